@@ -11,7 +11,6 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from ipamd.eni.pinned import FAILPOINTS
 from ipamd.model.pinned_refusals import REFUSALS, PinnedRefusalCode
 from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT, POD_ANNOTATIONS
 from lab.fabric import talk
@@ -26,6 +25,9 @@ MOVE_S = 10.0
 
 AGAIN_S = 0.5
 """Pause before a refused ADD is repeated; kubelet's is of this order."""
+
+CRASHES = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded", "attach.reserved", "attach.wired", "attach.committed")
+"""Between every two effects of a move."""
 
 REFUSED = REFUSALS[PinnedRefusalCode.HELD].error.cni_code
 
@@ -179,7 +181,7 @@ def test_two_nodes_that_want_it_at_once(place: Place, is_stopped: bool) -> None:
         place.end(rig, f"both-{is_stopped}")
 
 
-@pytest.mark.parametrize("failpoint", [*FAILPOINTS, "attach.reserved", "attach.wired", "attach.committed"])
+@pytest.mark.parametrize("failpoint", CRASHES)
 def test_a_crash_in_the_move(place: Place, failpoint: str) -> None:
     """kill -9 on the node that takes the address: its next daemon gives it to the same pod and to no other."""
     address = next(place.free)
