@@ -599,7 +599,8 @@ def _pinned(
     cooldown: Cooldown,
 ) -> PinnedAddresses | None:
     """The service that gets the addresses that pods ask for; imported only if a setting allows that."""
-    if not settings.network.has_pinned_addresses:
+    network = settings.network
+    if not (network.has_pinned_addresses or context.datastore.pinned()):  # marks from earlier settings have to end too
         return None
     from ipamd.eni.pinned import PinnedAddresses
 
@@ -608,7 +609,7 @@ def _pinned(
         ec2=adapters.ec2,
         enis=provisioner.enis,
         resyncs=resyncs,
-        ranges=settings.network.pinned_ranges,
+        ranges=network.pinned_ranges if network.has_pinned_addresses else (),
         identity=adapters.node_info.identity,
         release=provisioner.release,
         cooldown_s=lambda: cooldown.period.total_seconds(),

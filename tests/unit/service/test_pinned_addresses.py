@@ -455,3 +455,18 @@ def test_ranges_that_ec2_may_give_to_others_are_named(make_node: MakeNode) -> No
     node.clock.advance(RESERVATIONS_S)
     node.pool.run_once()
     assert "pinned addresses" not in node.health.conditions_by_subject()
+
+
+def test_marks_of_earlier_settings_end(make_node: MakeNode) -> None:
+    """Without the setting a kept address is anybody's after its time, and never before a cooldown (I8)."""
+    node = make_node()
+    node.ask("a", kept_s="300")
+    node.delete("a")
+    node.cool()
+    node.network = NetworkConfig()
+    node.crash()
+    node.bring_up()
+    assert node.state() == (AddressState.FREE, "db/db-0")
+    node.clock.advance(300.0)
+    node.pool.cycle()
+    assert node.state() == (AddressState.FREE, None)
