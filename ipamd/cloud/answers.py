@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud import AddressHolder, DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
-from ipamd.model.ids import EniId, MacAddress, SubnetId
+from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 from ipamd.model.words import printable
 
@@ -58,6 +58,7 @@ def described_eni(interface: Mapping[str, Any], family: Family = IPV4) -> Descri
             security_group_ids=tuple(sorted(group["GroupId"] for group in interface.get("Groups") or ())),
             connection_tracking=_connection_tracking(interface),
             operator=_operator(interface),
+            is_source_checked=interface.get("SourceDestCheck", True) is True,
         )
     except (KeyError, ValueError, TypeError, AttributeError) as exc:
         raise incomplete(f"ENI {interface.get('NetworkInterfaceId', '(no ID)')}", exc) from exc
@@ -73,6 +74,27 @@ def described_enis(interfaces: Iterable[Mapping[str, Any]], family: Family = IPV
             log.warning("unreadable entry api=DescribeNetworkInterfaces error=%s", error)
             enis.append(_unreadable(interface, error))
     return enis
+
+
+def address_holder(reservations: Iterable[Mapping[str, Any]], address: IpAddress) -> AddressHolder | None:
+    """Find who has an address in the Reservations of DescribeInstances. Raises: CloudError if the entry of the holder is malformed."""
+    try:
+        for reservation in reservations:
+            for instance in reservation.get("Instances") or ():
+                for interface in instance.get("NetworkInterfaces") or ():
+                    primary, secondary = _addresses(interface)
+                    if address != primary and address not in secondary:
+                        continue
+                    return AddressHolder(
+                        InstanceId(instance["InstanceId"]),
+                        instance["State"]["Name"],
+                        EniId(interface["NetworkInterfaceId"]),
+                        is_primary=address == primary,
+                        is_source_checked=interface["SourceDestCheck"] is True,
+                    )
+    except (KeyError, ValueError, TypeError, AttributeError) as exc:
+        raise incomplete(f"the instance of {address}", exc) from exc
+    return None
 
 
 def described_subnet(subnet: Mapping[str, Any]) -> DescribedSubnet:

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
 
 from ipamd.cloud import limits
-from ipamd.cloud.answers import described_eni, described_enis, described_subnet, described_subnets, incomplete
+from ipamd.cloud.answers import address_holder, described_eni, described_enis, described_subnet, described_subnets, incomplete
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.child import Ec2Child
 from ipamd.cloud.client import Ec2Client
@@ -30,7 +30,7 @@ from ipamd.cloud.retries import (
     UNHURRIED,
 )
 from ipamd.model.call_report import CallOutcome
-from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
+from ipamd.model.cloud import INTENT_TAG, AddressHolder, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError, is_about_keys
 from ipamd.model.failures import FailureCode, failure
@@ -127,6 +127,25 @@ class BotoEc2(Ec2Calls, Ec2):
         # EC2 has no filter for the addresses of a prefix, so all ENIs of the subnet are described.
         enis = self._search(f"address {address}", {"subnet-id": subnet_id})
         return tuple(eni for eni in enis if any(address in prefix for prefix in eni.prefixes))
+
+    def find_holder(self, address: IpAddress) -> AddressHolder | None:
+        wanted = {"network-interface.addresses.private-ip-address": str(address)}
+        vpc_id = self._vpc_id()
+        if vpc_id:
+            wanted["vpc-id"] = vpc_id
+        return address_holder(self._pages("DescribeInstances", "Reservations", f"address {address}", wanted), address)
+
+    def explicit_reservations(self, subnet_id: SubnetId) -> tuple[IPv4Network, ...]:
+        """See the port.
+
+        Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_SubnetCidrReservation.html.
+        """
+        answer = self.call("GetSubnetCidrReservations", subnet_id, {"SubnetId": subnet_id}, IDEMPOTENT)
+        reservations = answer.get("SubnetIpv4CidrReservations") or ()
+        try:
+            return tuple(IPv4Network(item["Cidr"]) for item in reservations if item["ReservationType"] == "explicit")
+        except (KeyError, ValueError, TypeError) as exc:
+            raise incomplete(f"the reservations of {subnet_id}", exc) from exc
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         return described_eni(self._describe_object("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id), self._family)
@@ -256,6 +275,14 @@ class BotoEc2(Ec2Calls, Ec2):
         return self._assign(
             eni_id, f"{count} addresses", wanted, key=key, read=lambda item: IPv4Address(item["PrivateIpAddress"])
         )
+
+    def assign_address(self, eni_id: EniId, address: IpAddress) -> None:
+        params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(address)], "AllowReassignment": False}
+        self.call("AssignPrivateIpAddresses", f"{address} on {eni_id}", params, AT_MOST_ONCE, about=eni_id)
+
+    def withdraw_address(self, eni_id: EniId, address: IpAddress) -> None:
+        params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(address)]}
+        self.call("UnassignPrivateIpAddresses", f"{address} of {eni_id}", params, AT_MOST_ONCE)
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
         def read(item: Any) -> IpNetwork:

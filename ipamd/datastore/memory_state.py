@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from ipaddress import IPv4Network
 from typing import Generic, TypeVar
 
 from ipamd.datastore.pod_index import PodIndex
@@ -133,7 +134,9 @@ class MemoryState:
             self._pods.replace(None, attachment)
         self._withhold()
 
-    def reserve(self, key: AttachmentKey, *, extra_family: Family | None = None) -> Address:
+    def reserve(
+        self, key: AttachmentKey, *, extra_family: Family | None = None, address: IpAddress | None = None, pod: str = ""
+    ) -> Address:
         now, now_s = self._clock.now(), self._clock.monotonic()
         with self._lock:
             taken = self.reservations.get(key)
@@ -141,7 +144,7 @@ class MemoryState:
                 taken = self.rows.attachments[key].address
             if taken is not None:
                 raise failure(InvariantError, FailureCode.HAS_ADDRESS, sandbox=key, address=taken)
-            first = self._pool.first()
+            first = self._pool.first() if address is None else self._named(address, pod)
             if first is None:
                 raise self._pool_empty(key)
             free = self.rows.addresses[first]
@@ -156,6 +159,13 @@ class MemoryState:
             self.rows.addresses[reserved.address] = reserved
             self.reservations[key] = reserved.address
             return reserved
+
+    def _named(self, address: IpAddress, pod: str) -> IpAddress | None:
+        """Return an address that is asked for by name, if it may be assigned to a pod now. The lock is held."""
+        row = self.rows.addresses.get(address)
+        if row is None or row.kept_for not in (None, pod) or not self._pool.has_named(row):
+            return None
+        return address
 
     def claim(self, address: IpAddress) -> Address | None:
         """Hide an address from `reserve`, and return its row as it is now. Only the thread that holds the transaction may call it."""
@@ -180,6 +190,14 @@ class MemoryState:
             rows = self.rows.addresses
             changed = [rows[address] for address in self._pool.suspected ^ addresses if address in rows]
             self._pool.suspect(addresses, changed=changed)
+
+    def pin(self, ranges: tuple[IPv4Network, ...]) -> None:
+        with self._lock:
+            self._pool.pin(ranges, changed=self.rows.addresses.values())
+
+    def pinned(self) -> frozenset[IpAddress]:
+        with self._lock:
+            return frozenset(self._pool.pinned)
 
     def draining(self) -> Draining:
         return self._pool.draining
@@ -304,7 +322,10 @@ class MemoryState:
             return self.rows.copy()
 
     def withheld(self) -> frozenset[IpAddress]:
-        return self._pool.withheld
+        if not self._pool.pinned:
+            return self._pool.withheld
+        with self._lock:
+            return self._pool.withheld | self._pool.pinned
 
     def doubts(self) -> Doubts:
         return self.rows.doubts

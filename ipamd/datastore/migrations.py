@@ -34,7 +34,7 @@ class Step:
 STEPS = (
     Step(
         9,
-        "one spelling of why an ENI is deleted; no triggers for programs that do not know a column; SNAT by pod",
+        "one spelling of why an ENI is deleted; no triggers for programs that do not know a column; SNAT by pod; pinned addresses",
         forward=(
             """
             UPDATE intent SET payload = json_set(json_remove(payload, '$.release'), '$.why', 'release')
@@ -59,6 +59,12 @@ STEPS = (
             "DROP TRIGGER other_address_cools_with_its_own",
             "DROP TRIGGER branch_ends_with_its_sandbox",
             "ALTER TABLE attachment ADD COLUMN snat TEXT CHECK (snat IN ('none', 'force'))",
+            "ALTER TABLE attachment ADD COLUMN kept_s INTEGER",
+            "ALTER TABLE address ADD COLUMN kept_for TEXT",
+            """
+            ALTER TABLE address ADD COLUMN kept_until_s REAL
+            CHECK ((kept_until_s IS NULL) = (kept_for IS NULL) AND (kept_for IS NULL OR state <> 'assigned'))
+            """,
         ),
         backward=(
             """
@@ -90,6 +96,10 @@ STEPS = (
             BEGIN DELETE FROM branch WHERE container_id = NEW.container_id AND ifname = NEW.ifname; END
             """,
             "ALTER TABLE attachment DROP COLUMN snat",
+            "ALTER TABLE attachment DROP COLUMN kept_s",
+            "ALTER TABLE address DROP COLUMN kept_until_s",
+            "ALTER TABLE address DROP COLUMN kept_for",
+            "UPDATE ledger SET event = 'repaired' WHERE event IN ('keeping-ended', 'moved')",
         ),
         # A release of level 8 does not read `why`: it would use an ENI for pods although its release was requested.
         is_additive=False,

@@ -1,11 +1,13 @@
 """Free addresses in order of assignment, and counters, both updated with every change. The cost of a read is the number of ENIs.
 
-An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`.
+An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`. A pinned
+address, which is kept for a pod or in a range from which only named addresses are given, counts as withheld (docs/adr/0083).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ipaddress import IPv4Network
 
 from ipamd.datastore.buckets import Bucket, EniSlot
 from ipamd.model.address import Address
@@ -24,6 +26,8 @@ class PoolIndex:
         self.slots: dict[EniId, EniSlot] = {}
         self.withheld: frozenset[IpAddress] = frozenset()
         self.suspected: frozenset[IpAddress] = frozenset()
+        self.pinned_ranges: tuple[IPv4Network, ...] = ()
+        self.pinned: set[IpAddress] = set()
         self._claimed: set[IpAddress] = set()
         self.draining = Draining()
 
@@ -39,6 +43,8 @@ class PoolIndex:
 
     def put(self, address: Address) -> None:
         """Count an address, and offer it if it may be assigned. Its ENI must have been added."""
+        if self._is_pinned(address):
+            self.pinned.add(address.address)
         self.slots[address.eni_id].put(
             address,
             is_withheld=self._is_withheld(address),
@@ -48,6 +54,8 @@ class PoolIndex:
 
     def drop(self, address: Address) -> None:
         """Remove an address from the counters. It must be as it was in `put`."""
+        if self.pinned:
+            self.pinned.discard(address.address)
         self.slots[address.eni_id].drop(address, is_withheld=self._is_withheld(address), is_suspected=self._is_suspected(address))
 
     def first(self) -> IpAddress | None:
@@ -87,6 +95,20 @@ class PoolIndex:
         for row in rows:
             self.put(row)
 
+    def pin(self, ranges: tuple[IPv4Network, ...], *, changed: Iterable[Address]) -> None:
+        """Replace the ranges from which only named addresses are given. `changed`: the rows of all addresses."""
+        rows = list(changed)
+        for row in rows:
+            self.drop(row)
+        self.pinned_ranges = ranges
+        for row in rows:
+            self.put(row)
+
+    def has_named(self, address: Address) -> bool:
+        """Whether an address may be assigned to who names it: it is free, no unit of work changes it, and its ENI is in use."""
+        is_assignable = address.is_free and address.address not in self.withheld and address.address not in self._claimed
+        return is_assignable and self.slots[address.eni_id].eni.gives_addresses
+
     def set_draining(self, draining: Draining) -> None:
         """Replace what is draining. Cost: the number of ENIs, and of their prefixes if the kind changes."""
         if draining != self.draining:
@@ -106,7 +128,7 @@ class PoolIndex:
     def recount(self, addresses: Iterable[Address]) -> list[str]:
         """Compare counters and order with an index that is built from `addresses`; one sentence per difference."""
         real = PoolIndex()
-        real.withheld, real.suspected = self.withheld, self.suspected
+        real.withheld, real.suspected, real.pinned_ranges = self.withheld, self.suspected, self.pinned_ranges
         real._claimed, real.draining = self._claimed, self.draining
         for slot in self.slots.values():
             real.put_eni(slot.eni)
@@ -128,7 +150,14 @@ class PoolIndex:
         return address.is_free and not self._is_withheld(address) and address.address not in self._claimed
 
     def _is_withheld(self, address: Address) -> bool:
-        return bool(self.withheld) and address.address in self.withheld  # the first test saves hashing the address
+        is_in_doubt = bool(self.withheld) and address.address in self.withheld  # the first test saves hashing the address
+        return is_in_doubt or self._is_pinned(address)
+
+    def _is_pinned(self, address: Address) -> bool:
+        """Whether only who names an address gets it. An address of a prefix is pinned only while it is kept."""
+        if address.kept_for is not None:
+            return True
+        return address.prefix is None and any(address.address in pinned for pinned in self.pinned_ranges)
 
     def _is_suspected(self, address: Address) -> bool:
         return bool(self.suspected) and address.address in self.suspected

@@ -38,6 +38,9 @@ def create_statement(of: Table | Index, *, family: Family = IPV4) -> str:
     return str(statement.compile(dialect=sqlite_dialect())).replace(PREFIX_LENGTH, str(family.prefix_length))
 
 
+KEPT = "(kept_until_s IS NULL) = (kept_for IS NULL) AND (kept_for IS NULL OR state <> 'assigned')"
+"""An address is kept for a pod until a certain time, and only while no sandbox has it."""
+
 RESTORED_AT = "restored_at"
 """Row in `meta`: when a restore from kernel and runtime last finished. A file without it may lack running sandboxes."""
 
@@ -106,6 +109,8 @@ address = table(
     text("reason"),
     real("since_monotonic_s"),
     optional_address("other_address"),
+    text("kept_for", nullable=True),
+    Column("kept_until_s", REAL, CheckConstraint(KEPT), nullable=True),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     UniqueConstraint("container_id", "ifname"),
     ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
@@ -136,6 +141,7 @@ attachment = table(
     *texts("created_at", "origin", "network_name", "pod_namespace", "pod_name", "pod_uid"),
     optional_address("other_address"),
     optional_choice("snat", PodSnat),
+    Column("kept_s", Integer, nullable=True),
     UniqueConstraint("address"),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     ForeignKeyConstraint(

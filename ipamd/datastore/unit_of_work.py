@@ -423,6 +423,14 @@ class SqlUnitOfWork:
     def resolve(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         self._move(address, AddressEvent.RESOLVE, log=LedgerEvent.RESOLVED, reason=reason, cooldown=cooldown)
 
+    @change
+    def end_keeping(self, address: IpAddress, *, reason: str) -> None:
+        old = self.view.known_address(address)
+        if old.kept_for is None:
+            return
+        self._write(old, replace(old, kept_for=None, kept_until_s=None))
+        self._log(LedgerEvent.KEEPING_ENDED, about=old, detail=f"{reason}; it was kept for {old.kept_for}")
+
     def _known_intent(self, intent_id: str) -> Intent:
         intent = self.view.intents.get(intent_id)
         if intent is None:
@@ -496,7 +504,7 @@ class SqlUnitOfWork:
         self._disk.write(POOL_ROWS.insert, params, subject=subject)
         at, log = attachment.created_at, LedgerEvent.ASSIGNED if is_confirmed else LedgerEvent.ADOPTED
         taken = replace(old, state=state, since=at, since_monotonic_s=self._now_s, owner=key, reason="", **self._cooling(None))
-        self._write(old, replace(taken, other_address=attachment.other_address))
+        self._write(old, replace(taken, other_address=attachment.other_address, kept_for=None, kept_until_s=None))
         self.view.attachments.changes[key] = attachment
         detail = attachment.sandbox_name if is_confirmed else f"was {old.state}"
         self._log(log, at=at, about=old, detail=detail, of=attachment)
@@ -526,6 +534,8 @@ class SqlUnitOfWork:
             reason=reason,
             **self._cooling(cooldown),
         )
+        if of is not None and of.kept_s is not None:
+            new = replace(new, kept_for=of.sandbox_name, kept_until_s=self._now_s + of.kept_s)
         self._write(old, new)
         self._log(log, about=old, detail=reason, of=of)
 

@@ -61,6 +61,22 @@ RECONCILED: Mapping[str, ExternalChange] = {
 """Label of `awscni_reconcile_count` -> what it counts. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, reconcileCnt."""
 
 
+OF_PINNED_ADDRESSES = (LedgerEvent.KEEPING_ENDED, LedgerEvent.MOVED)
+"""Events of pinned addresses: no samples before the first one, so that a node without such addresses has none."""
+
+
+def _pinned_rows(sources: Sources) -> Iterator[MetricRow]:
+    """Yield the metrics of addresses that pods asked for. No sample where they may not ask."""
+    text = "Addresses that pods of this node asked for, by state; none without VPC_IPAMD_PINNED_ADDRESSES"
+    counts = {}
+    if sources.settings.now.network.has_pinned_addresses:
+        rows = [sources.datastore.address(address) for address in sources.datastore.pinned()]
+        kept_count = sum(row is not None and row.kept_for is not None for row in rows)
+        in_use_count = sum(attachment.kept_s is not None for attachment in sources.datastore.attachments())
+        counts = {"in use": in_use_count, "kept": kept_count}
+    yield "ipamd_pinned_addresses", text, "state", counts
+
+
 class Families(Collector):
     """Collects the families that are read from services. `served`: returns the number of requests of a verb since the start."""
 
@@ -136,6 +152,7 @@ class Families(Collector):
         yield "ipamd_excess_addresses", text, int(sources.demand.status.excess_count)
         yield from subnet_rows(sources)
         yield from extra_leg_rows(sources)
+        yield from _pinned_rows(sources)
 
     def _events(self) -> Iterator[MetricRow]:
         sources, counts = self._sources, self._counts
@@ -144,7 +161,9 @@ class Families(Collector):
         text = "Addresses, prefixes and ENIs that were released because they were in excess, by kind"
         yield "ipamd_released_resources", text, "kind", all_of(RELEASED_KINDS, counts.released)
         text = "Events of addresses, ENIs and sandboxes, as in `ipamctl history`: adopted, reaped, lost, ..."
-        yield "ipamd_history_events", text, "event", all_of(LedgerEvent, sources.datastore.event_counts())
+        events = sources.datastore.event_counts()
+        usual = [event for event in LedgerEvent if event not in OF_PINNED_ADDRESSES or events.get(event)]
+        yield "ipamd_history_events", text, "event", all_of(usual, events)
         yield "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", counts.replayed()
         runtime = sources.runtime_view()
         if runtime is not None:

@@ -152,6 +152,7 @@ class ExportService(Service):
             raise failure(TakeoverError, FailureCode.EXPORT_OTHER_RAN, advice=details)
         if not aws_node.is_exporting:
             self._require_common_snat()
+            self._require_unpinned()
         try:
             aws_node.begin_export()
         finally:
@@ -165,6 +166,12 @@ class ExportService(Service):
         chosen = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.snat is not None]
         if chosen:
             raise failure(TakeoverError, FailureCode.EXPORT_POD_SNAT, sandboxes=first_of(chosen, NAMED_MAX))
+
+    def _require_unpinned(self) -> None:
+        """Refuse while pods asked for their addresses: amazon-vpc-cni-k8s would keep none for them. Raises: TakeoverError."""
+        pinned = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.kept_s is not None]
+        if pinned:
+            raise failure(TakeoverError, FailureCode.EXPORT_PINNED, sandboxes=first_of(pinned, NAMED_MAX))
 
     def _finish(self, report: ExportReport) -> None:
         """Complete wiring and file, then change the conflists. Raises: IpamError."""

@@ -84,6 +84,8 @@ class Address:
     `since_monotonic_s`: `since` on that clock; None: not known.
     `lost_since`: since when it is lost (aware UTC), None if EC2 shows it. `lost_reason`: why it counts as lost.
     `other_address`: that of an extra leg of the sandbox that has this address; it cools as long as this one.
+    `kept_for`: the pod (`namespace/name`) that alone gets it next, None if anyone may; from its DEL to its next ADD (docs/adr/0083).
+    `kept_until_s`: when that ends, on the monotonic clock; set if and only if it is kept.
     """
 
     address: IpAddress
@@ -99,6 +101,8 @@ class Address:
     lost_since: datetime | None = None
     lost_reason: str = ""
     other_address: IpAddress | None = None
+    kept_for: str | None = None
+    kept_until_s: float | None = field(default=None, compare=False)
 
     @property
     def is_in_use(self) -> bool:

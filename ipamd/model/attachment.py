@@ -54,7 +54,8 @@ class Attachment:
     contradiction: with an uplink, how EC2 contradicts the claim to it; "" if it does not, None before EC2 was called. It begins with
         `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
-    snat: the choice how its connections to outside the VPC are translated; None: as the node's settings say.
+        snat: the choice how its connections to outside the VPC are translated; None: as the node's settings say.
+    kept_s: how long its address is kept for its pod after its DEL, in seconds; None: the address is as any other.
     result: the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
 
@@ -78,6 +79,7 @@ class Attachment:
     since_monotonic_s: float | None = field(default=None, compare=False)
     contradiction: str | None = None
     snat: PodSnat | None = None
+    kept_s: int | None = None
 
     @property
     def is_of_pool(self) -> bool:
@@ -100,6 +102,7 @@ class Attachment:
             uplink=self.uplink,
             eni_id=self.eni_id,
             snat=self.snat,
+            kept_s=self.kept_s,
         )
 
     @property
@@ -138,9 +141,11 @@ class WiringSpec:
         address has a rule of its own.
     other_address: the address of the extra leg, or None.
     uplink: how the sandbox is connected to its own ENI, `eni_id`, by a link on that of the trunk ENI, or None.
-    trunk_mac: the MAC of the trunk ENI, "" if the VLAN link exists already.
-    is_kept_down: the links stay down and get no routes, because EC2 has not confirmed the ENI yet. A repair completes the wiring then.
+        trunk_mac: the MAC of the trunk ENI, "" if the VLAN link exists already.
+    is_kept_down: the links stay down and get no routes, because EC2 has not confirmed the ENI yet. A repair completes the wiring
+        then.
     snat: as in `Attachment`.
+    kept_s: as in `Attachment`; the kernel does not read it.
     """
 
     key: AttachmentKey
@@ -157,6 +162,7 @@ class WiringSpec:
     trunk_mac: MacAddress = MacAddress("")
     is_kept_down: bool = False
     snat: PodSnat | None = None
+    kept_s: int | None = None
 
     @property
     def is_imported(self) -> bool:
@@ -206,6 +212,7 @@ def record_of(
         uplink=spec.uplink,
         contradiction=UNCONFIRMED if spec.is_kept_down else None,
         snat=spec.snat,
+        kept_s=spec.kept_s,
     )
 
 

@@ -49,6 +49,7 @@ class DescribedEni:
     prefix; `ipv6_addresses`: its single IPv6 addresses.
     `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only). `problem`: why the description could not be read, "" if it
     could; with a problem the other fields have the readable parts. `security_group_ids`: ascending; empty if the answer named none.
+    `is_source_checked`: EC2 drops what it sends with an address that is not its own (SourceDestCheck).
     `operator`: the AWS service that manages the ENI (EC2's Operator.Managed), "" if none does.
     """
 
@@ -74,11 +75,34 @@ class DescribedEni:
     connection_tracking: ConnectionTracking = ()
     operator: str = ""
     problem: str = ""
+    is_source_checked: bool = True
 
     @property
     def is_readable(self) -> bool:
         """Whether the entry shows which IPv4 addresses are on the ENI."""
         return not self.problem and self.primary_address is not None
+
+
+@dataclass(frozen=True, slots=True)
+class AddressHolder:
+    """The instance that has an address, as DescribeInstances shows it.
+
+    state: EC2's name of the instance's state. is_primary: the address is the primary one of its ENI. is_source_checked: of the ENI.
+    """
+
+    instance_id: InstanceId
+    state: str
+    eni_id: EniId
+    is_primary: bool
+    is_source_checked: bool
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing on the instance can run now.
+
+        Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html; an instance that is stopping still runs.
+        """
+        return self.state in ("stopped", "terminated")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class ConditionCode(StrEnum):
     FOREIGN_LINKS = "foreign-links"
     DUPLICATE_ADDRESSES = "duplicate-addresses"
     UNRECORDED_SANDBOXES = "unrecorded-sandboxes"
+    RANGES_UNRESERVED = "ranges-unreserved"
     CONNECTIONS_KEPT = "connections-kept"
     OTHER_CONFLIST = "other-conflist"
     CONFLIST_NOT_FOLLOWED = "conflist-not-followed"

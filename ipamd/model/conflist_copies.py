@@ -17,7 +17,7 @@ CAPABILITIES = "capabilities"
 
 NO_ANNOTATIONS = (
     "it hands over no annotations of pods: VPC_IPAMD_POD_SECURITY_GROUP_SOURCE becomes kubelet, and "
-    "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES stays empty"
+    "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES and VPC_IPAMD_PINNED_ADDRESSES stay empty"
 )
 """The line about a copy that a plugin such as Multus calls. Source: multus-cni, pkg/types/types.go, RuntimeConfig: its closed list of
 capabilities lacks annotations."""

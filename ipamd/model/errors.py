@@ -16,6 +16,7 @@
     |  +- PodFactsError                11  yes    it is not known whether the pod needs an ENI of its own (I19)
     |  +- UplinkPendingError           11  yes    the control plane has not named the pod's own ENI yet (`legs/` has its kinds)
     |  +- SnatAnnotationError          11  yes    the pod's annotation about SNAT is not allowed, or cannot be followed
+    |  +- PinnedAddressError           11  yes    the address that the pod asks for may not or cannot be had now
     |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
     |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
@@ -179,6 +180,10 @@ class UplinkPendingError(TryAgainError):
 
 class SnatAnnotationError(TryAgainError):
     """The pod's annotation about SNAT is not allowed, cannot be followed, or could not be read."""
+
+
+class PinnedAddressError(TryAgainError):
+    """The pod asks by its annotation for an address that it may not have, or that cannot be had now."""
 
 
 class ChainedPluginMissingError(TryAgainError):

@@ -157,6 +157,7 @@ class FailureCode(StrEnum):
     EXPORT_OTHER_SERVES = "export-other-serves"
     EXPORT_OTHER_RAN = "export-other-ran"
     EXPORT_POD_SNAT = "export-pod-snat"
+    EXPORT_PINNED = "export-pinned"
     EXPORT_WIRING_INCOMPLETE = "export-wiring-incomplete"
     EXPORT_ADD_AT_WORK = "export-add-at-work"
     POOL_NOT_PLANNED = "pool-not-planned"
@@ -487,6 +488,10 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     ),
     FailureCode.EXPORT_POD_SNAT: FailureMessage(
         "amazon-vpc-cni-k8s knows no SNAT by pod, and would change the address with which these are seen: {sandboxes}",
+        "delete these pods first",
+    ),
+    FailureCode.EXPORT_PINNED: FailureMessage(
+        "amazon-vpc-cni-k8s keeps no address for a pod, and these asked for theirs: {sandboxes}",
         "delete these pods first",
     ),
     FailureCode.EXPORT_WIRING_INCOMPLETE: FailureMessage("the wiring of sandboxes is not complete", "{missing}"),

@@ -39,6 +39,8 @@ class LedgerEvent(StrEnum):
     RESTORED = "restored"
     LOST = "lost"
     HEALED = "healed"
+    KEEPING_ENDED = "keeping-ended"
+    MOVED = "moved"
 
 
 class HistoryEvent(StrEnum):

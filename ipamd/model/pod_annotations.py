@@ -17,7 +17,13 @@ pkg/kubelet/types/pod_update.go."""
 SNAT = "vpc-ipamd/snat"
 """The annotation by which a pod chooses how its connections to outside the VPC are translated: a value of `PodSnat`."""
 
-ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT)
+ADDRESS = "vpc-ipamd/address"
+"""The annotation by which a pod asks for an address: an IPv4 address, or `same` for the one that it had last on this node."""
+
+ADDRESS_KEPT = "vpc-ipamd/address-keep-seconds"
+"""The annotation by which a pod says how long that address is kept for it after its end; 0: not at all."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT)
 
 ANNOTATION_MAX = 16 * 1024
 """Characters of `POD_ENI`. Ours: the controller's has 300."""

@@ -8,7 +8,7 @@ maintainer (an ADD, a cooled address, a restart). A timer does so only while som
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -33,7 +33,7 @@ from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni, InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, cause_of_error, log_text
 from ipamd.model.growth_state import GrowthRefusal, GrowthState, growth_refusal
-from ipamd.model.ids import SubnetId
+from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.placement import is_prefix_mode, trunk_places
 from ipamd.model.plan import Plan, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pool_actions import CreateEni, Growth, Release, ReleaseAddresses, ReleaseEni
@@ -60,6 +60,7 @@ PREFETCH_SUBNETS = ("subnets ahead of growth",)
 
 if TYPE_CHECKING:
     from ipamd.eni.legs.comparison import LegComparison
+    from ipamd.eni.pinned import PinnedAddresses
 
 RECOVERY = "recovery"
 """The part of the condition `ec2` about calls whose outcome is not known, beside CREATION and ALLOCATION."""
@@ -83,14 +84,21 @@ class PoolMaintainer(Service):
         identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
         repeats: Callable[[], Repeats] = lambda: NO_REPEATS,
+        pinned: PinnedAddresses | None = None,
     ) -> None:
-        """`repeats`: returns the addresses that pods hold beyond those of their present sandboxes."""
+        """Keep what a turn needs.
+
+        Args:
+            repeats: returns the addresses that pods hold beyond those of their present sandboxes.
+            pinned: obtains addresses that pods ask for; None if no pod may ask for one.
+        """
         super().__init__(context)
         self._repeats = repeats
         self._provisioner = provisioner
         self._enis = provisioner.enis
         self.security_groups = security_groups
         self._leg_comparison = leg_comparison
+        self._pinned = pinned
         self._subnets = provisioner.subnets
         self._identity = identity
         self._freeze = context.freeze
@@ -169,6 +177,8 @@ class PoolMaintainer(Service):
         due_deadline = soonest_s([deadline, None if pause_s is None else self._clock.monotonic() + pause_s])
         if self.limits is not None:  # until then the cloud thread may be recording ENIs, and only one thread may do that
             self._enis.resync_due()
+            if self._pinned is not None:
+                self._pinned.check_reservations()
             identity = self._identity()
             if identity is not None:
                 self._provisioner.leaked_enis.run_due(identity)
@@ -251,6 +261,8 @@ class PoolMaintainer(Service):
         """Do the work that cannot wait until a cycle ends, because each action may take seconds. Returns: as `Demand.waiting`."""
         if self._leg_comparison is not None and self.limits is not None:
             self._leg_comparison.compare()  # some new sandboxes have no network until EC2 confirms their legs
+        if self._pinned is not None and self.limits is not None:
+            self._pinned.serve(self.limits)
         waiting, generation = self._demand.waiting()
         if waiting:
             self._enis.routing.retry_due()
@@ -293,12 +305,18 @@ class PoolMaintainer(Service):
         refusals = self._refused.state(home=self._home(), candidates=self._subnets.candidates, is_urgent=is_urgent)
         return replace(
             self._provisioner.with_pending(refusals),
-            slot_caps={**refusals.slot_caps, **dict.fromkeys(routing.frozen(), 0)},
+            slot_caps={**self._slots_kept_free(), **refusals.slot_caps, **dict.fromkeys(routing.frozen(), 0)},
             host=routing.refusal(),
             has_stuck_eni=routing.has_stuck_eni(),
             is_spare_eni_settling=self._window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s) > 0,
             demand=self._window.measured_demand(self.settings, now_s=now_s),
         )
+
+    def _slots_kept_free(self) -> Mapping[EniId, int]:
+        """Return how many slots may be used on the ENIs on which an address that a pod asked for gets one."""
+        if self._pinned is None or self.limits is None:
+            return {}
+        return self._pinned.slot_caps(self.limits)
 
     def _release_limits(self, snapshot: PoolSnapshot) -> Hold:
         """Return the stable surplus, and the addresses that may be released. Listing these costs a copy of the datastore's rows."""
@@ -467,6 +485,8 @@ class PoolMaintainer(Service):
             if self._is_postponed:
                 settles_s = self._window.quiet_in_s(SETTLE_S, now_s=now_s)
                 pauses.append(settles_s or self._window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s))
+            if self._pinned is not None:
+                pauses.append(self._pinned.next_s())
             if self._demand.waiting()[0]:
                 pauses.append(self._enis.routing.next_retry_s())
         return soonest_s(pauses)

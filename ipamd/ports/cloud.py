@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 from typing import Protocol
 
 from ipamd.model.call_report import CallReport
-from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
+from ipamd.model.cloud import AddressHolder, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.freeze import FreezeCause
@@ -49,6 +49,15 @@ class Ec2(Protocol):
         `subnet_id`: also find ENIs of this subnet that have the address's prefix.
         """
 
+    def find_holder(self, address: IpAddress) -> AddressHolder | None:
+        """The instance in the node's VPC on one of whose ENIs an address is, itself and not as part of a prefix (one paginated call).
+
+        None: no instance has it; it may be on an ENI that is attached to none, or in a prefix.
+        """
+
+    def explicit_reservations(self, subnet_id: SubnetId) -> tuple[IPv4Network, ...]:
+        """The CIDR reservations of a subnet of type `explicit`, from which EC2 assigns only addresses that are named."""
+
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """Wait until EC2 shows an ENI as attached, and return its description. CloudError if it does not within a bound."""
 
@@ -87,6 +96,12 @@ class Ec2(Protocol):
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IpAddress]:
         """Allocate `count` more secondary addresses. SubnetExhaustedError, EniLimitError."""
+
+    def assign_address(self, eni_id: EniId, address: IpAddress) -> None:
+        """Allocate this secondary address. CloudError if another ENI has it or EC2 refuses it otherwise; EniLimitError."""
+
+    def withdraw_address(self, eni_id: EniId, address: IpAddress) -> None:
+        """Take an address from the ENI of another instance. CloudNotFoundError if it is not there any more (compare and set)."""
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
         """Allocate `count` more /28 prefixes. SubnetExhaustedError, EniLimitError."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from ipaddress import IPv4Network
 from typing import Protocol
 
 from ipamd.model.absences import Doubts
@@ -172,6 +173,9 @@ class UnitOfWork(Protocol):
     def resolve(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """quarantined -> cooling: no source names an owner any more. Its DEL may have come a moment ago (docs/datastore.md)."""
 
+    def end_keeping(self, address: IpAddress, *, reason: str) -> None:
+        """End the time for which an address is kept for a pod: others may have it as soon as it is free. A no-op if it is not kept."""
+
     def put_eni(self, eni: Eni) -> None:
         """Add or replace an ENI. If nothing changed, no ledger row is written."""
 
@@ -204,7 +208,9 @@ class UnitOfWork(Protocol):
 class Datastore(Protocol):
     """The addresses and their owners. Reads are from memory and never block on disk; they equal the last committed unit of work."""
 
-    def reserve(self, key: AttachmentKey, *, extra_family: Family | None = None) -> Address:
+    def reserve(
+        self, key: AttachmentKey, *, extra_family: Family | None = None, address: IpAddress | None = None, pod: str = ""
+    ) -> Address:
         """Reserve a free address for `key`, in memory only (I5).
 
         The order is: not suspected (`suspect`), not draining, densest ENI, densest prefix, longest free. Ties go to the lower
@@ -214,6 +220,7 @@ class Datastore(Protocol):
         of ENIs.
 
         `extra_family`: the sandbox also gets an address of this family's local range, the one that has been free for longest.
+        `address`: take this one, also if it is pinned (`pin`), unless it is kept for another pod than `pod`.
         Raises: PoolEmptyError with the counts; LocalRangeEmptyError; InvariantError if the key has an address already (I1).
         """
 
@@ -223,6 +230,12 @@ class Datastore(Protocol):
         It may contain addresses that are not free or not known; they are withheld once they become free. The addresses of an open
         `unassign` intent are withheld besides, from the moment at which the intent is on disk, also after a restart.
         """
+
+    def pin(self, ranges: tuple[IPv4Network, ...]) -> None:
+        """Replace the ranges whose addresses `reserve` takes only by name (docs/adr/0083). In memory only; prefixes are left out."""
+
+    def pinned(self) -> frozenset[IpAddress]:
+        """The addresses that are kept for a pod or are in one of these ranges, in any state. Cost: their number."""
 
     def suspect(self, addresses: frozenset[IpAddress]) -> None:
         """Replace the set of addresses that `reserve` takes only if there is no other. In memory only.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property, partial
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ipamd import __version__
 from ipamd.cloud.limits import from_table
 from ipamd.core.backoffs import Backoffs
 from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import Deadline
 from ipamd.core.demand import Demand, delay
 from ipamd.core.freeze import Freeze
 from ipamd.core.key_locks import KeyLocks
@@ -48,11 +50,12 @@ from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.enforcing_mode import EnforcingMode
 from ipamd.model.eni_tags import EniTags
 from ipamd.model.errors import SUPPLY, UNFILTERED, log_text
-from ipamd.model.family import IPV4, IPV6
+from ipamd.model.family import IPV4, IPV6, IpAddress
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.growth_state import GrowthRefusal
 from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
+from ipamd.model.pinned_address import PinnedWish
 from ipamd.model.pool_counts import assignable_count
 from ipamd.model.record import dataclass
 from ipamd.model.repeats import NO_REPEATS, Repeats
@@ -70,6 +73,7 @@ from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.gc import GcService
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.pool import PoolSource
+from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.repeated_adds import RepeatedAdds
@@ -77,14 +81,17 @@ from ipamd.sandbox.runtime import RuntimeReconciler
 from ipamd.sandbox.spooled_deletes import SpooledDeletes
 from ipamd.sandbox.startup import StartupReconciler
 from ipamd.sandbox.veth_names import VethNames
-from ipamd.settings import CurrentSettings, Settings
+from ipamd.settings import CurrentSettings, NetworkConfig, Settings
 
 if TYPE_CHECKING:
     from ipamd.eni.legs.branches import BranchComparison
+    from ipamd.eni.pinned import PinnedAddresses
     from ipamd.policy.hook import PolicyHook
     from ipamd.ports.cloud import Ec2
     from ipamd.rpc.introspection import IntrospectionServicer
     from ipamd.sandbox.legs.branch import BranchSource
+    from ipamd.sandbox.legs.pinned import PinnedSource
+    from ipamd.sandbox.legs.source import LegSource
 
 DEL_SHARE = 4
 """One in this many RPC places is never taken by ADD, so that DEL is served while ADDs wait for addresses. Ours."""
@@ -92,13 +99,14 @@ DEL_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class PoolServices:
-    """The services of the packages `eni` and `pool`."""
+    """The services of the packages `eni` and `pool`. `pinned`: None if no pod may ask for addresses."""
 
     enis: EniService
     provisioner: EniProvisioner
     resyncs: ResyncScheduler
     maintainer: PoolMaintainer
     subnets: Subnets
+    pinned: PinnedAddresses | None = None
 
 
 class App:
@@ -125,6 +133,7 @@ class App:
             failpoint=adapters.failpoint,
         )
         adapters.opened.datastore.keep_history(adapters.history)
+        adapters.opened.datastore.pin(pinned_cidrs(current.now.network))
         self.refused = RefusedAdds(history=adapters.history, clock=adapters.clock)
         self.metrics = Metrics()
         self.companions = Companions()
@@ -167,10 +176,12 @@ class App:
 
     @property
     def rpc_limit(self) -> int:
-        """Most requests at once: the setting, plus the ADDs that may wait for the control plane to name a branch ENI."""
+        """Most requests at once: the setting, plus the ADDs that may wait for a branch ENI to be named, or for an address."""
         limit = self.settings.daemon.max_concurrent_rpcs
         if self.branches is not None:
             limit += self.branches.waiting_limit
+        if self.pinned is not None:
+            limit += self.pinned.waiting_limit
         return limit
 
     def _policy(self) -> PolicyHook | None:
@@ -204,7 +215,33 @@ class App:
             trunk_mac=lambda: self.pool.enis.trunk_mac(),
             unplaced=lambda: self.quarantine.unplaced(is_of_pool=False),
             snat=self._snat_choice(),
+            pinned=self._pinned_choice(),
         )
+
+    def _pinned_choice(self) -> PinnedAddressChoice:
+        network = self.current.now.network
+        return PinnedAddressChoice(
+            network.pinned_ranges, network.pinned_take_namespaces, network.pinned_kept_max_s, network.family
+        )
+
+    def _pinned_source(self, pool: PoolSource) -> PinnedSource | None:
+        """What gives pods the addresses that they ask for; imported only if a setting allows that."""
+        if not self.current.now.network.pinned_ranges:
+            return None
+        from ipamd.sandbox.legs.pinned import PinnedSource
+
+        return PinnedSource(
+            self.context,
+            choice=self._pinned_choice(),
+            pool=pool,
+            cooldown=self.cooldown,
+            obtain=lambda wish, address, deadline: self._obtain(wish, address, deadline),
+        )
+
+    def _obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
+        """Have the pool's thread get an address from EC2. A pod of IPv6 is refused before."""
+        if self.pool.pinned is not None:
+            self.pool.pinned.obtain(wish, address, deadline)
 
     def _snat_choice(self) -> PodSnatChoice:
         network = self.current.now.network
@@ -287,9 +324,8 @@ class App:
             request_list=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)
-        sources = []
-        if self.branches is not None:
-            sources.append(self.branches)
+        self.pinned = self._pinned_source(pool)
+        sources: list[LegSource] = [source for source in (self.branches, self.pinned) if source is not None]
         self.pool_empty = pool.pool_empty
         attach = AttachService(
             context,
@@ -541,6 +577,7 @@ def compose_pool(
         family=settings.network.family,
     )
     provisioner = _provisioner(context, adapters, current, enis=enis, subnets=subnets, check_other_daemon=look_for_other_daemon)
+    pinned = _pinned(context, adapters, settings, provisioner=provisioner, resyncs=resyncs, cooldown=cooldown)
     maintainer = PoolMaintainer(
         context,
         provisioner=provisioner,
@@ -549,8 +586,43 @@ def compose_pool(
         identity=identity,
         settings=settings.pool_settings(max_pods=0),
         repeats=repeats,
+        pinned=pinned,
     )
-    return PoolServices(enis, provisioner, resyncs, maintainer, subnets)
+    return PoolServices(enis, provisioner, resyncs, maintainer, subnets, pinned)
+
+
+def _pinned(
+    context: ServiceContext,
+    adapters: Adapters,
+    settings: Settings,
+    *,
+    provisioner: EniProvisioner,
+    resyncs: ResyncScheduler,
+    cooldown: Cooldown,
+) -> PinnedAddresses | None:
+    """The service that gets the addresses that pods ask for; imported only if a setting allows that."""
+    network = settings.network
+    if not (network.has_pinned_addresses or context.datastore.pinned()):  # marks from earlier settings have to end too
+        return None
+    from ipamd.eni.pinned import PinnedAddresses
+
+    return PinnedAddresses(
+        context,
+        ec2=adapters.ec2,
+        enis=provisioner.enis,
+        resyncs=resyncs,
+        ranges=network.pinned_ranges if network.has_pinned_addresses else (),
+        identity=adapters.node_info.identity,
+        release=provisioner.release,
+        cooldown_s=lambda: cooldown.period.total_seconds(),
+    )
+
+
+def pinned_cidrs(network: NetworkConfig) -> tuple[IPv4Network, ...]:
+    """Return the ranges from which only named addresses are given, of all namespaces; none for pods of IPv6."""
+    if not network.has_pinned_addresses:
+        return ()
+    return tuple(item.cidr for item in network.pinned_ranges if item.cidr is not None)
 
 
 def _provisioner(

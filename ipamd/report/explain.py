@@ -88,6 +88,11 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
         sentences.append(f"it is part of the delegated prefix {row.prefix}")
     if row.reason:
         sentences.append(f"reason: {row.reason}")
+    if row.kept_for is not None and row.kept_until_s is not None:
+        left_s = max(row.kept_until_s - sources.clock.monotonic(), 0.0)
+        sentences.append(f"it is kept for pod {row.kept_for} for {left_s:.0f} s more, and given to no other")
+    elif row.state is AddressState.FREE and row.address in sources.datastore.pinned():
+        sentences.append("it is of a range of VPC_IPAMD_PINNED_ADDRESSES: only a pod that names it gets it")
     sentences += _explain_delay(sources, row)
     owner = _owner(sources, row)
     if owner:

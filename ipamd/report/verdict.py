@@ -82,6 +82,7 @@ ADVICE = STEPS | {
     UNFILTERED: ("run the policy agent and remove VPC_IPAMD_POLICY_AGENT, or set NETWORK_POLICY_ENFORCING_MODE=none", POLICY),
     "security groups": (ASK_EC2, DEGRADED),
     "connection tracking": ("allow what it names; it is tried with each new ENI", DEGRADED),
+    "pinned addresses": ("reserve the ranges in the subnet, with type explicit (docs/host.md)", DEGRADED),
     "tracked connections": (f"follow the message: cooled addresses are not assigned again meanwhile; {BY_ITSELF}", DEGRADED),
     "subnets": (ASK_EC2, "docs/subnets.md"),
     "cri": (CRI_NEXT, DEGRADED),

@@ -133,8 +133,17 @@ class Cooldown(Service):
         """
         if wiring.is_of_pool:
             self.start(wiring.address, dying_veth=host_veth)
+            if wiring.kept_s == 0:
+                self.hasten(wiring.address)
         else:
             self._schedule_links(wiring, host_veth=host_veth, is_marked=True)
+
+    def hasten(self, address: IpAddress) -> None:
+        """End the cooldown of an address that only its own pod, or EC2, gets next: once its link and its connections are gone (I8)."""
+        with self._lock:
+            if address in self._cooling:
+                self._cooling[address] = min(self._cooling[address], self._clock.monotonic())
+                self.loop.wake()
 
     def roll_back(self, wiring: WiringSpec, *, reason: str, is_unused: bool, is_unwired: bool, is_marked: bool) -> None:
         """Release the address of a failed ADD, and have its links deleted. An address of the pool cools, except if it was never used.

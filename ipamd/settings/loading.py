@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Set
 from ipaddress import IPv4Network
+from itertools import combinations
 from typing import Any
 
 from ipamd.model.enforcing_mode import EnforcingMode
@@ -106,6 +107,7 @@ def contradictions(settings: Settings) -> list[str]:
         *_without_branches(settings),
         *_conflist_of_aws_node(settings),
         *_pods_with_two_choices(settings.network),
+        *_pinned_contradictions(settings.network),
         *_network_contradictions(settings.network, custom_networking=settings.subnets.custom_networking),
     ]
 
@@ -278,6 +280,18 @@ def _pods_with_two_choices(network: NetworkConfig) -> list[str]:
         return []
     names = ", ".join(dict.fromkeys(shared))
     return [f"VPC_IPAMD_SNAT_EXEMPT_PODS and VPC_IPAMD_SNAT_FORCED_PODS both have {names}: remove it from one of them"]
+
+
+def _pinned_contradictions(network: NetworkConfig) -> list[str]:
+    """One sentence for each two namespaces that may name the same address."""
+    problems = []
+    for first, second in combinations(network.pinned_ranges, 2):
+        is_shared = first.cidr is not None and second.cidr is not None and first.cidr.overlaps(second.cidr)
+        if is_shared and first.namespace != second.namespace:
+            problems.append(
+                f"VPC_IPAMD_PINNED_ADDRESSES: {first} and {second} have addresses in common: give each to one namespace"
+            )
+    return problems
 
 
 def _network_contradictions(network: NetworkConfig, *, custom_networking: bool) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ipamd.model.enforcing_mode import EnforcingMode
 from ipamd.model.family import IPV4, IPV6, Family
+from ipamd.model.pinned_address import PinnedRange
 from ipamd.model.record import dataclass
 from ipamd.settings.field_kinds import live, setting
 from ipamd.settings.parsers import (
@@ -17,6 +18,7 @@ from ipamd.settings.parsers import (
     parse_file,
     parse_mark,
     parse_namespaces,
+    parse_pinned_ranges,
     parse_pod_subjects,
     parse_service_cidrs,
     parse_veth_prefix,
@@ -73,6 +75,24 @@ class NetworkConfig:
         (),
         "Namespaces, or IPv4 CIDRs of pods' addresses, comma separated: connections from these pods to outside the VPC get the node's "
         "address, whatever the other settings say.",
+    )
+    pinned_ranges: tuple[PinnedRange, ...] = setting(
+        "VPC_IPAMD_PINNED_ADDRESSES",
+        parse_pinned_ranges,
+        (),
+        "Namespaces, comma separated, whose pods may keep their address, and as namespace=CIDR may name one (vpc-ipamd/address).",
+    )
+    pinned_take_namespaces: tuple[str, ...] = setting(
+        "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES",
+        parse_namespaces,
+        (),
+        "Those of these namespaces, comma separated, whose pods may take an address from a node that is not proven gone.",
+    )
+    pinned_kept_max_s: int = setting(
+        "VPC_IPAMD_PINNED_ADDRESS_KEEP_SECONDS",
+        integer(0, 86400),
+        600,
+        "How long an address is kept at most for a pod after its end, seconds; as long if the pod asks for `same` and no time.",
     )
     external_service_cidrs: tuple[IPv4Network, ...] = live(
         "AWS_EXTERNAL_SERVICE_CIDRS",
@@ -137,6 +157,11 @@ class NetworkConfig:
     def has_pod_snat(self) -> bool:
         """Whether pods may differ from the node's SNAT. Pods of IPv6 have none."""
         return not self.ipv6 and bool(self.snat_annotation_namespaces or self.snat_exempt_pods or self.snat_forced_pods)
+
+    @property
+    def has_pinned_addresses(self) -> bool:
+        """Whether pods may ask for addresses. Pods of IPv6 cannot."""
+        return not self.ipv6 and bool(self.pinned_ranges)
 
     @property
     def extra_family(self) -> Family | None:

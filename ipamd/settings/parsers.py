@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from ipamd.model.pinned_address import PinnedRange
+
 TEXT_MAX = 32 * 1024
 """Characters of one value. Ours: 1,000 CIDRs have 20,000; JSON of that length cannot exhaust the parser."""
 
@@ -175,6 +177,21 @@ def parse_pod_subjects(text: str) -> tuple[str | IPv4Network, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     cidrs = parse_cidrs(",".join(part for part in parts if "/" in part))
     return (*parse_namespaces(",".join(part for part in parts if "/" not in part)), *cidrs)
+
+
+def parse_pinned_ranges(text: str) -> tuple[PinnedRange, ...]:
+    """Accept a comma-separated list of namespaces, each alone or as namespace=CIDR. Raises: ValueError naming the bad one."""
+    ranges = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        namespace, has_cidr, cidr = part.partition("=")
+        (name,) = parse_namespaces(namespace) or ("",)
+        cidrs = parse_cidrs(cidr)
+        if not name or (has_cidr and len(cidrs) != 1):
+            raise ValueError(f"{part} is neither a namespace nor namespace=CIDR")
+        ranges.append(PinnedRange(name, cidrs[0] if cidrs else None))
+    if len(ranges) > CIDRS_MAX:
+        raise ValueError(f"must have {CIDRS_MAX} entries at most")
+    return tuple(dict.fromkeys(ranges))
 
 
 def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:

@@ -84,13 +84,15 @@ def delete_network_interface(vpc: Vpc, params: Params) -> Tree:
 
 
 def modify_network_interface_attribute(vpc: Vpc, params: Params) -> Tree:
-    """ModifyNetworkInterfaceAttribute: attachment, groups, connection tracking and description; exactly one at a time."""
+    """ModifyNetworkInterfaceAttribute: attachment, groups, source check, tracking and description; exactly one at a time."""
     attachment_id = params.text("Attachment.AttachmentId")
     terminate = params.flag("Attachment.DeleteOnTermination")
     groups = _groups(vpc, params)
     description = params.text("Description.Value")
     tracking = _connection_tracking(params)
-    if [attachment_id is not None, bool(groups), description is not None, bool(tracking)].count(True) != 1:
+    source_dest_check = params.flag("SourceDestCheck.Value")
+    asked = [attachment_id is not None, bool(groups), description is not None, bool(tracking), source_dest_check is not None]
+    if asked.count(True) != 1:
         raise errors.invalid_combination("Exactly one attribute must be specified for modification")
     vpc.interfaces.modify(
         params.required("NetworkInterfaceId"),
@@ -99,6 +101,7 @@ def modify_network_interface_attribute(vpc: Vpc, params: Params) -> Tree:
         attachment_id=attachment_id,
         delete_on_termination=terminate,
         connection_tracking=tracking or None,
+        source_dest_check=source_dest_check,
     )
     return _DONE
 

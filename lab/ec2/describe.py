@@ -61,7 +61,7 @@ _ENI_FIELDS: Fields[Eni] = {
 }
 _INSTANCE_FIELDS: Fields[Instance] = {
     "instance-id": lambda instance: [instance.instance_id],
-    "instance-state-name": lambda instance: ["running" if instance.running else "terminated"],
+    "instance-state-name": lambda instance: [render.state_of(instance)],
     "instance-type": lambda instance: [instance.instance_type],
     "subnet-id": lambda instance: [instance.subnet_id],
     "availability-zone": lambda instance: [instance.az],
@@ -132,6 +132,9 @@ def instances(view: View, params: Params) -> Tree:
         "network-interface.network-interface-id": lambda instance: [
             eni.eni_id for eni in view.world.attached_to(instance.instance_id)
         ],
+        "network-interface.addresses.private-ip-address": lambda instance: [
+            address for eni in view.world.attached_to(instance.instance_id) for address in eni.addresses
+        ],
     }
     chosen = select(found, params.filters(), fields, lambda instance: instance.tags)
     shown = page(chosen, params, key=lambda instance: ordinal_key(instance.ordinal))
@@ -175,6 +178,15 @@ def subnets(view: View, params: Params) -> Tree:
     return {
         "subnetSet": [render.subnet_tree(view.vpc, view.world, subnet) for subnet in shown.items],
         "nextToken": shown.next_token,
+    }
+
+
+def subnet_cidr_reservations(view: View, params: Params) -> Tree:
+    """GetSubnetCidrReservations, those of IPv4."""
+    subnet = view.world.subnet(params.required("SubnetId"))
+    return {
+        "subnetIpv4CidrReservationSet": [render.reservation_tree(subnet, network, kind) for network, kind in subnet.reservations],
+        "subnetIpv6CidrReservationSet": [],
     }
 
 

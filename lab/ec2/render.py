@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from lab.ec2.xml import Tree
 from lab.vpc.limits import InstanceLimits
@@ -12,6 +13,28 @@ from lab.vpc.state import Vpc
 from lab.vpc.world import World
 
 _IMAGE_ID = "ami-0123456789abcdef0"  # ours, because: AWS's own documentation uses an ID of this form
+
+
+_STATE_CODES = {"running": 16, "terminated": 48, "stopped": 80}
+
+
+def state_of(instance: Instance) -> str:
+    """Name the state of an instance."""
+    if not instance.running:
+        return "terminated"
+    return "stopped" if instance.stopped else "running"
+
+
+def reservation_tree(subnet: Subnet, network: IPv4Network, kind: str) -> Tree:
+    """Show a CIDR reservation as GetSubnetCidrReservations does."""
+    name = f"{subnet.subnet_id}{network.network_address}"
+    return {
+        "subnetCidrReservationId": f"scr-{hashlib.sha256(name.encode()).hexdigest()[:17]}",
+        "subnetId": subnet.subnet_id,
+        "cidr": network,
+        "reservationType": kind,
+        "ownerId": OWNER_ID,
+    }
 
 
 def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
@@ -28,7 +51,7 @@ def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
         "macAddress": eni.mac,
         "privateIpAddress": eni.primary_address,
         "privateDnsName": dns_name(vpc, eni.primary_address) if eni.primary_address else None,
-        "sourceDestCheck": True,
+        "sourceDestCheck": eni.source_dest_check,
         "groupSet": _groups(vpc, eni),
         "attachment": _attachment(eni.attachment) if eni.attachment else None,
         "tagSet": tag_set(eni.tags),
@@ -50,7 +73,7 @@ def instance_tree(vpc: Vpc, world: World, instance: Instance) -> Tree:
     return {
         "instanceId": instance.instance_id,
         "imageId": _IMAGE_ID,
-        "instanceState": {"code": 16, "name": "running"} if instance.running else {"code": 48, "name": "terminated"},
+        "instanceState": {"code": _STATE_CODES[state_of(instance)], "name": state_of(instance)},
         "privateDnsName": dns_name(vpc, primary) if primary else "",
         "amiLaunchIndex": 0,
         "instanceType": instance.instance_type,

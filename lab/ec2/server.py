@@ -32,6 +32,7 @@ _DESCRIBES: Mapping[str, Callable[[View, Params], Tree]] = {
     "DescribeSubnets": describe.subnets,
     "DescribeVpcs": describe.vpcs,
     "DescribeTags": describe.tags,
+    "GetSubnetCidrReservations": describe.subnet_cidr_reservations,
 }
 _CHANGES: Mapping[str, Callable[[Vpc, Params], Tree]] = {
     "CreateNetworkInterface": change.create_network_interface,

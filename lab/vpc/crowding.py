@@ -47,6 +47,8 @@ class Crowding:
         """Reserve a range of a subnet, for good."""
         with self._store.transaction() as tx:
             tx.space(subnet_id).reserve(network, kind)
+            subnet = tx.world.subnet(subnet_id)
+            tx.put_subnet(replace(subnet, reservations=(*subnet.reservations, (network, str(kind)))))
 
     def follow(self, wanted: Mapping[str, SubnetFault]) -> None:
         """Bring the subnets from the faults that were in force to those that are; nothing happens if they are the same.

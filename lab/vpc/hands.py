@@ -146,6 +146,11 @@ class Hands:
         self._interfaces.modify(eni_id, groups=groups)
         return self._store.world.eni(eni_id)
 
+    def check_source(self, eni_id: str, *, is_on: bool) -> Eni:
+        """Turn an ENI's source/destination check on or off."""
+        self._interfaces.modify(eni_id, source_dest_check=is_on)
+        return self._store.world.eni(eni_id)
+
     def tag(self, eni_id: str, tags: Mapping[str, str]) -> Eni:
         """Add tags to an ENI, or replace their values."""
         self._retag(eni_id, lambda old: {**old, **tags})

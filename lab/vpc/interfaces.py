@@ -189,6 +189,7 @@ class Interfaces:
         attachment_id: str | None = None,
         delete_on_termination: bool | None = None,
         connection_tracking: Mapping[str, int] | None = None,
+        source_dest_check: bool | None = None,
     ) -> None:
         """Change attributes of an ENI; `groups` have been checked by the caller."""
         with self._store.transaction("ModifyNetworkInterfaceAttribute") as tx:
@@ -203,6 +204,8 @@ class Interfaces:
                 eni = replace(eni, security_groups=groups)
             if connection_tracking is not None:
                 eni = replace(eni, connection_tracking=connection_tracking)
+            if source_dest_check is not None:
+                eni = replace(eni, source_dest_check=source_dest_check)
             tx.put_eni(eni)
 
     def assign(

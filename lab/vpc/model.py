@@ -36,7 +36,7 @@ class AttachmentStatus(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Subnet:
     """One subnet; `held_count` addresses are taken by nobody in particular (a fault made by the operator), nor can a /80 be had while
-    `ipv6_prefixes_held`. `ipv6_cidr`: a /64, None for a subnet without IPv6.
+    `ipv6_prefixes_held`. `ipv6_cidr`: a /64, None for a subnet without IPv6. `reservations`: its CIDR reservations with their types.
     """
 
     subnet_id: str
@@ -46,11 +46,13 @@ class Subnet:
     held_count: int = 0
     ipv6_cidr: IPv6Network | None = None
     ipv6_prefixes_held: bool = False
+    reservations: tuple[tuple[IPv4Network, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
     """One instance or plain host; `running` is False once terminated. ENIs name it, it does not name them.
+    `stopped`: EC2 says so, and it keeps its ENIs; what runs in the lab's node goes on, as on a host that the control plane has lost.
     `notices`: path below meta-data -> what metadata answers there, a 404 for any other announcement."""
 
     instance_id: str
@@ -62,6 +64,7 @@ class Instance:
     ordinal: int
     tags: Mapping[str, str] = field(default_factory=dict)
     running: bool = True
+    stopped: bool = False
     life_cycle: str = "on-demand"
     notices: Mapping[str, str] = field(default_factory=dict)
 
@@ -124,6 +127,7 @@ class EniAttachment:
 @dataclass(frozen=True, kw_only=True)
 class Eni:
     """One network interface at one moment. `ordinal` grows with every ENI made, and orders answers and pages.
+    `source_dest_check`: what EC2 says of it; the fabric checks sources in any case.
 
     `primary_address` is None for an EFA-only ENI, which has no IP address at all, and for an IPv6-only one ("Elastic Fabric
     Adapter" and "IPv6-only subnets", EC2 user guide; amazon-vpc-cni-k8s issues 3122 and 3681).
@@ -148,6 +152,7 @@ class Eni:
     ipv6_prefixes: tuple[IPv6Network, ...] = ()
     association: TrunkAssociation | None = None
     operator: Operator | None = None
+    source_dest_check: bool = True
 
     @property
     def status(self) -> EniStatus:

@@ -180,6 +180,11 @@ class Vpc:
                 for branch in tx.world.branches_of(eni.eni_id):  # what the trunk's end leaves is the controller's to delete
                     tx.put_eni(replace(branch, association=None, interface_type="interface"))
 
+    def stop_instance(self, instance_id: str, *, is_stopped: bool = True) -> None:
+        """Have EC2 say that an instance is stopped, or running again. Its ENIs stay, and the lab's node is not touched."""
+        with self._store.transaction() as tx:
+            tx.put_instance(replace(tx.world.instance(instance_id), stopped=is_stopped))
+
     def add_security_group(self, name: str, *, sources: Iterable[Network | str] | None = None) -> str:
         """Create a security group and return its ID. `sources`: networks, and IDs of groups, who alone may send to its members."""
         group_id = self.ids.make("sg")

@@ -271,6 +271,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("policy.owed", "policy.enforced", "policy.due", "policy.forgotten"), "tests/crash/test_policy.py"),
     "policy.forgotten-first": "tests/unit/service/test_policy.py",
     **dict.fromkeys(("branch.marked", "branch.claimed", "adopt.vlan-removed"), "tests/crash/test_branches.py"),
+    **dict.fromkeys(("pinned.withdrawn", "pinned.assigned", "pinned.recorded"), "tests/lab/packets/test_pinned_addresses.py"),
     "adopt.adopted": "tests/crash/test_adoption.py",
     "adopt.leftover-removed": "tests/crash/test_simulated.py",
     "adopt.settled": "tests/crash/test_simulated.py",

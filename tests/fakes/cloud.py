@@ -9,7 +9,15 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallOutcome, CallReport, StatusReport
-from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
+from ipamd.model.cloud import (
+    INTENT_TAG,
+    AddressHolder,
+    CallUnderWay,
+    DescribedEni,
+    EniRequest,
+    InstanceIdentity,
+    all_addresses,
+)
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import (
     CloudError,
@@ -77,6 +85,8 @@ class FakeEc2:
         self._fresh_prefixes: Iterator[IpNetwork] = (
             p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0")
         )
+        self.states: dict[InstanceId, str] = {}
+        self.reservations: dict[SubnetId, tuple[IPv4Network, ...]] = {}
         self.family = family
         if family.is_sparse:
             self._fresh_prefixes = (p for p in SUBNET_CIDR_6.subnets(new_prefix=80) if p.network_address > SUBNET_CIDR_6[0])
@@ -153,6 +163,21 @@ class FakeEc2:
             return address in {eni.primary_address, *eni.secondary_addresses}
 
         return tuple(sorted(filter(has_it, self.enis.values()), key=lambda eni: eni.eni_id))
+
+    def find_holder(self, address: IpAddress) -> AddressHolder | None:
+        """See the port; `states`: of instances that do not run."""
+        self._call("find_holder")
+        for eni in self.enis.values():
+            if eni.instance_id and address in {eni.primary_address, *eni.secondary_addresses}:
+                instance_id = InstanceId(eni.instance_id)
+                state = self.states.get(instance_id, "running")
+                return AddressHolder(instance_id, state, eni.eni_id, address == eni.primary_address, eni.is_source_checked)
+        return None
+
+    def explicit_reservations(self, subnet_id: SubnetId) -> tuple[IPv4Network, ...]:
+        """See the port."""
+        self._call("explicit_reservations")
+        return self.reservations.get(subnet_id, ())
 
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """See the port."""
@@ -303,6 +328,30 @@ class FakeEc2:
             self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | taken)
         self._lose("assign_addresses")
         return taken
+
+    def assign_address(self, eni_id: EniId, address: IpAddress) -> None:
+        """See the port."""
+        self._call("assign_address")
+        with self._lock:
+            eni = self._eni(eni_id)
+            if len(eni.secondary_addresses) + len(eni.prefixes) + 1 > self.limits.slots_per_eni:
+                raise EniLimitError(f"ENI {eni_id} has no free slot", details="PrivateIpAddressLimitExceeded")
+            for other in self.enis.values():
+                addresses = all_addresses(other.secondary_addresses, other.prefixes) | {other.primary_address}
+                if other.eni_id != eni_id and address in addresses:
+                    raise _refused(f"{address} is assigned to {other.eni_id}")
+            self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | {address})
+        self._lose("assign_address")
+
+    def withdraw_address(self, eni_id: EniId, address: IpAddress) -> None:
+        """See the port."""
+        self.before_release()
+        self._call("withdraw_address")
+        with self._lock:
+            eni = self._eni(eni_id)
+            if address not in eni.secondary_addresses:
+                raise CloudNotFoundError(f"{address} is not assigned to interface {eni_id}")
+            self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - {address})
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
         """See the port."""

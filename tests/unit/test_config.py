@@ -25,6 +25,7 @@ from ipamd.model.enforcing_mode import EnforcingMode
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6
+from ipamd.model.pinned_address import PinnedRange
 from ipamd.settings import Settings, describe, differences, load, without_meaning
 from ipamd.settings.json_parsers import parse_tags
 from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_url, parse_veth_prefix
@@ -114,6 +115,15 @@ def test_a_pod_is_not_both_exempt_from_snat_and_forced(exempt: str, forced: str)
     assert load({"VPC_IPAMD_SNAT_EXEMPT_PODS": exempt, "VPC_IPAMD_SNAT_FORCED_PODS": "other,192.168.0.0/16"}).network.has_pod_snat
 
 
+def test_an_address_is_pinned_for_one_namespace() -> None:
+    """Two namespaces share no range; two ranges of one may overlap."""
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
+        load({"VPC_IPAMD_PINNED_ADDRESSES": "db=10.0.0.0/24,web=10.0.0.16/28"})
+    network = load({"VPC_IPAMD_PINNED_ADDRESSES": "db=10.0.0.0/24,db=10.0.0.0/28,web"}).network
+    assert network.has_pinned_addresses
+    assert not load({}).network.has_pinned_addresses
+
+
 def test_all_problems_at_once() -> None:
     """Every problem of every topic is in one error, so that an operator corrects them in one go."""
     environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "x", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
@@ -176,6 +186,12 @@ GOOD = {
     "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES": ("web, batch-2,web", ("web", "batch-2")),
     "VPC_IPAMD_SNAT_EXEMPT_PODS": ("10.1.2.3/16, web", ("web", IPv4Network("10.1.0.0/16"))),
     "VPC_IPAMD_SNAT_FORCED_PODS": ("batch,", ("batch",)),
+    "VPC_IPAMD_PINNED_ADDRESSES": (
+        "db=10.1.2.0/28, web,db=10.1.3.0/28,web",
+        (PinnedRange("db", IPv4Network("10.1.2.0/28")), PinnedRange("web"), PinnedRange("db", IPv4Network("10.1.3.0/28"))),
+    ),
+    "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES": ("db", ("db",)),
+    "VPC_IPAMD_PINNED_ADDRESS_KEEP_SECONDS": ("0", 0),
     "AWS_EXTERNAL_SERVICE_CIDRS": ("198.51.100.0/24", (IPv4Network("198.51.100.0/24"),)),
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ("HashRandom", "hashrandom"),
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ("F", False),
@@ -336,6 +352,17 @@ BAD = {
     ],
     "VPC_IPAMD_SNAT_EXEMPT_PODS": ["10.0.0.1", "10.0.0.0/33", "fd00::/8", "Web"],
     "VPC_IPAMD_SNAT_FORCED_PODS": ["10.0.0.1", "web/x"],
+    "VPC_IPAMD_PINNED_ADDRESSES": [
+        "=10.0.0.0/28",
+        "Db",
+        "db=",
+        "db=10.0.0.1.2",
+        "db=fd00::/64",
+        "db=10.0.0.0/28=x",
+        "10.0.0.0/28",
+    ],
+    "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES": ["Web", "db=10.0.0.0/28"],
+    "VPC_IPAMD_PINNED_ADDRESS_KEEP_SECONDS": ["-1", "86401", "10m"],
     "AWS_EXTERNAL_SERVICE_CIDRS": ["10.0.0.0/8,0.0.0.0/0"],
     "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": ["10.0.0.1," * 1001],
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ["random"],

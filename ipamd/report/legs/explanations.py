@@ -16,6 +16,9 @@ SNAT_MEANINGS = {
 """The sentence for each choice of SNAT by pod."""
 
 
+RELEASED_AT_DEL = "given back to EC2 at its DEL"
+
+
 def explain_legs(attachment: Attachment) -> list[str]:
     """Explain a sandbox's branch ENI, address for egress of the other family, and own choice of SNAT, as far as it has them."""
     sentences = []
@@ -26,6 +29,9 @@ def explain_legs(attachment: Attachment) -> list[str]:
         sentences.append(f"for egress of the other family it has {attachment.other_address} on {ifname}")
     if attachment.snat is not None:
         sentences.append(SNAT_MEANINGS[attachment.snat])
+    if attachment.kept_s is not None:
+        until = f"kept for its pod for {attachment.kept_s} s after its DEL" if attachment.kept_s else RELEASED_AT_DEL
+        sentences.append(f"the pod asked for this address: it is {until}")
     return sentences
 
 

@@ -32,6 +32,7 @@ from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.ports.pod_facts import PodFactsSource
 from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.veth_names import VethNames
 
@@ -123,6 +124,7 @@ class BranchSource(Service):
         trunk_mac: Callable[[], MacAddress],
         unplaced: Callable[[], frozenset[str]],
         snat: PodSnatChoice,
+        pinned: PinnedAddressChoice,
     ) -> None:
         """Keep the collaborators.
 
@@ -133,6 +135,7 @@ class BranchSource(Service):
             trunk_mac: "" while the request to EC2 is under way; raises UplinkPendingError while no trunk ENI is attached.
             unplaced: host veths of wired sandboxes that are not recorded.
             snat: refuses a choice of SNAT, which such a sandbox does not have.
+            pinned: refuses a wish for an address, which is that of the branch ENI.
         """
         super().__init__(context)
         self._mtu = mtu
@@ -144,6 +147,7 @@ class BranchSource(Service):
         self._trunk_mac = trunk_mac
         self._unplaced = unplaced
         self._snat = snat
+        self._pinned = pinned
         self._waiting: dict[object, AttachmentKey] = {}
         self._holders: dict[EniId, Holder] = {
             row.eni_id: Holder.of(row) for row in self._datastore.attachments() if not row.is_of_pool
@@ -153,7 +157,7 @@ class BranchSource(Service):
         """Ask the source of facts, and decide. The caller must not hold the sandbox's lock: the source may take `FACTS_S`.
 
         Raises: PodFactsError if it is not known what the pod must have, or the pod is older than the policy that marks pods;
-            BranchAnnotationError; SnatAnnotationError; UplinkPendingError if there is no trunk; DatastoreError.
+            BranchAnnotationError; SnatAnnotationError; PinnedAddressError; UplinkPendingError if there is no trunk; DatastoreError.
         """
         facts = self._source.facts(request, timeout_s=min(FACTS_S, deadline.remaining_s()))
         self._learn(facts)
@@ -168,6 +172,7 @@ class BranchSource(Service):
             case AttachMode.BRANCH:
                 _require_own_interface(request)
                 self._snat.refuse_for_uplink(request)
+                self._pinned.refuse_for_uplink(request)
                 eni = parse_pod_eni(facts.annotation, family=self._family)
                 return BranchOffer(self, request, eni, pending="" if self._trunk_mac() else TRUNK_ASKED)
         pod = _describe(request)

@@ -20,8 +20,10 @@ from ipamd.model.cni_request import AttachRequest
 from ipamd.model.errors import IpamError, LocalRangeEmptyError, PoolEmptyError, UndeletedSandboxesError
 from ipamd.model.family import Family
 from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.pinned_address import PinnedClaim
+from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.model.pod_snat import PodSnat
-from ipamd.model.record import dataclass
+from ipamd.model.record import dataclass, replace
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
@@ -77,16 +79,23 @@ class PoolSource(Service):
         self._request_list = request_list
         self.pool_empty: Counter[Blocked] = Counter()
 
-    def offer(self, request: AttachRequest) -> PoolOffer:
-        """Offer an address, which is reserved when the offer is claimed."""
-        return PoolOffer(self, request)
+    def offer(self, request: AttachRequest, claim: PinnedClaim | None = None, *, pending: str = "") -> PoolOffer:
+        """Offer an address, which is reserved when the offer is claimed.
+
+        Args:
+            claim: what the pod asks for; None: any address.
+            pending: why the ADD must wait before it can have it.
+        """
+        return PoolOffer(self, request, claim, pending)
 
     @contextmanager
-    def claimed(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> Iterator[WiringSpec]:
+    def claimed(
+        self, request: AttachRequest, deadline: Deadline, steps: StepTimer, claim: PinnedClaim | None = None
+    ) -> Iterator[WiringSpec]:
         """Reserve an address and a name; see `LegOffer.claimed`.
 
-        Raises: SnatAnnotationError, UndeletedSandboxesError, PoolEmptyError, LocalRangeEmptyError, VethNameTakenError, BusyError,
-            WiringError, DeadlineError, DatastoreError.
+        Raises: SnatAnnotationError, PinnedAddressError, UndeletedSandboxesError, PoolEmptyError, LocalRangeEmptyError,
+            VethNameTakenError, BusyError, WiringError, DeadlineError, DatastoreError.
         """
         snat = self._snat.by_annotation(request)
         names = self._pod_names if request.is_wired_by_caller else self._names
@@ -95,10 +104,15 @@ class PoolSource(Service):
             with steps.step("reserve"):
                 # A sandbox gets at most one link for egress, beside the pod's own interface. A caller that wires makes it itself.
                 has_egress = request.key.ifname == POD_IFNAME and not request.is_wired_by_caller
-                reserved = self._reserve(request, deadline, egress=self._egress() if has_egress else None)
+                egress = self._egress() if has_egress else None
+                if claim is not None and claim.address is not None:
+                    reserved = self._take_named(request, claim, egress)
+                else:
+                    reserved = self._reserve(request, deadline, egress=egress)
             self._repeated.record_taken(request, reserved.address)
             self._failpoint("attach.reserved")
-            yield self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))
+            spec = self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))
+            yield spec if claim is None else replace(spec, kept_s=claim.kept_s)
             self._demand.take(is_demand=not has_earlier)
         if has_earlier:
             self._request_list()
@@ -130,6 +144,14 @@ class PoolSource(Service):
             eni_id=reserved.eni_id,
             snat=snat,
         )
+
+    def _take_named(self, request: AttachRequest, claim: PinnedClaim, egress: Family | None) -> Address:
+        """Reserve the address that a pod asks for. Raises: PinnedAddressError if it cannot be had now; LocalRangeEmptyError."""
+        try:
+            return self._datastore.reserve(request.key, extra_family=egress, address=claim.address, pod=claim.pod)
+        except PoolEmptyError as error:
+            cause = "it was just taken, EC2 did not show it lately, or the routing of its ENI is not in place"
+            raise pinned_refusal(PinnedRefusalCode.PENDING, pod=claim.pod, address=claim.address, cause=cause) from error
 
     def _reserve(self, request: AttachRequest, deadline: Deadline, *, egress: Family | None) -> Address:
         """Reserve a free address; while none is free, wait as long as the pool may still grow and the caller has time.
@@ -193,16 +215,13 @@ class PoolSource(Service):
 
 @dataclass(frozen=True, slots=True)
 class PoolOffer:
-    """An address of the pool for one ADD. See `LegOffer`."""
+    """An address of the pool for one ADD. See `LegOffer`. `claim`: what the pod asks for; None: any address."""
 
     source: PoolSource
     request: AttachRequest
-
-    @property
-    def pending(self) -> str:
-        """Always "": an address of the pool can be claimed at once."""
-        return ""
+    claim: PinnedClaim | None = None
+    pending: str = ""
 
     def claimed(self, deadline: Deadline, steps: StepTimer) -> AbstractContextManager[WiringSpec]:
         """Reserve the address; see `PoolSource.claimed`."""
-        return self.source.claimed(self.request, deadline, steps)
+        return self.source.claimed(self.request, deadline, steps, self.claim)

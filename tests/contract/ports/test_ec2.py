@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.model.call_report import ANSWERED, CallOutcome
-from ipamd.model.cloud import INTENT_TAG, EniRequest
+from ipamd.model.cloud import INTENT_TAG, AddressHolder, EniRequest
 from ipamd.model.errors import CloudError, CloudNotFoundError, DeviceIndexTakenError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.ports.cloud import Ec2
 from ipamd.settings import CloudConfig
 from lab.ec2.server import Ec2Server
+from lab.vpc.space import Reservation
 from lab.vpc.state import Vpc
 from tests.errors import refused_by_ec2
 from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2
@@ -34,6 +35,10 @@ class Cloud:
     security_group_ids: tuple[str, ...]
     manage: Callable[[EniId], object]
     """Have an AWS service manage an ENI, hidden by default."""
+    stop: Callable[[EniId], object]
+    """Have EC2 say that the instance is stopped, and turn off the source check of an ENI."""
+    reserve: Callable[[str], object]
+    """Reserve a range of the subnet, with type `explicit`, and another with type `prefix`."""
 
     def request(self, token: str, *, addresses: int = 0, prefixes: int = 0) -> EniRequest:
         """A CreateNetworkInterface."""
@@ -52,7 +57,15 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """Both implementations."""
     if request.param == "fake":
         fake = FakeEc2()
-        yield Cloud(fake, INSTANCE, SUBNET, ("sg-1",), lambda eni_id: fake.manage(eni_id, OPERATOR))
+
+        def stop(eni_id: EniId) -> None:
+            fake.states[INSTANCE] = "stopped"
+            fake.enis[eni_id] = replace(fake.enis[eni_id], is_source_checked=False)
+
+        def reserve(cidr: str) -> None:
+            fake.reservations[SUBNET] = (IPv4Network(cidr),)
+
+        yield Cloud(fake, INSTANCE, SUBNET, ("sg-1",), lambda eni_id: fake.manage(eni_id, OPERATOR), stop, reserve)
         return
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "lab")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "lab")
@@ -64,7 +77,24 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
             config = CloudConfig(ec2_endpoint=server.url)
             ec2 = BotoEc2(config, region=lambda: vpc.region, vpc_id=lambda: vpc.vpc_id, clock=clock, sleep=clock.sleep)
             node, groups = InstanceId(instance.instance_id), (vpc.default_group_id,)
-            yield Cloud(ec2, node, SubnetId(subnet.subnet_id), groups, lambda eni_id: vpc.hands.manage(eni_id, OPERATOR))
+
+            def stop_in_lab(eni_id: EniId) -> None:
+                vpc.stop_instance(node)
+                vpc.hands.check_source(eni_id, is_on=False)
+
+            def reserve_in_lab(cidr: str) -> None:
+                vpc.reserve_cidr(subnet.subnet_id, cidr, Reservation.EXPLICIT)
+                vpc.reserve_cidr(subnet.subnet_id, "10.0.15.0/24", Reservation.PREFIX)
+
+            yield Cloud(
+                ec2,
+                node,
+                SubnetId(subnet.subnet_id),
+                groups,
+                lambda eni_id: vpc.hands.manage(eni_id, OPERATOR),
+                stop_in_lab,
+                reserve_in_lab,
+            )
 
 
 def test_creation_brings_addresses_and_is_idempotent(cloud: Cloud) -> None:
@@ -117,6 +147,43 @@ def test_an_eni_that_a_service_manages_is_in_every_list(cloud: Cloud) -> None:
     (address,) = made.secondary_addresses
     assert [one.eni_id for one in cloud.ec2.find_address(address)] == [made.eni_id]
     assert cloud.ec2.describe_eni(attached).operator == OPERATOR
+
+
+def test_an_address_is_assigned_by_name_to_one_eni(cloud: Cloud) -> None:
+    """EC2 refuses one that another ENI has; withdrawn from there it can be had, and is not withdrawn twice."""
+    first, second = cloud.attached("t1", addresses=1), cloud.attached("t2", addresses=1, device_index=2)
+    address = IPv4Address("10.0.14.200")
+    assert cloud.ec2.find_holder(address) is None
+    cloud.ec2.assign_address(first, address)
+    holder = cloud.ec2.find_holder(address)
+    assert holder == AddressHolder(cloud.instance_id, "running", first, is_primary=False, is_source_checked=True)
+    with pytest.raises(CloudError) as refused:
+        cloud.ec2.assign_address(second, address)
+    assert not refused.value.may_have_happened
+    cloud.ec2.withdraw_address(first, address)
+    with pytest.raises(CloudNotFoundError):
+        cloud.ec2.withdraw_address(first, address)
+    cloud.ec2.assign_address(second, address)
+    assert address in cloud.ec2.describe_eni(second).secondary_addresses
+
+
+def test_a_holder_is_described(cloud: Cloud) -> None:
+    """Whether the address is its ENI's own, and whether the instance still runs and its source is checked."""
+    eni_id = cloud.attached("t1", addresses=1)
+    primary = cloud.ec2.describe_eni(eni_id).primary_address
+    assert primary is not None
+    cloud.stop(eni_id)
+    holder = cloud.ec2.find_holder(primary)
+    assert holder == AddressHolder(cloud.instance_id, "stopped", eni_id, is_primary=True, is_source_checked=False)
+    assert holder.is_gone
+    assert not cloud.ec2.describe_eni(eni_id).is_source_checked
+
+
+def test_explicit_reservations_are_listed(cloud: Cloud) -> None:
+    """Those of a subnet, of this type only."""
+    assert cloud.ec2.explicit_reservations(cloud.subnet_id) == ()
+    cloud.reserve("10.0.14.0/24")
+    assert cloud.ec2.explicit_reservations(cloud.subnet_id) == (IPv4Network("10.0.14.0/24"),)
 
 
 def test_a_subnet_tells_how_much_is_free(cloud: Cloud) -> None:

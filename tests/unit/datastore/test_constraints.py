@@ -34,7 +34,7 @@ def _attachment_row(container_id: str, address: str) -> str:
     return (
         "INSERT INTO attachment SELECT "
         f"'{container_id}', ifname, '{address}', eni_id, route_table, host_veth, netns, netns_device, netns_inode, fingerprint,"
-        " result, created_at, origin, network_name, pod_namespace, pod_name, pod_uid, NULL, NULL FROM attachment LIMIT 1"
+        " result, created_at, origin, network_name, pod_namespace, pod_name, pod_uid, NULL, NULL, NULL FROM attachment LIMIT 1"
     )
 
 
@@ -53,7 +53,8 @@ FORBIDDEN = {
     "I4: an attachment whose DEL was done": _attachment_row(a_key(9).container_id, "10.0.0.102"),
     "I5: reserved on disk": "UPDATE address SET state = 'reserved' WHERE address = '10.0.0.102'",
     "I6: a primary address in the pool": (
-        "INSERT INTO address SELECT '10.0.0.4', eni_id, prefix, state, since, NULL, NULL, NULL, NULL, '', NULL, NULL FROM address"
+        "INSERT INTO address SELECT '10.0.0.4', eni_id, prefix, state, since, NULL, NULL, NULL, NULL, '', NULL, NULL, NULL,"
+        " NULL FROM address"
         " WHERE state = 'free' LIMIT 1"
     ),
     "I6: a pool address made primary": "UPDATE eni SET primary_address = '10.0.0.102'",
@@ -63,6 +64,9 @@ FORBIDDEN = {
         "UPDATE address SET state = 'free', container_id = NULL, ifname = NULL WHERE address = '10.0.0.100'"
     ),
     "I8: cooling without an end": "UPDATE address SET state = 'cooling' WHERE address = '10.0.0.102'",
+    "kept for a pod without an end": "UPDATE address SET kept_for = 'web/db-0' WHERE address = '10.0.0.102'",
+    "kept for nobody": "UPDATE address SET kept_until_s = 5.0 WHERE address = '10.0.0.102'",
+    "kept while a sandbox has it": "UPDATE address SET kept_for = 'web/db-0', kept_until_s = 5.0 WHERE address = '10.0.0.100'",
     "state <=> owner": "UPDATE address SET container_id = 'c', ifname = 'eth0' WHERE address = '10.0.0.102'",
     "free with an end of cooling": "UPDATE address SET cooling_until = since WHERE address = '10.0.0.102'",
     "a state that is none": "UPDATE address SET state = 'busy' WHERE address = '10.0.0.102'",

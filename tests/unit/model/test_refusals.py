@@ -8,30 +8,36 @@ from string import Formatter
 
 import pytest
 
+from ipamd.model import pinned_refusals
 from ipamd.model.errors import IpamError
 from ipamd.model.legs import refusals as leg_refusals
 from ipamd.model.legs.refusals import BranchRefusalCode, branch_refusal
+from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.model.refusals import REFUSALS, RefusalCode, refusal
 
 SOURCES = Path(__file__).parents[3] / "ipamd"
 
 
-ALL_REFUSALS = {**REFUSALS, **leg_refusals.REFUSALS}
+ALL_REFUSALS = {**REFUSALS, **leg_refusals.REFUSALS, **pinned_refusals.REFUSALS}
 
-CODES = {"RefusalCode": RefusalCode, "BranchRefusalCode": BranchRefusalCode}
+CODES = {"RefusalCode": RefusalCode, "BranchRefusalCode": BranchRefusalCode, "PinnedRefusalCode": PinnedRefusalCode}
+
+MAKERS = {RefusalCode: refusal, BranchRefusalCode: branch_refusal, PinnedRefusalCode: pinned_refusal}
+
+Code = RefusalCode | BranchRefusalCode | PinnedRefusalCode
 
 
-def fields_of(code: RefusalCode | BranchRefusalCode) -> set[str]:
+def fields_of(code: Code) -> set[str]:
     """The fields that the sentences of a code name."""
     row = ALL_REFUSALS[code]
     return {name for template in (row.message, row.details) for _, name, _, _ in Formatter().parse(template) if name}
 
 
-@pytest.mark.parametrize("code", [*RefusalCode, *BranchRefusalCode])
-def test_each_refusal_is_an_error_with_code_fields_and_sentence(code: RefusalCode | BranchRefusalCode) -> None:
+@pytest.mark.parametrize("code", [*RefusalCode, *BranchRefusalCode, *PinnedRefusalCode])
+def test_each_refusal_is_an_error_with_code_fields_and_sentence(code: Code) -> None:
     """I14: what failed, on which object, and what to do; text of others that has braces stays as it is."""
     fields = {name: f"<{name} {{0}}>" for name in fields_of(code)}
-    error = branch_refusal(code, **fields) if isinstance(code, BranchRefusalCode) else refusal(code, **fields)
+    error = MAKERS[type(code)](code, **fields)  # type: ignore[operator]
     assert (type(error), error.refusal, error.fields) == (ALL_REFUSALS[code].error, code, fields)
     assert error.message
     assert error.details
@@ -55,7 +61,7 @@ def test_every_refusal_is_made_with_the_fields_of_its_code() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
-            if node.func.id not in ("refusal", "branch_refusal"):
+            if node.func.id not in ("refusal", "branch_refusal", "pinned_refusal"):
                 continue
             if isinstance(node.args[0], ast.Attribute):
                 code = CODES[node.args[0].value.id][node.args[0].attr]

@@ -22,6 +22,8 @@ from ipamd.model.finding_codes import Severity
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.pinned_address import SAME, PinnedRange
+from ipamd.model.pod_annotations import ADDRESS
 from ipamd.model.pod_snat import PodSnat
 from ipamd.model.refusals import RefusalCode
 from ipamd.process.served_mark import ServedMark
@@ -346,6 +348,22 @@ def test_an_export_is_refused_while_sandboxes_have_snat_by_pod(warm: FakeNode, t
     assert warm.add("still").snat is PodSnat.NONE
     assert warm.delete("chosen")
     assert warm.delete("still")
+    assert exporter(warm, theirs).export().problems == []
+
+
+def test_an_export_is_refused_while_pods_asked_for_their_addresses(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its daemon would keep none for them: nothing is begun until these pods are deleted."""
+    if warm.network.ipv6:
+        pytest.skip("pods of IPv6 cannot ask")
+    warm.network = replace(warm.network, pinned_ranges=(PinnedRange("default"),))
+    start_over(warm, theirs)
+    finish_start(warm)
+    asked = replace(warm.request("pinned"), annotations={ADDRESS: SAME})
+    made = warm.attacher.attach_sandbox(asked, deadline=Deadline.after(warm.clock, 60.0), steps=StepTimer(warm.clock))
+    assert made.kept_s
+    assert exporter(warm, theirs).export().problems
+    assert (theirs.is_exporting, theirs.written) == (False, [])
+    assert warm.delete("pinned")
     assert exporter(warm, theirs).export().problems == []
 
 

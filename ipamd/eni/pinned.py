@@ -1,0 +1,405 @@
+"""Obtain from EC2 the addresses that pods ask for, and give them back when their time is over (docs/adr/0083).
+
+An ADD registers what it wants and waits; the pool's thread makes the calls, at most three for one ADD. An address is obtained only
+by a plain AssignPrivateIpAddresses that names it, which EC2 refuses while any ENI has it: of two nodes that want it at once, one gets
+it. From a holder that is proven gone, or that the operator allows to lose it, the address is withdrawn first, by a call that names the
+holder's ENI and fails if the address is not there any more. Rejected: AllowReassignment, by which the second of two nodes would take
+the address from the first, after that one has answered its ADD. Guards I1, I7, I12.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from ipamd.core.backoffs import soonest_s
+from ipamd.core.context import Service, ServiceContext
+from ipamd.core.deadline import Deadline
+from ipamd.eni.enis import EniService
+from ipamd.eni.resync import ResyncReason, ResyncScheduler
+from ipamd.model.address import Address, AddressState
+from ipamd.model.cloud import AddressHolder, DescribedEni, InstanceIdentity
+from ipamd.model.conditions import ConditionCode, problem_of
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, PinnedAddressError, log_text
+from ipamd.model.family import IpAddress
+from ipamd.model.history import LedgerEvent
+from ipamd.model.ids import EniId
+from ipamd.model.pinned_address import PinnedRange, PinnedWish
+from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
+from ipamd.model.pool_actions import ReleaseAddresses
+from ipamd.model.pool_counts import EniStock
+from ipamd.model.record import dataclass
+from ipamd.ports.cloud import Ec2
+
+LOOK_S = 0.5
+"""How often a waiting ADD checks whether its caller is still there. Ours."""
+
+UNCLAIMED_S = 60.0
+"""After this long a free address of a pinned range that is kept for nobody goes back to EC2: the ADD that asked for it failed, and
+the runtime did not repeat it. Ours: kubelet repeats an ADD within seconds."""
+
+ROOM_S = 60.0
+"""For this long the pool leaves a slot free that was made for an address. Ours: as `UNCLAIMED_S`."""
+
+RELEASE_AGAIN_S = 5.0
+"""Pause after a release that was not made, because an ADD waited or EC2 refused it. Ours."""
+
+RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
+"""Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
+
+FAILPOINTS = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Want:
+    """What one ADD waits for. `error`: why it cannot be had; None while that is open and if it was obtained."""
+
+    wish: PinnedWish
+    address: IpAddress
+    deadline: Deadline
+    is_done: bool = False
+    error: IpamError | None = None
+
+    def refusal(self, code: PinnedRefusalCode, **fields: object) -> IpamError:
+        """Make a refusal of this ADD."""
+        return pinned_refusal(code, pod=self.wish.pod, address=self.address, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """The ENI from which an address is to be withdrawn. `name`: of ENI and instance, for the history."""
+
+    eni_id: EniId
+    name: str
+
+
+class PinnedAddresses(Service):
+    """Obtains and releases pinned addresses.
+
+    `obtain` may be called from any thread and waits for the pool's thread, which calls all other methods.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        ec2: Ec2,
+        enis: EniService,
+        resyncs: ResyncScheduler,
+        ranges: tuple[PinnedRange, ...],
+        identity: Callable[[], InstanceIdentity | None],
+        release: Callable[[ReleaseAddresses], bool],
+        cooldown_s: Callable[[], float],
+    ) -> None:
+        """Keep the collaborators.
+
+        Args:
+            ranges: of all namespaces.
+            release: gives free addresses back to EC2; false if that was not done.
+            cooldown_s: how long an address cools.
+        """
+        super().__init__(context)
+        self._freeze = context.freeze
+        self._ec2 = ec2
+        self._enis = enis
+        self._resyncs = resyncs
+        self._cidrs = tuple(item.cidr for item in ranges if item.cidr is not None)
+        self._identity = identity
+        self._release = release
+        self._cooldown_s = cooldown_s
+        self._condition = context.health.claim("pinned addresses")
+        self._changed = threading.Condition()
+        self._wants: list[_Want] = []
+        self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
+        self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
+        self._release_deadline_s = 0.0
+
+    def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
+        """Wait until the node has an address. Raises: PinnedAddressError if it cannot be had; DeadlineError if the caller left."""
+        want = _Want(wish, address, deadline)
+        with self._changed:
+            self._wants.append(want)
+        self._demand.trigger()
+        try:
+            with self._changed:
+                while not self._changed.wait_for(lambda: want.is_done, timeout=LOOK_S):
+                    deadline.check(f"waiting for address {address}")
+        finally:
+            with self._changed:
+                if want in self._wants:
+                    self._wants.remove(want)
+        if want.error is not None:
+            raise want.error
+
+    def serve(self, limits: InstanceLimits) -> None:
+        """Obtain what ADDs wait for, and release what is due. Raises nothing for EC2's answers."""
+        self._expire()
+        while True:
+            with self._changed:
+                want = self._wants.pop(0) if self._wants else None
+            if want is None:
+                break
+            self._try(want, limits)
+
+    def _try(self, want: _Want, limits: InstanceLimits) -> None:
+        """Obtain one address, and wake its ADD in any case."""
+        want.error = want.refusal(PinnedRefusalCode.PENDING, cause="an unexpected error")  # unless an outcome replaces it
+        try:
+            self._obtain(want, limits)
+            want.error = None
+        except PinnedAddressError as error:
+            want.error = error
+        except IpamError as error:
+            want.error = want.refusal(PinnedRefusalCode.PENDING, cause=log_text(error))
+        finally:
+            with self._changed:
+                want.is_done = True
+                self._changed.notify_all()
+
+    def next_s(self) -> float | None:
+        """Seconds until an address is due to be released, or an ADD waits; None without either."""
+        with self._changed:
+            if self._wants:
+                return 0.0
+        now_s = self._clock.monotonic()
+        due = [max(self._due_s(row), self._release_deadline_s) - now_s for row in self._pinned_rows()]
+        return soonest_s([*due, self._backoffs.left_s(RESERVATIONS)])
+
+    def check_reservations(self) -> None:
+        """Report ranges in subnets of this node that no CIDR reservation of type `explicit` covers. One call a subnet and hour."""
+        subnets = {eni.subnet_id: eni.subnet_cidr for eni in self._datastore.enis()}
+        if not subnets or not self._backoffs.is_due(RESERVATIONS):
+            return
+        self._backoffs.put(RESERVATIONS, in_s=RESERVATIONS_S)
+        problems = []
+        for subnet_id, subnet_cidr in sorted(subnets.items()):
+            ranges = [cidr for cidr in self._cidrs if cidr.overlaps(subnet_cidr)]
+            if not ranges:
+                continue
+            try:
+                reserved = self._ec2.explicit_reservations(subnet_id)
+            except CloudError as error:
+                problems.append(f"it is not known whether they are reserved in {subnet_id}: {log_text(error)}")
+                continue
+            bare = [str(cidr) for cidr in ranges if not any(cidr.subnet_of(network) for network in reserved)]
+            if bare:
+                problems.append(f"{', '.join(bare)} in {subnet_id} is in no CIDR reservation of type explicit")
+        self._condition.report(problem_of(ConditionCode.RANGES_UNRESERVED, "; ".join(problems)))
+
+    def slot_caps(self, limits: InstanceLimits) -> Mapping[EniId, int]:
+        """Return how many slots the pool may use on the ENIs on which room was made."""
+        now_s = self._clock.monotonic()
+        self._room = {eni_id: until_s for eni_id, until_s in self._room.items() if until_s > now_s}
+        return dict.fromkeys(self._room, limits.slots_per_eni - 1)
+
+    # Obtaining
+
+    def _obtain(self, want: _Want, limits: InstanceLimits) -> None:
+        """Have EC2 assign an address to an ENI of this node, and record it. Raises: PinnedAddressError; IpamError."""
+        if self._datastore.address(want.address) is not None:
+            return
+        self._require_unfrozen(want)
+        self._ec2.before_release = lambda: self._require_unfrozen(want)
+        stock = self._eni_for(want)
+        former = self._former_eni(want)
+        if self._datastore.address(want.address) is not None:  # EC2 had it on this node
+            return
+        if stock.used_slot_count >= limits.slots_per_eni:
+            self._make_room(want, stock)
+            if former is not None:  # a further call would be the fourth of this ADD
+                raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"one was made on {stock.eni.eni_id}")
+        if former is not None:
+            self._withdraw(want, former)
+        self._assign(want, stock, former)
+
+    def _require_unfrozen(self, want: _Want) -> None:
+        reason = self._freeze.reason
+        if reason:
+            raise want.refusal(PinnedRefusalCode.PENDING, cause=f"the pool is frozen: {reason}")
+
+    def _eni_for(self, want: _Want) -> EniStock:
+        """Return the ENI that gets an address: the one with most room, of those in its subnet. Raises: PinnedAddressError."""
+        for eni in self._datastore.enis():
+            if eni.primary_address == want.address:
+                raise want.refusal(PinnedRefusalCode.IS_PRIMARY, eni=eni.eni_id)
+        stocks = [stock for stock in self._datastore.stock().enis if stock.eni.gives_addresses]
+        here = [stock for stock in stocks if want.address in stock.eni.subnet_cidr]
+        if not here:
+            identity = self._identity()
+            zone = identity.availability_zone if identity else "zone not known"
+            subnets = ", ".join(sorted({str(stock.eni.subnet_cidr) for stock in stocks})) or "none"
+            raise want.refusal(PinnedRefusalCode.OTHER_SUBNET, zone=zone, subnets=subnets)
+        return min(here, key=lambda stock: stock.used_slot_count)
+
+    def _former_eni(self, want: _Want) -> _Former | None:
+        """Return the ENI from which an address must be withdrawn; None if no instance has it. One call.
+
+        Raises: PinnedAddressError if it must not be withdrawn; CloudError.
+        """
+        if want.address in self._unattached:
+            return self._unattached_eni(want)
+        holder = self._ec2.find_holder(want.address)
+        if holder is None:
+            return None
+        identity = self._identity()
+        if identity is not None and holder.instance_id == identity.instance_id:
+            self._record_own(want, holder, identity)
+            return None
+        if holder.is_primary:
+            raise want.refusal(PinnedRefusalCode.IS_PRIMARY, eni=holder.eni_id)
+        if not (holder.is_gone or want.wish.may_take):
+            raise want.refusal(PinnedRefusalCode.HELD, eni=holder.eni_id, instance=holder.instance_id, state=holder.state)
+        if not holder.is_source_checked:
+            raise want.refusal(PinnedRefusalCode.SOURCE_UNCHECKED, eni=holder.eni_id)
+        return _Former(holder.eni_id, f"{holder.eni_id} of {holder.instance_id}, which was {holder.state}")
+
+    def _unattached_eni(self, want: _Want) -> _Former | None:
+        """Return the ENI without attachment that has an address; None if none has it. One call. Raises: PinnedAddressError."""
+        self._unattached.discard(want.address)
+        enis = self._ec2.find_address(want.address)
+        if not enis:
+            return None
+        eni = enis[0]
+        if not _is_available(eni):
+            raise self._held(want, eni)
+        if want.address == eni.primary_address:
+            raise want.refusal(PinnedRefusalCode.IS_PRIMARY, eni=eni.eni_id)
+        if not eni.is_source_checked:
+            raise want.refusal(PinnedRefusalCode.SOURCE_UNCHECKED, eni=eni.eni_id)
+        return _Former(eni.eni_id, f"{eni.eni_id}, which was attached to no instance")
+
+    def _record_own(self, want: _Want, holder: AddressHolder, identity: InstanceIdentity) -> None:
+        """Record an address that EC2 has on this node already: an earlier answer was lost. One call. Raises: PinnedAddressError."""
+        self._enis.sync_with_ec2(identity)
+        if self._datastore.address(want.address) is None:
+            cause = f"EC2 shows it on {holder.eni_id} of this node, and it is not recorded"
+            raise want.refusal(PinnedRefusalCode.PENDING, cause=cause)
+
+    def _make_room(self, want: _Want, stock: EniStock) -> None:
+        """Release one free address of a full ENI. One call. Raises: PinnedAddressError if none can be released."""
+        eni_id, withheld = stock.eni.eni_id, self._datastore.withheld()
+        free = [row.address for row in self._datastore.addresses(state=AddressState.FREE) if _is_single(row, eni_id)]
+        free = [address for address in free if address not in withheld]
+        if not free:
+            raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"{eni_id} has {stock.used_slot_count}, and none is free")
+        self._room[eni_id] = self._clock.monotonic() + ROOM_S
+        if not self._release(ReleaseAddresses(eni_id, (free[-1],))):
+            raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"other ADDs need the free addresses of {eni_id}")
+
+    def _withdraw(self, want: _Want, former: _Former) -> None:
+        """Take an address from the ENI that had it, if it is still there. Raises: CloudError."""
+        log.warning("taking an address address=%s pod=%s from=%s", want.address, want.wish.pod, former.name)
+        try:
+            self._ec2.withdraw_address(former.eni_id, want.address)
+        except CloudNotFoundError as error:  # the assignment shows whether somebody else has it now
+            log.info("the address is not there any more address=%s error=%s", want.address, log_text(error))
+        self._failpoint("pinned.withdrawn")
+
+    def _assign(self, want: _Want, stock: EniStock, former: _Former | None) -> None:
+        """Have EC2 assign an address, and record it. Raises: PinnedAddressError if EC2 refuses it; IpamError."""
+        eni_id = stock.eni.eni_id
+        try:
+            self._ec2.assign_address(eni_id, want.address)
+        except EniLimitError as error:
+            raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=log_text(error)) from error
+        except CloudError as error:
+            if error.may_have_happened:
+                self._resyncs.request(ResyncReason.OTHER, f"it is not known whether {eni_id} has {want.address}")
+            if error.may_have_happened or type(error) is not CloudError:
+                raise
+            raise self._why_refused(want, error, former) from error
+        self._failpoint("pinned.assigned")
+        self._room.pop(eni_id, None)
+        self._enis.add_addresses(eni_id, frozenset({want.address}), frozenset(), asked_count=1)
+        if former is not None:
+            with self._datastore.transaction() as uow:
+                detail = f"for {want.wish.pod}, from {former.name}"
+                uow.record_event(LedgerEvent.MOVED, address=want.address, detail=detail)
+        self._failpoint("pinned.recorded")
+
+    def _why_refused(self, want: _Want, error: CloudError, former: _Former | None) -> IpamError:
+        """Return why EC2 refused an address. One call, if the address was not withdrawn before. Raises: CloudError."""
+        if former is not None:
+            return want.refusal(PinnedRefusalCode.PENDING, cause=f"another node was faster: {log_text(error)}")
+        enis = self._ec2.find_address(want.address)
+        if not enis:
+            return want.refusal(PinnedRefusalCode.IN_PREFIX, cause=log_text(error))
+        if _is_available(enis[0]):
+            self._unattached.add(want.address)
+            return want.refusal(PinnedRefusalCode.HELD_UNATTACHED, eni=enis[0].eni_id)
+        return self._held(want, enis[0])
+
+    @staticmethod
+    def _held(want: _Want, eni: DescribedEni) -> IpamError:
+        instance = eni.instance_id or eni.operator or "(none)"
+        return want.refusal(PinnedRefusalCode.HELD, eni=eni.eni_id, instance=instance, state=eni.attachment_status or eni.status)
+
+    # The end of keeping
+
+    def _expire(self) -> None:
+        """Give addresses back whose time is over: those of a range to EC2, the others to everybody. EC2 is called once at most."""
+        now_s = self._clock.monotonic()
+        due = [row for row in self._pinned_rows() if self._due_s(row) <= now_s]
+        kept = [row for row in due if row.kept_for is not None]
+        if kept:
+            with self._datastore.transaction() as uow:
+                for row in kept:
+                    uow.end_keeping(row.address, reason="its time is over")
+            self._demand.announce_supply()
+        to_release = [row for row in due if self._is_of_range(row)]
+        if not to_release or self._release_deadline_s > now_s:
+            return
+        eni_id = to_release[0].eni_id
+        addresses = tuple(row.address for row in to_release if row.eni_id == eni_id)
+        is_released = False
+        try:
+            is_released = self._release(ReleaseAddresses(eni_id, addresses))
+        except IpamError as error:
+            log.warning("pinned addresses stay, will retry eni=%s error=%s", eni_id, log_text(error))
+        if not is_released:
+            self._release_deadline_s = now_s + RELEASE_AGAIN_S
+
+    def _pinned_rows(self) -> list[Address]:
+        """Return the free addresses that are kept for a pod, or are in a range; without those that EC2 is asked to take back."""
+        rows = []
+        for address in self._datastore.pinned():
+            row = self._datastore.address(address)
+            if row is not None and row.is_free and not self._is_leaving(row):
+                rows.append(row)
+        return rows
+
+    def _is_leaving(self, row: Address) -> bool:
+        """Whether an open operation releases an address, or its whole ENI."""
+        return any(
+            intent.is_release and not intent.is_settled and intent.eni_id == row.eni_id
+            for intent in self._datastore.open_intents()
+        )
+
+    def _due_s(self, row: Address) -> float:
+        """Return when the keeping of a free address ends, on the monotonic clock.
+
+        An address outside the ranges may go to another pod then: so it is not sooner than a cooldown after it became free (I8).
+        """
+        since_s = row.since_monotonic_s or 0.0
+        if row.kept_until_s is None:
+            return since_s + UNCLAIMED_S
+        if self._is_of_range(row):
+            return row.kept_until_s
+        return max(row.kept_until_s, since_s + self._cooldown_s())
+
+    def _is_of_range(self, row: Address) -> bool:
+        return row.prefix is None and any(row.address in cidr for cidr in self._cidrs)
+
+
+def _is_single(row: Address, eni_id: EniId) -> bool:
+    """Whether an address is free, on this ENI and in no prefix."""
+    return row.is_free and row.eni_id == eni_id and row.prefix is None
+
+
+def _is_available(eni: DescribedEni) -> bool:
+    """Whether an ENI is attached to nothing, and no service manages it."""
+    return eni.status == "available" and not eni.attachment_id and not eni.operator

@@ -1,0 +1,137 @@
+"""Give a pod the address that it asks for by its annotation: one that it names, or the one that it had last here (docs/adr/0083).
+
+The address is one of the pool, so this source only chooses which: `PoolSource` reserves it, and everything after that is as for any
+other pod. An ADD whose address cools or has to come from EC2 waits as one for a branch ENI does: without the sandbox's lock, and in a
+thread that is reserved for such waits. It makes no EC2 call itself (I12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ipamd.core.context import Service, ServiceContext
+from ipamd.core.deadline import Deadline
+from ipamd.model.address import Address, AddressState
+from ipamd.model.cni_request import AttachRequest
+from ipamd.model.family import IpAddress
+from ipamd.model.pinned_address import PinnedClaim, PinnedWish
+from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
+from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.legs.pool import PoolOffer, PoolSource
+from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
+
+WAITING_LIMIT = 16
+"""ADDs that may wait for such an address at once; the RPC server has this many additional threads. Ours: a drained node's StatefulSet
+pods come one after the other."""
+
+WAIT_MARGIN_S = 3.0
+"""Part of the caller's deadline that is kept for the steps that follow. Ours: the policy agent may take 2 s, wiring takes 0.03 s."""
+
+LOOK_S = 0.5
+"""How often a waiting ADD looks at the address, and whether its caller is still there. Ours."""
+
+FROM_EC2 = "EC2 is asked for it"
+
+Obtain = Callable[[PinnedWish, IpAddress, Deadline], None]
+"""Has the pool's thread get an address from EC2, and waits for that. Raises: PinnedAddressError, DeadlineError."""
+
+
+class PinnedSource(Service):
+    """Offers pods the addresses that they ask for. Safe from any thread. See `LegSource`."""
+
+    step = "reserve"
+
+    waiting_limit = WAITING_LIMIT
+
+    def __init__(
+        self, context: ServiceContext, *, choice: PinnedAddressChoice, pool: PoolSource, cooldown: Cooldown, obtain: Obtain
+    ) -> None:
+        super().__init__(context)
+        self._choice = choice
+        self._pool = pool
+        self._cooldown = cooldown
+        self._obtain = obtain
+        self._waiting: set[object] = set()
+
+    def ask(self, request: AttachRequest, deadline: Deadline) -> PoolOffer | None:
+        """Decide which address one ADD gets, from memory. None: the pod does not ask. Raises: PinnedAddressError."""
+        del deadline
+        wish = self._choice.by_annotation(request)
+        if wish is None:
+            return None
+        address = wish.address or self._last_address(wish.pod)
+        pending = "" if address is None else self._pending(wish, address)
+        return self._pool.offer(request, PinnedClaim(wish.pod, address, wish.kept_s), pending=pending)
+
+    def _last_address(self, pod: str) -> IpAddress | None:
+        """Return the address that is kept for a pod; the lowest, if several are."""
+        rows = map(self._datastore.address, self._datastore.pinned())
+        return min((row.address for row in rows if row is not None and row.kept_for == pod), default=None)
+
+    def _pending(self, wish: PinnedWish, address: IpAddress) -> str:
+        """Return why an ADD must wait for its address; "" if it can be reserved. Raises: PinnedAddressError if waiting is useless."""
+        row = self._datastore.address(address)
+        if row is None:
+            return FROM_EC2
+        if row.is_in_use:
+            raise self._in_use(wish, row)
+        if row.kept_for not in (None, wish.pod):
+            left_s = max((row.kept_until_s or 0.0) - self._clock.monotonic(), 0.0)
+            code = PinnedRefusalCode.KEPT_FOR_OTHER
+            raise pinned_refusal(code, pod=wish.pod, address=address, holder_pod=row.kept_for, left_s=f"{left_s:.0f}")
+        if wish.address is not None and row.prefix is not None:
+            cause = f"it is in {row.prefix} of {row.eni_id} of this node"
+            raise pinned_refusal(PinnedRefusalCode.IN_PREFIX, pod=wish.pod, address=address, cause=cause)
+        if row.state is AddressState.COOLING and row.kept_for == wish.pod:
+            self._cooldown.hasten(address)
+        return "" if row.is_free else f"it is {row.state} on this node"
+
+    def _in_use(self, wish: PinnedWish, row: Address) -> Exception:
+        holder = self._datastore.attachment(row.owner) if row.owner is not None else None
+        return pinned_refusal(
+            PinnedRefusalCode.IN_USE_HERE,
+            pod=wish.pod,
+            address=row.address,
+            holder=row.owner,
+            holder_pod=(holder.sandbox_name if holder is not None else "") or "a pod that is not known",
+        )
+
+    @contextmanager
+    def waiting(self, request: AttachRequest, deadline: Deadline) -> Iterator[Callable[[str], None]]:
+        """Occupy one of the threads that may wait, of which there are `WAITING_LIMIT`.
+
+        Yields: a function that waits once, until the address may be there; its argument is the reason. Raises: BusyError; the function
+            raises PinnedAddressError if the address cannot be had or the time is up, and DeadlineError if the caller left.
+        """
+        ticket = object()
+        self._waiting.add(ticket)
+        is_obtained = False
+        try:
+            if len(self._waiting) > self.waiting_limit:
+                raise pinned_refusal(PinnedRefusalCode.TOO_MANY_WAITS, limit=self.waiting_limit)
+
+            def wait(why: str) -> None:
+                nonlocal is_obtained
+                self._wait(request, deadline, why, is_obtained=is_obtained)
+                is_obtained = is_obtained or why == FROM_EC2
+
+            yield wait
+        finally:
+            self._waiting.discard(ticket)
+
+    def _wait(self, request: AttachRequest, deadline: Deadline, why: str, *, is_obtained: bool) -> None:
+        """Wait once. EC2 is asked once for an ADD, which may make three calls."""
+        wish = self._choice.by_annotation(request)
+        address = None if wish is None else wish.address or self._last_address(wish.pod)
+        if wish is None or address is None:
+            return
+        seen_supply, seen_status = self._demand.supply_count, self._demand.status
+        deadline.check(f"waiting for address {address}")
+        remaining_s = deadline.remaining_s() - WAIT_MARGIN_S
+        if remaining_s <= 0 or (why == FROM_EC2 and is_obtained):
+            raise pinned_refusal(PinnedRefusalCode.PENDING, pod=wish.pod, address=address, cause=why)
+        if why == FROM_EC2:
+            self._obtain(wish, address, Deadline(deadline.clock, deadline.monotonic_s - WAIT_MARGIN_S, deadline.is_cancelled))
+        else:
+            self._demand.wait(seen_supply=seen_supply, seen_status=seen_status, timeout_s=min(remaining_s, LOOK_S))

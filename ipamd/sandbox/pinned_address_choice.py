@@ -1,0 +1,124 @@
+"""Decide which address a new sandbox asks for, and whether the operator allows that (docs/adr/0083). Pure.
+
+A pod asks by annotations, which its author writes; namespace and name are those of CNI_ARGS, which the runtime writes. They choose
+only among what the settings list for the namespace. An annotation that may not be followed refuses the ADD: a pod with another
+address than it asked for would be noticed by its peers only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ipamd.model.attachment import POD_IFNAME
+from ipamd.model.cni_request import AttachRequest
+from ipamd.model.errors import IpamError
+from ipamd.model.family import IPV4, Family, IpAddress, read_address
+from ipamd.model.pinned_address import SAME, PinnedRange, PinnedWish, ranges_of
+from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
+from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT
+from ipamd.model.record import dataclass
+
+OF_IPV6 = "a pod of IPv6 gets an address of its node's /80"
+
+OF_UPLINK = "the address of a pod with security groups of its own is that of its branch ENI"
+
+SHOWN = 40
+"""Characters of an annotation in a refusal. Ours: an IPv4 address has 15."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedAddressChoice:
+    """The settings that decide.
+
+    ranges: what pods of a namespace may ask for; none: the annotations are not read. takers: namespaces whose pods may take an address
+    from a node that is not proven gone. kept_max_s: how long an address is kept at most. family: of the pool.
+    """
+
+    ranges: tuple[PinnedRange, ...] = ()
+    takers: tuple[str, ...] = ()
+    kept_max_s: int = 0
+    family: Family = IPV4
+
+    def by_annotation(self, request: AttachRequest) -> PinnedWish | None:
+        """Return what the pod asks for, None if it does not ask. Raises: PinnedAddressError."""
+        value = self._annotation_of(request)
+        if value is None:
+            return None
+        namespace = request.names.pod_namespace
+        if not request.names.pod or not self._is_listed(namespace):
+            raise _refused(PinnedRefusalCode.NOT_ALLOWED, request, value=value[:SHOWN], namespace=namespace or "(unknown)")
+        if self.family is not IPV4:
+            raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=value[:SHOWN], cause=OF_IPV6)
+        address = None if value == SAME else self._named_address(request, value)
+        return PinnedWish(
+            request.names.pod,
+            address,
+            self._kept_s(request, is_named=address is not None),
+            may_take=namespace in self.takers,
+        )
+
+    def refuse_for_uplink(self, request: AttachRequest) -> None:
+        """Refuse the annotation of a pod that has an ENI of its own. Raises: PinnedAddressError."""
+        wish = self.by_annotation(request)
+        if wish is not None:
+            raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=wish.address or SAME, cause=OF_UPLINK)
+
+    def _annotation_of(self, request: AttachRequest) -> str | None:
+        """Return the annotation; None without one, for a further interface, or if none is read. Raises: PinnedAddressError."""
+        if not self.ranges or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:
+            return None
+        if request.annotations is not None:
+            return request.annotations.get(ADDRESS)
+        if self._is_listed(request.names.pod_namespace):
+            raise pinned_refusal(PinnedRefusalCode.ANNOTATIONS_UNKNOWN, pod=describe(request), annotation=ADDRESS)
+        return None
+
+    def _is_listed(self, namespace: str) -> bool:
+        return any(item.namespace == namespace for item in self.ranges)
+
+    def _named_address(self, request: AttachRequest, value: str) -> IpAddress:
+        """Return the address that the annotation names. Raises: PinnedAddressError if it names none, or one that is not allowed."""
+        namespace = request.names.pod_namespace
+        try:
+            address = read_address(value)
+        except ValueError:
+            raise _refused(PinnedRefusalCode.VALUE_UNKNOWN, request, value=value[:SHOWN]) from None
+        ranges = ranges_of(namespace, self.ranges)
+        if not any(address in cidr for cidr in ranges):
+            raise pinned_refusal(
+                PinnedRefusalCode.OUTSIDE_RANGES,
+                pod=describe(request),
+                address=address,
+                namespace=namespace,
+                ranges=", ".join(map(str, ranges)) or "none",
+            )
+        return address
+
+    def _kept_s(self, request: AttachRequest, *, is_named: bool) -> int:
+        """Return how long the address is kept. By default a named one is not, so that the pod's next node can have it at once.
+
+        Raises: PinnedAddressError.
+        """
+        least = 0 if is_named else 1
+        value = (request.annotations or {}).get(ADDRESS_KEPT)
+        if value is None:
+            return 0 if is_named else self.kept_max_s
+        if not re.fullmatch(r"\d{1,6}", value, re.ASCII) or not least <= int(value) <= self.kept_max_s:
+            raise pinned_refusal(
+                PinnedRefusalCode.KEPT_UNKNOWN,
+                pod=describe(request),
+                annotation=ADDRESS_KEPT,
+                value=value[:SHOWN],
+                least=least,
+                most=self.kept_max_s,
+            )
+        return int(value)
+
+
+def describe(request: AttachRequest) -> str:
+    """Name a pod in a refusal, or its sandbox if the runtime did not name the pod."""
+    return request.names.pod or f"sandbox {request.key}"
+
+
+def _refused(code: PinnedRefusalCode, request: AttachRequest, **fields: object) -> IpamError:
+    return pinned_refusal(code, pod=describe(request), annotation=ADDRESS, **fields)
