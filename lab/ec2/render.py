@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 from lab.ec2.xml import Tree
 from lab.vpc.limits import InstanceLimits
-from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Operator, Subnet
+from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Operator, Subnet, SubnetReservation
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
 
@@ -92,6 +92,18 @@ def subnet_tree(vpc: Vpc, world: World, subnet: Subnet) -> Tree:
         if subnet.ipv6_cidr is not None
         else [],
         "tagSet": tag_set(subnet.tags),
+    }
+
+
+def reservation_tree(subnet: Subnet, reservation: SubnetReservation) -> Tree:
+    """Show a reservation as GetSubnetCidrReservations does."""
+    return {
+        "subnetCidrReservationId": reservation.reservation_id,
+        "subnetId": subnet.subnet_id,
+        "cidr": reservation.cidr,
+        "reservationType": reservation.kind,
+        "ownerId": OWNER_ID,
+        "tagSet": [],
     }
 
 

@@ -30,6 +30,7 @@ _DESCRIBES: Mapping[str, Callable[[View, Params], Tree]] = {
     "DescribeInstances": describe.instances,
     "DescribeInstanceTypes": describe.instance_types,
     "DescribeSubnets": describe.subnets,
+    "GetSubnetCidrReservations": describe.subnet_cidr_reservations,
     "DescribeVpcs": describe.vpcs,
     "DescribeTags": describe.tags,
 }

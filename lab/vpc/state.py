@@ -27,8 +27,18 @@ from lab.vpc.ids import Ids
 from lab.vpc.interfaces import NO_DELAYS, Delays, Interfaces
 from lab.vpc.ipv6 import SUBNET_LENGTH, Ipv6Request
 from lab.vpc.limits import LIMITS, InstanceLimits
-from lab.vpc.model import AttachmentStatus, Eni, GroupRule, Instance, Network, SecurityGroup, Subnet
-from lab.vpc.space import AddressChoice, Reservation
+from lab.vpc.model import (
+    AttachmentStatus,
+    Eni,
+    GroupRule,
+    Instance,
+    Network,
+    ReservationKind,
+    SecurityGroup,
+    Subnet,
+    SubnetReservation,
+)
+from lab.vpc.space import AddressChoice
 from lab.vpc.store import Store
 from lab.vpc.trunks import Trunks
 from lab.vpc.views import Views
@@ -308,9 +318,13 @@ class Vpc:
         """Let a subnet have no free /80, or have them again."""
         self._crowding.hold_ipv6_prefixes(subnet_id, is_held=is_held)
 
-    def reserve_cidr(self, subnet_id: str, cidr: str, kind: Reservation) -> None:
+    def reserve_cidr(self, subnet_id: str, cidr: str, kind: ReservationKind) -> None:
         """Reserve a range of a subnet, as CreateSubnetCidrReservation does."""
-        self._crowding.reserve(subnet_id, IPv4Network(cidr), kind)
+        network = IPv4Network(cidr)
+        subnet = self.world.subnet(subnet_id)
+        if not network.subnet_of(subnet.cidr) or any(network.overlaps(other.cidr) for other in subnet.reservations):
+            raise LabError(f"reservation {network} must be within {subnet.cidr} and overlap no other one")
+        self._crowding.reserve(subnet_id, SubnetReservation(reservation_id=self.ids.make("scr"), cidr=network, kind=kind))
 
     def attach_volumes(self, instance_name: str, count: int) -> None:
         """Let an instance have `count` EBS volumes from now on; its root volume is one of them."""
