@@ -205,4 +205,4 @@ docs: $(STAMP) ## generate docs/settings.md, docs/metrics.md, docs/ipamctl.md an
 
 clean: ## remove what the commands made, the lab's leftovers included
 	if [ -x $(BIN)/vpc-lab ]; then $(BIN)/vpc-lab down || true; fi
-	rm -rf $(VENV) build kubectl_ipamd/build *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache ipamd/cloud/data
+	rm -rf $(VENV) build kubectl_ipamd/build *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache ipamd/cloud/data ipamd/cloud/inventory_data
