@@ -63,9 +63,9 @@ class InventoryMemory:
         """Forget subnets that are not the cluster's any more."""
         self.subnets = {subnet_id: memory for subnet_id, memory in self.subnets.items() if subnet_id in subnet_ids}
 
-    def list_was_too_long(self) -> None:
-        """Take half as many subnets into a list from now on."""
-        self.group_size = max(self.group_size // 2, 1)
+    def list_was_too_long(self, subnet_count: int) -> None:
+        """Take half as many subnets into a list from now on as were in the one that did not end."""
+        self.group_size = max(subnet_count // 2, 1)
 
     def all_lists_ended(self) -> None:
         """Take twice as many subnets into a list from now on."""

@@ -136,7 +136,7 @@ class _Inventory:
         if first_group:
             self._gap(ReadPart.ENIS, first_group, log_text(error))
             self._mark_attempted(first_group, began_s)
-            self._memory.list_was_too_long()
+            self._memory.list_was_too_long(len(first_group))
         if rest:
             self._gap(ReadPart.ENIS, rest, NO_CALL_LEFT)
 

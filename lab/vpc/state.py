@@ -302,6 +302,17 @@ class Vpc:
         """Say on which ENI an address is, alone or within a prefix."""
         return self._store.owner_of(address)
 
+    def add_enis(self, enis: Iterable[Eni]) -> None:
+        """Put ENIs into the VPC as they are, in one change: an account with thousands of them. Their addresses must be free."""
+        with self._store.transaction() as tx:
+            numbered = [replace(eni, ordinal=self._store.next_number()) for eni in enis]
+            tx.world = replace(tx.world, enis={**tx.world.enis, **{eni.eni_id: eni for eni in numbered}})
+
+    def free_prefixes(self, subnet_id: str) -> list[IPv4Network]:
+        """List the /28s that EC2 may choose in a subnet, lowest first."""
+        with self._store.transaction() as tx:
+            return tx.space(subnet_id).free_prefixes()
+
     def exhaust_subnet(self, subnet_id: str, *, leave: int = 0) -> None:
         """Take free addresses of a subnet out of circulation until `leave` are left, lowest first."""
         self._crowding.exhaust(subnet_id, leave=leave)
