@@ -111,7 +111,9 @@ def _serve(arguments: argparse.Namespace, order: InventoryOrder, sleep: Callable
         save=save,
         clock=clock,
     )
-    listen(arguments.listen, variable="--listen", pages=job.page, refused=lambda _: None)
+    port = listen(arguments.listen, variable="--listen", pages=job.page, refused=lambda _: None)
+    if port is not None:
+        _log.info("inventory listens port=%d", port.port)
     job.run(interruptible_wait)
     return 0
 
