@@ -51,7 +51,10 @@ def test_the_changelog_is_in_the_form_of_keep_a_changelog() -> None:
 def test_named_paths_exist(page: Path) -> None:
     """Every path in code font exists, and a name after `::` is defined or written in that file."""
     for path, name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)(?:::([\w.]+))?`", page.read_text()):
-        if path.startswith("build/") or path in ("ipamd/cloud/data", "ipamd/cloud/inventory_data"):  # made by commands, not committed
+        if path.startswith("build/") or path in (
+            "ipamd/cloud/data",
+            "ipamd/cloud/inventory_data",
+        ):  # made by commands, not committed
             continue
         assert (ROOT / path).exists(), path
         if name:
