@@ -140,7 +140,12 @@ def _inventory(*, exhaustion: str = "", free: str = "", problem: str = "", count
 
 @pytest.mark.parametrize(
     ("exhaustion", "free", "does_run_out"),
-    [("50000x720", "900x720", True), ("200000x720", "900x720", False), ("1e300x720", "900x720", False), ("0x720", "0x720", False)],
+    [
+        ("50000x720", "900x720", True),
+        ("200000x720", "900x720", False),
+        ("1e300x720", "900x720", False),
+        ("0x720", "0x720", False),
+    ],
     ids=["within a day", "in two days", "steady", "exhausted already"],
 )
 def test_the_inventory_forecasts(exhaustion: str, free: str, does_run_out: bool, tmp_path: Path) -> None:
