@@ -29,8 +29,12 @@ class SubnetMemory:
     report: SubnetReport | None = None
 
     def remember(self, report: SubnetReport) -> None:
-        """Keep a complete reading, and add its sample."""
-        sample = CapacitySample(report.read_at.timestamp(), report.capacity.free_count, report.capacity.free_prefix_count)
+        """Keep a complete reading, and add its sample.
+
+        EC2's own count is the smaller one where others have ENIs in a subnet that this account does not see.
+        """
+        free_count = min(report.capacity.free_count, report.ec2_free_count)
+        sample = CapacitySample(report.read_at.timestamp(), free_count, report.capacity.free_prefix_count)
         self.samples = with_sample(self.samples, sample)
         self.report = report
 

@@ -43,6 +43,11 @@ SUBNET_FIGURES: Sequence[tuple[str, str, Callable[[SubnetReport], float]]] = (
         lambda subnet: subnet.capacity.free_count,
     ),
     (
+        "ipamd_inventory_subnet_unseen_addresses",
+        "Addresses that EC2 counts as taken and no listed ENI has, as those of other accounts in a shared subnet",
+        lambda subnet: subnet.unseen_count,
+    ),
+    (
         "ipamd_inventory_subnet_free_prefixes",
         "Whole free /28s that EC2 can choose for a prefix",
         lambda subnet: subnet.capacity.free_prefix_count,

@@ -69,7 +69,11 @@ class SubnetReport:
 
     @property
     def unseen_count(self) -> int:
-        """Addresses that EC2 counts as taken and that no listed ENI has; not 0 while ENIs change between the two lists."""
+        """Addresses that EC2 counts as taken and that no listed ENI has.
+
+        It is not 0 for a moment while ENIs change between the two lists, and for good in a subnet that is shared with other accounts,
+        whose ENIs EC2 does not show.
+        """
         return self.capacity.free_count - self.ec2_free_count
 
 

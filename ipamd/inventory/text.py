@@ -26,6 +26,9 @@ LEGEND = (
 IDS_MAX = 5
 """Subnets that a line about something missing names. Ours; the JSON names all."""
 
+UNSEEN_LEAST = 16
+"""Ours: below the addresses of a /28 it is what changed between two lists."""
+
 HOUR_S, DAY_S = 3600, 86_400
 
 
@@ -103,6 +106,11 @@ def _problem_lines(report: InventoryReport) -> Iterator[str]:
         if subnet.unreadable_count:
             count = counted(subnet.unreadable_count, "ENI")
             yield printable(f"{subnet.subnet_id}: the addresses of {count} could not be read, so more is taken than is shown")
+        if subnet.unseen_count >= UNSEEN_LEAST:
+            text = (
+                f"EC2 counts {subnet.unseen_count} more addresses as taken than the listed ENIs have; the map shows them as free"
+            )
+            yield printable(f"{subnet.subnet_id}: {text}")
 
 
 def _gap_line(gap: ReadGap) -> str:

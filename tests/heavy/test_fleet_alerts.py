@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from ipamd.core.deadline import SystemClock
+from ipamd.inventory.serve import InventoryJob
 from tests.heavy.tools import needs
 from tests.recordings.fleet import INTERVAL_S, FleetNode, alert_labels, fleet_series
 from tests.recordings.series import SERIES, read
 from tests.recordings.trial import FIRING, answers_to, described, run_series
+from tests.unit.inventory.reports import a_memory
 
 pytestmark = [needs("promtool")]
 
@@ -195,3 +199,12 @@ def test_a_stale_inventory_alerts(series: Mapping[str, str], is_stale: bool, tmp
     """Promtool's time begins at 0."""
     fired = run_series({**_inventory(free="900x720"), **series}, tmp_path, count=HOURS_12).alerts
     assert ("VpcIpamdInventoryStale" in fired) is is_stale
+
+
+def test_promtool_finds_no_wrong_name_in_the_inventorys_scrape() -> None:
+    """Names, types and HELP of a report with every figure."""
+    job = InventoryJob(dict, a_memory(), call_count=int, save=dict, clock=SystemClock())  # type: ignore[arg-type]  # it does not run
+    _, page = job.page("/metrics")
+    assert b"\nipamd_inventory_subnet_enis{" in page
+    done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -161,6 +161,16 @@ def test_an_older_endpoint_hides_nothing(account: InventoryAccount) -> None:
     assert report.call_count == 4
 
 
+def test_addresses_of_enis_that_ec2_does_not_show_count_in_the_forecast(account: InventoryAccount) -> None:
+    """As those of other accounts in a shared subnet: EC2's own count is the sample."""
+    plot = Plot(account)
+    account.vpc.exhaust_subnet(plot.subnet.subnet_id, leave=100)
+    report = account.take()
+    (shown,) = report.subnets
+    assert (shown.ec2_free_count, shown.unseen_count) == (100, shown.capacity.free_count - 100)
+    assert [sample.free_count for sample in account.memory.of(shown.subnet_id).samples] == [100]
+
+
 def test_hidden_enis_take_their_addresses(account: InventoryAccount) -> None:
     """A /28 with a hidden ENI in it is not free."""
     plot = Plot(account)

@@ -25,14 +25,15 @@ def a_subnet(subnet_id: SubnetId, *, cidr: str, forecast: SubnetForecast, proble
         )
         for number, problem in enumerate(problems)
     )
+    capacity = measure(network, addresses=[network[20]], prefixes=())
     return SubnetReport(
         subnet_id=subnet_id,
         zone="us-west-2a",
         cidr=network,
-        ec2_free_count=120,
+        ec2_free_count=capacity.free_count - 2,
         eni_count=1,
         unreadable_count=0,
-        capacity=measure(network, addresses=[network[20]], prefixes=()),
+        capacity=capacity,
         read_at=AT,
         reservations_read_at=AT if subnet_id == FIRST else None,
         findings=findings,
