@@ -79,9 +79,9 @@ class InventoryJob:
         else:
             self.status.report = report
             self.status.succeeded_at_s = report.at.timestamp()
+            self._save_or_log()
             subnet_count, problem_count, gap_count = len(report.subnets), len(report.findings), len(report.gaps)
             _log.info("inventory taken subnets=%d problems=%d gaps=%d", subnet_count, problem_count, gap_count)
-            self._save_or_log()
         self.status.call_count = self._call_count()
         return max(began_s + wait_s - self._clock.monotonic(), 0.0)
 
