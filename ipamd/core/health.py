@@ -41,8 +41,8 @@ LOOK_S = 1.0
 """How often a waiting ADD checks whether its caller has left. Ours; it reads memory only."""
 
 TURN_S, TURNS_S = 0.02, 1.0
-"""The pause between two ADDs that waited for the start, and the longest wait of one for its turn. Ours: the runtime needs more
-processor time than this for a sandbox. Without the pause all pods of 30 such ADDs started only when the last one did."""
+"""The pause between two ADDs that waited for the start, and the longest time that one such ADD waits for its turn. Ours: the runtime
+needs more processor time than this pause for a sandbox. Without the pause none of the pods of 30 such ADDs started before the last."""
 
 READY = "ready"
 """Key of `Health.reached_s` beside the phases: when the node first became ready."""
@@ -118,7 +118,8 @@ class Condition:
 
 def text_of(subject: str, problems: Iterable[Problem]) -> str:
     """The sentences of the problems of a subject, each once."""
-    return "; ".join(dict.fromkeys(printable(condition_text(subject, each)) for each in problems))
+    sentences = [printable(condition_text(subject, problem)) for problem in problems]
+    return "; ".join(dict.fromkeys(sentences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class Health:
         self.last_error: ErrorReport | None = None
         self._is_ready = False
         self._next_turn_s = -math.inf
-        self._held: dict[str, str] = {}
+        self._add_blocks: dict[str, str] = {}
         self.defects: Counter[Defect] = Counter()
         self.reached_s: dict[str, float] = {}
         self._claimed: set[tuple[str, str]] = set()
@@ -241,25 +242,25 @@ class Health:
     def block_adds(self, subject: str, reason: str) -> None:
         """Refuse every ADD in every phase, and end *ready*, until `serve_adds` is called with the same subject."""
         with self._changed:
-            self._held[subject] = reason
+            self._add_blocks[subject] = reason
             self._changed.notify_all()
 
     def serve_adds(self, subject: str) -> None:
         """End the block of `block_adds`. STATUS then has the same grace as after a start."""
         with self._changed:
             self._patient_since_s = self._clock.monotonic()  # set before the block ends, because STATUS reads the block first
-            self._held.pop(subject, None)
-        if self.phase is Phase.SERVING and not self._held:
+            self._add_blocks.pop(subject, None)
+        if self.phase is Phase.SERVING and not self._add_blocks:
             self.resolve(SERVICE)
 
     @property
-    def is_held(self) -> bool:
+    def are_adds_blocked(self) -> bool:
         """Whether ADDs are blocked because of another daemon (`block_adds`)."""
-        return bool(self._held)
+        return bool(self._add_blocks)
 
     def require_adds_allowed(self) -> None:
         """Raise NotServingError while ADDs are blocked. Unlike `require_add_service`, let a running ADD go on during a shutdown."""
-        reasons = "; ".join(list(self._held.values()))
+        reasons = "; ".join(list(self._add_blocks.values()))
         if reasons:
             raise refusal(RefusalCode.HELD, cause=reasons)
 
@@ -294,7 +295,10 @@ class Health:
             self._log_condition(subject, condition.text, disk, error)
 
     def _report_success(self, subject: str) -> None:
-        """Take a report that changes no condition: a start may wait for it. Several are part of every ADD."""
+        """Handle a report without a problem. It wakes `wait_for` even if no condition ends, because a start may wait for this report.
+
+        Every ADD makes several such reports.
+        """
         with self._changed:
             self._changed.notify_all()
         self.resolve(subject)
@@ -370,7 +374,7 @@ class Health:
     @property
     def is_ready(self) -> bool:
         """Whether ADD is served, the conflist was written, and this node could assign an address in this boot."""
-        return self._is_ready and self.phase is Phase.SERVING and not self._held
+        return self._is_ready and self.phase is Phase.SERVING and not self._add_blocks
 
     @property
     def is_ending_ready(self) -> bool:
@@ -415,17 +419,18 @@ class Health:
 
         A daemon whose ADDs are blocked does not count as starting: its restart changes no condition of the node (I17).
         """
-        return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._held)
+        return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._add_blocks)
 
     def wait_until_serving_adds(self, deadline: Deadline) -> None:
         """Let an ADD wait for the end of the start, so that a pod that is created during a restart needs no second try (I17).
 
-        ADDs that waited go on one after the other, TURN_S apart: the first pods run while the runtime makes the next sandboxes.
+        ADDs that waited continue one after the other, TURN_S apart, so that the first pods run while the runtime makes the next
+        sandboxes.
         Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
         """
         has_waited = False
         with self._changed:
-            while self.phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._held:
+            while self.phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._add_blocks:
                 left_s = deadline.remaining_s() - REPLY_MARGIN_S
                 if left_s <= 0:
                     break
@@ -458,9 +463,9 @@ class Health:
         STATUS before the first *ready* of a boot if an earlier boot left a conflist. STATUS does not fail when the pool is empty
         later, because pods of a node that is NotReady for minutes are evicted, nor while the node is being exported.
         """
-        phase, is_held = self.phase, bool(self._held)
+        phase, are_adds_blocked = self.phase, bool(self._add_blocks)
         for_s = self._clock.monotonic() - self._patient_since_s
-        if for_s <= STATUS_GRACE_S or is_held:
+        if for_s <= STATUS_GRACE_S or are_adds_blocked:
             return
         cause = "; ".join(self.conditions()) or "see `ipamctl status`"
         if phase in (Phase.STARTING, Phase.RESTORING):

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from ipamd.core.agenda import EC2, soonest_s
+from ipamd.core.backoffs import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.demand import PoolStatus
 from ipamd.core.failure_isolation import NAMED_MAX
@@ -52,10 +52,11 @@ COALESCE_S = 0.02
 cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
-"""Ours: the largest common types have 15 ENIs, each of which takes two actions, a creation and one allocation."""
+"""How many actions one wake-up makes at most. Ours: the largest common types have 15 ENIs, each of which takes two actions, a creation
+and one allocation."""
 
 PREFETCH_SUBNETS = ("subnets ahead of growth",)
-"""Agenda key: subnets are read once ahead of need, at the start of a node without a free address."""
+"""Back-off key: subnets are read once ahead of need, at the start of a node without a free address."""
 
 if TYPE_CHECKING:
     from ipamd.eni.legs.comparison import LegComparison
@@ -83,7 +84,7 @@ class PoolMaintainer(Service):
         settings: PoolSettings,
         repeats: Callable[[], Repeats] = lambda: NO_REPEATS,
     ) -> None:
-        """`repeats`: addresses that pods have besides that of their present sandbox."""
+        """`repeats`: returns the addresses that pods hold beyond those of their present sandboxes."""
         super().__init__(context)
         self._repeats = repeats
         self._provisioner = provisioner
@@ -174,7 +175,7 @@ class PoolMaintainer(Service):
             identity = self._identity()  # read it again: the check of leaked ENIs may take seconds
             if identity is not None:
                 self.security_groups.follow(identity)
-                self._subnets.ask_denied(identity)
+                self._subnets.retry_denied_call(identity)
         return due_deadline
 
     def cycle(self) -> Plan | None:
@@ -209,8 +210,8 @@ class PoolMaintainer(Service):
     def _prepare_for_limits(self, counts: PoolCounts) -> None:
         """Report that there is no plan yet. On a node without a free address, read the subnets meanwhile for the first growth."""
         identity = self._identity()
-        if identity is not None and not counts.free and self._agenda.is_due(PREFETCH_SUBNETS):
-            self._agenda.put(PREFETCH_SUBNETS, in_s=inf)
+        if identity is not None and not counts.free and self._backoffs.is_due(PREFETCH_SUBNETS):
+            self._backoffs.put(PREFETCH_SUBNETS, in_s=inf)
             self._subnets.learn(identity)
         self._publish("the instance's limits are not known yet", None, generation=0)
 
@@ -236,8 +237,8 @@ class PoolMaintainer(Service):
             identity = self._identity()
             if not decided.deficit_count:
                 self._note_success()  # the growth that EC2 refused is no longer needed
-                return identity is not None and self._subnets.learn_once(identity)
-            return identity is not None and self._subnets.look_again(identity)
+                return identity is not None and self._subnets.learn_after_start(identity)
+            return identity is not None and self._subnets.recheck_excluded(identity)
         action = decided.actions[0]
         if isinstance(action, ReleaseAddresses | ReleaseEni):
             self._release_surplus(action, snapshot)
@@ -275,19 +276,19 @@ class PoolMaintainer(Service):
             growth=self._growth(is_urgent=waiting_count > 0),
             occupied=self._enis.book.unrecorded_enis().values(),
             refused=self._enis.book.refused(),
-            taken=self._enis.routing.unplugged(),
+            unplugged=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,
-            is_frozen_ahead=self._freeze.is_ahead_of_need,
+            may_grow_for_adds=self._freeze.may_grow_for_adds,
             has_trunk=self._enis.book.trunk() is not None,
         )
         snapshot = snapshot_of(self._datastore.stock(), waiting_count=waiting_count)
-        snapshot = replace(snapshot, hold=self._hold(snapshot))
+        snapshot = replace(snapshot, hold=self._release_limits(snapshot))
         self._last_cycle = (snapshot_of, snapshot)
         self._report_trunk(snapshot)
         return snapshot
 
     def _growth(self, *, is_urgent: bool) -> GrowthState:
-        """Return the limits of growth, the growth under way, and the measured demand."""
+        """Return the limits of growth, the growth that is under way, and the measured demand."""
         now_s, routing = self._clock.monotonic(), self._enis.routing
         refusals = self._refused.state(home=self._home(), candidates=self._subnets.candidates, is_urgent=is_urgent)
         return replace(
@@ -296,10 +297,10 @@ class PoolMaintainer(Service):
             host=routing.refusal(),
             has_stuck_eni=routing.has_stuck_eni(),
             is_spare_eni_settling=self._window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s) > 0,
-            demand=self._window.seen(self.settings, now_s=now_s),
+            demand=self._window.measured_demand(self.settings, now_s=now_s),
         )
 
-    def _hold(self, snapshot: PoolSnapshot) -> Hold:
+    def _release_limits(self, snapshot: PoolSnapshot) -> Hold:
         """Return the stable surplus, and the addresses that may be released. Listing these costs a copy of the datastore's rows."""
         settled = self._window.stable_surplus(self.settings, kept_count=self._kept_count(snapshot), now_s=self._clock.monotonic())
         if settled is not None:
@@ -348,7 +349,7 @@ class PoolMaintainer(Service):
         return snapshot.limits.slots_per_eni
 
     def _grow(self, action: Growth, snapshot: PoolSnapshot) -> None:
-        """Do one action, but never one that EC2 has refused: the plan contains none unless it has a defect (I18)."""
+        """Do one action, unless EC2 has refused it: then the planner has a defect, because a plan must not contain it (I18)."""
         refused = self._growth_refusal(action, snapshot)
         if refused is not None:
             log.error("the plan contains a refused action action=%s reason=%s", action, refused.reason)
@@ -410,7 +411,7 @@ class PoolMaintainer(Service):
         else:
             self._refused_growth[request.kind].report(None)
             self._refused.succeeded(request)
-            self._window.grew(action, took_s=self._clock.monotonic() - began_s)
+            self._window.record_growth_time(action, took_s=self._clock.monotonic() - began_s)
             self._note_success()
 
     def _release_surplus(self, action: Release, snapshot: PoolSnapshot) -> None:
@@ -435,7 +436,7 @@ class PoolMaintainer(Service):
             count = eni.counts.total
         else:
             count = len(action.addresses) + len(action.prefixes) * ADDRESSES_PER_PREFIX
-        self._window.released(count, self.settings, kept_count=self._kept_count(snapshot), now_s=now_s)
+        self._window.record_release(count, self.settings, kept_count=self._kept_count(snapshot), now_s=now_s)
 
     def _home(self) -> SubnetId | None:
         """Return the default subnet of new ENIs; None before the node's identity is known."""
@@ -471,7 +472,9 @@ class PoolMaintainer(Service):
         return soonest_s(pauses)
 
     def _spare_eni_delay_s(self) -> float:
-        """Return one to two times the setting, at random, so that nodes that got pods at the same moment do not call EC2 together."""
+        """Return the setting times a random number from 1 to 2, so that nodes that got pods at the same moment do not call EC2
+        together.
+        """
         return self.settings.spare_eni_delay_s * self._refused.part
 
     def _note_success(self) -> None:
@@ -484,7 +487,7 @@ class PoolMaintainer(Service):
                 self._provisioner.steps.end_refusal(ENIS, ADDRESSES)  # there is no surplus any more that should be released
 
     def _note_recovery(self, problems: Collection[IpamError], *, is_urgent: bool) -> None:
-        """Report why open calls of ours failed, each reason once; calls that are in a pause are included."""
+        """Report why recovered operations failed, each reason once. Operations that are in a pause count too."""
         for error in problems:
             self._note_failure(error)
         failures = (*problems, *self._provisioner.failures().values())
@@ -513,5 +516,7 @@ class PoolMaintainer(Service):
 
 
 def is_reported(error: IpamError, *, is_urgent: bool) -> bool:
-    """Whether a failure of growth is a condition. Throttling is none unless an ADD waits: other growth may be late."""
+    """Whether a failure of growth is reported as a condition. Throttling is reported only if an ADD waits, because other growth may be
+    late.
+    """
     return isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError))

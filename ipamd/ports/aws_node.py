@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
-from ipamd.model.aws_node import Allocation, ImportResult, Sign
+from ipamd.model.aws_node import Allocation, DaemonTrace, ImportResult
 from ipamd.model.family import Family, IpAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
@@ -17,7 +17,7 @@ class AwsNode(Protocol):
     def listener(self) -> str:
         """Where its daemon accepts connections now; "" if it is away. A process of ours that listens there does not count."""
 
-    def last_sign(self, *, pod: str = "") -> Sign | None:
+    def last_trace(self, *, pod: str = "") -> DaemonTrace | None:
         """The last sign of its daemon in this boot, including one that an earlier process of ours saw; None if it left none.
 
         Args:
@@ -48,10 +48,15 @@ class AwsNode(Protocol):
         """Remove the record of `begin_export`. Raises: TakeoverError."""
 
     def extra_addresses(self, family: Family) -> Mapping[str, IpAddress]:
-        """What its plugin for extra legs says it gave, by container ID. A file that cannot be read is left out, and logged."""
+        """The addresses of extra legs in the files of its plugin `egress-cni`, by container ID. A file that cannot be read is left
+        out, and logged.
+        """
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
-        """Replace its file, and its files of addresses of extra legs, but for those of other sandboxes' that are routed.
+        """Replace its file of allocations, and its files of the addresses of extra legs.
+
+        A file of an extra leg's address stays if no allocation has that address and the address is in `routed`: another sandbox uses
+        it.
 
         Returns: the path of the file of allocations. Raises: TakeoverError.
         """
@@ -69,7 +74,7 @@ class AwsNode(Protocol):
         """Undo `save_conflist`. Returns: what was done, "" if it is in place or was never saved. Raises: TakeoverError."""
 
     def remove_our_conflist(self) -> str:
-        """Remove ours. Returns: what was done, "" if there was none. Raises: TakeoverError."""
+        """Remove our conflist. Returns: what was done, "" if there was none. Raises: TakeoverError."""
 
 
 class Import(Protocol):

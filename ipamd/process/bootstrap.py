@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ipamd import __version__
 from ipamd.cloud.limits import from_table
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.context import ServiceContext
 from ipamd.core.demand import Demand, delay
 from ipamd.core.freeze import Freeze
@@ -51,7 +51,7 @@ from ipamd.model.errors import SUPPLY, UNFILTERED, log_text
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.growth_state import GrowthRefusal
-from ipamd.model.ids import PodName
+from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
 from ipamd.model.pool_counts import assignable_count
 from ipamd.model.record import dataclass
@@ -121,7 +121,7 @@ class App:
             locks=KeyLocks(adapters.clock),
             demand=demand,
             freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
-            agenda=Backoffs(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
+            backoffs=Backoffs(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
             failpoint=adapters.failpoint,
         )
         adapters.opened.datastore.keep_history(adapters.history)
@@ -229,7 +229,7 @@ class App:
                 detach=self.sandbox.detach,
                 quarantine=self.quarantine,
                 imported=self.imported,
-                learned=adapters.node_info.set_runtime,
+                on_info=adapters.node_info.set_runtime,
             )
         self.startup = StartupReconciler(
             context,
@@ -273,7 +273,7 @@ class App:
             is_named_by_pod=is_by_pod or self.branches is not None,
             policy=self.policy,
         )
-        self.repeated_adds = RepeatedAdds(context.datastore, is_reaped=runtime is not None)
+        self.repeated_adds = RepeatedAdds(context.datastore, has_reaper=runtime is not None)
         pool = PoolSource(
             context,
             cooldown=cooldown,
@@ -284,7 +284,7 @@ class App:
             pod_names=names(is_by_pod=True),
             repeated=self.repeated_adds,
             snat=self._snat_choice(),
-            look_for_gone=self._list_soon,
+            request_list=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)
         sources = []
@@ -403,7 +403,7 @@ class App:
             freeze=self.operator.freeze,
             thaw=self.operator.thaw,
             export=self.export.export,
-            keep=self.export.undo,
+            undo_export=self.export.undo,
             retry=self._retry,
             compared=self.pool.enis.end_unseen,
         )
@@ -454,8 +454,8 @@ class App:
             given_twice=self.other_daemon.given_twice,
             pending_policy_cleanups=self._pending_policy_cleanups,
             cut_off=self.host_network.cut_off,
-            unplaced=self.quarantine.cut_off,
-            trunk=lambda: (pool.enis.book.trunk() or [None])[0],
+            unplaced=self.quarantine.without_network,
+            trunk=self._trunk_eni,
             waiting_for_uplink=self._waiting_branch_count,
             limits_of=from_table,
             companions=lambda: self.companions.seen,
@@ -474,6 +474,13 @@ class App:
         if self.policy is None:
             return {}
         return self.policy.pending_cleanups()
+
+    def _trunk_eni(self) -> EniId | None:
+        trunk = self.pool.enis.book.trunk()
+        if trunk is None:
+            return None
+        eni_id, _ = trunk
+        return eni_id
 
     def _waiting_branch_count(self) -> int:
         if self.branches is None:

@@ -22,7 +22,7 @@ from ipamd.report.path_report import LookupPlace, PathEni, PathKind, PathLookup,
 from ipamd.report.path_sender import PathSender, PathTarget, read_target, select_sender
 from ipamd.report.sources import UNREACHED, Sources
 
-NO_IDENTITY = "instance metadata has not told which node this is"
+NO_IDENTITY = "instance metadata has not answered, so this node is not known"
 
 
 def trace_path(sources: Sources, subject: str, destination: str) -> PathReport:
@@ -93,7 +93,7 @@ class _PathWalk:
             if sandbox.address in addresses and sandbox.cause != UNREACHED:
                 self.find(PathCause.NO_NETWORK, reason=sandbox.cause)
         for attachment in self._sender.attachments:
-            if attachment.is_cut_off:
+            if attachment.must_be_cut_off:
                 self.find(PathCause.NO_NETWORK, reason=attachment.contradiction)
             differences = self._sources.wiring.check(recorded_spec(attachment))
             if differences:
@@ -239,12 +239,12 @@ class _PathWalk:
         for problem in self._paths.filters({leg.address}):
             if problem.subject.startswith(NODE) or problem.subject in (str(leg.address), leg.host_veth):
                 cause = PathCause.MAY_BE_FILTERED
-                if problem.is_cut:
+                if problem.loses_packets:
                     cause = PathCause.FILTERED
                 self.find(cause, what=problem.text, mend=problem.mend)
 
     def report(self) -> PathReport:
-        """Make the report of the findings. The parts that this node cannot see are listed unless the packet is dropped here."""
+        """Make the report of the findings. Unless the packet is dropped here, it lists what decides about it beyond this node."""
         findings = tuple(by_weight(self._findings))
         sandbox, policy_mode = "", NO_POLICY
         if not self._sender.is_host_network:

@@ -33,8 +33,9 @@ PLANNED = {setting.name for setting in dataclasses.fields(PoolSettings)} | {"war
 class WhatIf:
     """A plan and its inputs.
 
-    `settings`: with the target that `auto` computed. `auto`: the automatic warm target, even if another mode is set; None if targets
-    have no effect (IPv6). `obstacles`: pairs of what is blocked and the refusal that blocks it.
+    `settings`: the settings of the plan; in the mode `auto` with the target that it computed. `auto`: the target that the mode `auto`
+    would compute, also if another mode is set; None if targets have no effect (IPv6). `obstacles`: pairs of what is blocked and the
+    refusal that blocks it.
     """
 
     decided: Plan
@@ -86,7 +87,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
         max_pods=sources.settings.now.pool.max_pods,
         unmanaged_eni_count=snapshot.unmanaged_eni_count,
         trunk_places=trunk_places(snapshot, settings),
-        held_count=snapshot.counts.total,
+        own_address_count=snapshot.counts.total,
         subnet_free_count=snapshot.growth.room,
         vcpu_count=os.cpu_count() or 0,
         local_range=local_range,
