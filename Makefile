@@ -224,4 +224,4 @@ man: $(RUNS) ## generate the manual page ipamctl(1): docs/man/ipamctl.1
 
 clean: ## remove what the commands made, the lab's leftovers included
 	if [ -x $(BIN)/vpc-lab ]; then $(BIN)/vpc-lab down || true; fi
-	rm -rf $(VENV) build kubectl_ipamd/build *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache ipamd/cloud/data
+	rm -rf $(VENV) build kubectl_ipamd/build *.egg-info .mypy_cache .ruff_cache .hypothesis .import_linter_cache ipamd/cloud/data ipamd/cloud/inventory_data

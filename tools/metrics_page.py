@@ -11,6 +11,7 @@ import yaml
 from prometheus_client import Metric
 
 from ipamd.eni.external_changes import MetadataDifference
+from ipamd.inventory.metrics import InventoryCollector, JobStatus
 from ipamd.metrics.counts import Counts
 from ipamd.metrics.page import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
@@ -19,6 +20,7 @@ from ipamd.report.sources import Sources
 from tools.metrics_words import (
     ALERTS_HEAD,
     ALERTS_TAIL,
+    INVENTORY_HEAD,
     METRICS_HEAD,
     NOT_HERE,
     OF_THEIRS,
@@ -49,7 +51,18 @@ def metrics_page() -> str:
         f"## Names of amazon-vpc-cni-k8s that are not here\n\nOf its {len(OF_THEIRS) + len(NOT_HERE)} metrics "
         f"{len(OF_THEIRS)} are above. The others:\n\n| Its name | Why not, and what to look at |\n|---|---|\n{missing}\n"
     )
-    return f"{METRICS_HEAD}\n{_alerts()}\n{ZERO}\n{head}" + "\n".join(rows) + f"\n\n{theirs}"
+    return f"{METRICS_HEAD}\n{_alerts()}\n{ZERO}\n{head}" + "\n".join(rows) + f"\n\n{_inventory()}\n{theirs}"
+
+
+def _inventory() -> str:
+    """A table of the metrics of the inventory."""
+    rows = [_row(metric) for metric in sorted(of_the_inventory(), key=lambda metric: metric.name)]
+    return f"{INVENTORY_HEAD}\n| Name | Type | Labels | Meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def of_the_inventory() -> Iterator[Metric]:
+    """Every metric of the inventory with its labels."""
+    yield from InventoryCollector(JobStatus(), now_s=lambda: 0.0).collect()
 
 
 def _alerts() -> str:

@@ -49,7 +49,8 @@ RECORDED = """\
 
 An idle node asks EC2 nothing, so what it shows of a subnet grows old. These records take, for each subnet, the answer of the node that
 asked last. They are what the fleet's dashboard (`manifests/monitoring/dashboard-fleet.json`; a node's is beside it) and
-`VpcIpamdSubnetRunsOut` read. If no node asked EC2 for a long time, no node grew.
+`VpcIpamdSubnetRunsOut` read. If no node asked EC2 for a long time, no node grew. Where [the inventory](inventory.md) is deployed, the alert
+reads its forecast, which also counts what others take of a subnet.
 """
 
 RECORDED_MEANINGS: Mapping[str, str] = {
@@ -58,9 +59,18 @@ RECORDED_MEANINGS: Mapping[str, str] = {
     "subnet:ipamd_subnet_used_addresses:youngest": "addresses in use by that answer, by anybody",
     "subnet:ipamd_subnet_fragmented_addresses:max": "free addresses in no whole /28, as far as a node was refused one",
     "subnet:ipamd_subnet_held_addresses:sum": "what the nodes' ENIs have of the subnet, by `state`: assigned, free, other",
+    "subnet:ipamd_inventory_subnet_exhaustion_seconds:min": "seconds until nothing is free, by the inventory's forecast and `resource`",
+    "subnet:ipamd_inventory_subnet_free_addresses:min": "addresses that no ENI has, by the inventory",
+    "subnet:ipamd_inventory_subnet_free_prefixes:min": "whole free /28s, by the inventory",
     "zone:ipamd_subnet_free_addresses:sum": "free addresses of all subnets of the zone that nodes may use",
     "zone:ipamd_addresses:sum": "the nodes' addresses, by `state`",
 }
+
+INVENTORY_HEAD = """\
+## Of the inventory
+
+`vpc-ipamd-inventory serve` has these on port 61680 ([what it does](inventory.md)). They change once an hour.
+"""
 
 ZERO = """\
 ## What must stay 0

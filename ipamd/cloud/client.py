@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ipamd import __version__
 from ipamd.cloud import errors
@@ -53,6 +53,9 @@ class NotCalledError(Exception):
 class Ec2Client:
     """Makes EC2 calls. Each is exactly one HTTP attempt, or none without credentials. `region`: returns the node's region."""
 
+    operations: ClassVar[Mapping[str, str]] = OPERATIONS
+    """API name -> method of a botocore client: what `call` accepts, and what the trimmed model must have."""
+
     def __init__(self, config: CloudConfig, *, region: Callable[[], str], model_dir: Path = DATA_DIR) -> None:
         self._config = config
         self.region = region
@@ -66,7 +69,7 @@ class Ec2Client:
         """Make one attempt.
 
         Args:
-            api: a key of OPERATIONS.
+            api: a key of `operations`.
             subject: the object, for messages.
         Raises: AttemptError, by the table in `errors.py`.
         """
@@ -105,7 +108,7 @@ class Ec2Client:
 
         client = self.built()
         try:
-            answer: Mapping[str, Any] = getattr(client, OPERATIONS[api])(**params)
+            answer: Mapping[str, Any] = getattr(client, self.operations[api])(**params)
         except ClientError as exc:
             if exc.response.get("Error", {}).get("Code") in STALE_KEYS:
                 self._forget_keys()
@@ -161,7 +164,7 @@ class Ec2Client:
         bound_botocore()
         ask_metadata_directly()
         session = Session()
-        unusable = why_unusable(self._model_dir, operations=frozenset(OPERATIONS))
+        unusable = why_unusable(self._model_dir, operations=frozenset(self.operations))
         if unusable:
             _log.warning("using botocore's whole EC2 model, which takes about 23 MiB more reason=%s", unusable)
         else:

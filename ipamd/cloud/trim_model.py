@@ -1,9 +1,11 @@
-"""Write the part of botocore's data that we use: `python -m ipamd.cloud.trim_model [directory]`.
+"""Write the parts of botocore's data that we use: `python -m ipamd.cloud.trim_model [directory]`.
 
-It copies our EC2 operations and the shapes that they refer to, two STS operations (botocore's credential chain uses them to assume a
+It copies EC2 operations and the shapes that they refer to, two STS operations (botocore's credential chain uses them to assume a
 service account's role), the endpoint rules of both, and the global files that botocore reads to make a client. It drops documentation
-and enum lists, which neither serialiser, validator nor parser reads. `make setup` and the image build run it; the result is not
-committed. Rejected: a hand-written EC2 client, because signing, credentials and endpoints are better shared.
+and enum lists, which neither serialiser, validator nor parser reads. The daemon and `vpc-ipamd-inventory` have a directory each, so
+that the daemon's data do not grow by the other's operations; if a directory is named, the daemon's are written there and nothing else.
+`make setup` and the image build run it; the result is not committed. Rejected: a hand-written EC2 client, because signing,
+credentials and endpoints are better shared.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipamd.cloud.inventory_client import INVENTORY_DATA_DIR, INVENTORY_OPERATIONS
 from ipamd.cloud.operations import OPERATIONS
 from ipamd.cloud.trimmed_model import DATA_DIR, MANIFEST
 
-KEPT: Mapping[str, tuple[str, ...]] = {
-    "ec2": tuple(OPERATIONS),
-    "sts": ("AssumeRole", "AssumeRoleWithWebIdentity"),
-}
+STS_OPERATIONS = ("AssumeRole", "AssumeRoleWithWebIdentity")
+
+KEPT: Mapping[str, tuple[str, ...]] = {"ec2": tuple(OPERATIONS), "sts": STS_OPERATIONS}
+"""Operations of the daemon."""
+
+KEPT_FOR_INVENTORY: Mapping[str, tuple[str, ...]] = {"ec2": tuple(INVENTORY_OPERATIONS), "sts": STS_OPERATIONS}
+"""Operations of `vpc-ipamd-inventory`."""
 
 GLOBAL_FILES = ("partitions", "sdk-default-configuration", "_retry")
 """Copied unchanged (18 KB): botocore reads them to make a client."""
@@ -33,14 +39,14 @@ _REFERENCES = ("input", "output", "member", "key", "value")
 _UNREAD = ("documentation", "documentationUrl", "enum", "examples")
 
 
-def write(target: Path = DATA_DIR) -> int:
-    """Replace `target` with trimmed data of the installed botocore. Returns: bytes written."""
+def write(target: Path = DATA_DIR, kept: Mapping[str, tuple[str, ...]] = KEPT) -> int:
+    """Replace `target` with trimmed data of the installed botocore. `kept`: service -> its operations. Returns: bytes written."""
     import botocore
     from botocore.loaders import Loader
 
     loader = Loader(include_default_search_paths=False, extra_search_paths=[Loader.BUILTIN_DATA_PATH])
     shutil.rmtree(target, ignore_errors=True)
-    for service, operations in KEPT.items():
+    for service, operations in kept.items():
         version = loader.determine_latest_version(service, "service-2")
         folder = target / service / version
         folder.mkdir(parents=True)
@@ -51,9 +57,9 @@ def write(target: Path = DATA_DIR) -> int:
         _dump(target / f"{name}.json", loader.load_data(name))
     endpoints = loader.load_data("endpoints")
     for partition in endpoints["partitions"]:
-        partition["services"] = {name: part for name, part in partition["services"].items() if name in KEPT}
+        partition["services"] = {name: part for name, part in partition["services"].items() if name in kept}
     _dump(target / "endpoints.json", endpoints)
-    _dump(target / MANIFEST, {"botocore": botocore.__version__, "operations": sorted(KEPT["ec2"])})
+    _dump(target / MANIFEST, {"botocore": botocore.__version__, "operations": sorted(kept["ec2"])})
     return sum(path.stat().st_size for path in target.rglob("*.json"))
 
 
@@ -98,9 +104,12 @@ def _dump(path: Path, value: Any) -> None:
 
 
 def main() -> int:
-    """Write the data and print its size."""
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA_DIR
-    sys.stdout.write(f"{target}: {write(target)} bytes\n")
+    """Write the data and print their size."""
+    targets = {DATA_DIR: KEPT, INVENTORY_DATA_DIR: KEPT_FOR_INVENTORY}
+    if len(sys.argv) > 1:
+        targets = {Path(sys.argv[1]): KEPT}
+    for target, kept in targets.items():
+        sys.stdout.write(f"{target}: {write(target, kept)} bytes\n")
     return 0
 
 

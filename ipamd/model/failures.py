@@ -203,6 +203,10 @@ class FailureCode(StrEnum):
     NETWORK_FILE_WRONG = "network-file-wrong"
     ANNOTATIONS_FORM = "annotations-form"
     ANNOTATION_VALUES = "annotation-values"
+    INVENTORY_CALLS_SPENT = "inventory-calls-spent"
+    INVENTORY_SUBNET_UNKNOWN = "inventory-subnet-unknown"
+    INVENTORY_WITHOUT_SUBNETS = "inventory-without-subnets"
+    INVENTORY_STATE_UNREADABLE = "inventory-state-unreadable"
 
 
 class FailureMessage(NamedTuple):
@@ -595,6 +599,20 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     FailureCode.NETWORK_FILE_WRONG: FailureMessage("{path} has {count}", "{problems}"),
     FailureCode.ANNOTATIONS_FORM: FailureMessage("{key} must be an object"),
     FailureCode.ANNOTATION_VALUES: FailureMessage("{key}: {names} must be strings"),
+    FailureCode.INVENTORY_CALLS_SPENT: FailureMessage(
+        "EC2's list of {subject} did not end",
+        "the {calls} calls of this run are spent; allow more by --max-calls, or name fewer subnets",
+    ),
+    FailureCode.INVENTORY_SUBNET_UNKNOWN: FailureMessage(
+        "{vpc} has no subnet {subnets}", "it does not exist, is another VPC's, or has no IPv4 addresses; correct --subnets"
+    ),
+    FailureCode.INVENTORY_WITHOUT_SUBNETS: FailureMessage(
+        "no subnet of {vpc} belongs to cluster {cluster}",
+        "none of {count} has the tag kubernetes.io/cluster/{cluster} or kubernetes.io/role/cni; set --subnets, which may be `all`",
+    ),
+    FailureCode.INVENTORY_STATE_UNREADABLE: FailureMessage(
+        "{path} cannot be used", "{cause}; `vpc-ipamd-inventory run` writes it anew, and the forecast begins with that run"
+    ),
 }
 """By code; each says what failed, on which object, and what to do (I14)."""
 

@@ -12,7 +12,7 @@ from lab.ec2.xml import Tree
 from lab.vpc import errors
 from lab.vpc.account import LargeAccount
 from lab.vpc.lies import shorten
-from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Subnet
+from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Subnet, SubnetReservation
 from lab.vpc.rules import ManagedResources
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
@@ -73,6 +73,9 @@ _SUBNET_FIELDS: Fields[Subnet] = {
     "cidr": lambda subnet: [subnet.cidr],
     "state": lambda _: ["available"],
     "owner-id": lambda _: [OWNER_ID],
+}
+_RESERVATION_FIELDS: Fields[SubnetReservation] = {
+    "reservationType": lambda reservation: [reservation.kind],
 }
 _TAG_FIELDS: Fields[_Tag] = {
     "resource-id": lambda tag: [tag.resource_id],
@@ -182,11 +185,15 @@ def subnets(view: View, params: Params) -> Tree:
 
 
 def subnet_cidr_reservations(view: View, params: Params) -> Tree:
-    """GetSubnetCidrReservations, those of IPv4."""
+    """GetSubnetCidrReservations, of one subnet; the lab has no IPv6 ones."""
     subnet = view.world.subnet(params.required("SubnetId"))
+    order = {reservation.reservation_id: number for number, reservation in enumerate(subnet.reservations)}
+    chosen = select(subnet.reservations, params.filters(), _RESERVATION_FIELDS)
+    shown = page(chosen, params, key=lambda reservation: ordinal_key(order[reservation.reservation_id]))
     return {
-        "subnetIpv4CidrReservationSet": [render.reservation_tree(subnet, network, kind) for network, kind in subnet.reservations],
+        "subnetIpv4CidrReservationSet": [render.reservation_tree(subnet, reservation) for reservation in shown.items],
         "subnetIpv6CidrReservationSet": [],
+        "nextToken": shown.next_token,
     }
 
 

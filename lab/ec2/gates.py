@@ -27,7 +27,7 @@ def check_permission(vpc: Vpc, api: str, params: Params, *, session: str) -> Non
     tags |= params.tags(_TAG_LISTS.get(api, "Tag"))
     eni = _eni(vpc, params)
     resource = f"network-interface/{eni.eni_id if eni else '*'}"
-    resource = "*" if api.startswith("Describe") else resource
+    resource = "*" if api.startswith(("Describe", "Get")) else resource
     requests = [Request(api, resource, tags, eni.tags if eni else {})]
     if api == "CreateNetworkInterface" and tags:
         requests.append(Request("CreateTags", resource, tags))

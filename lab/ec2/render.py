@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 from lab.ec2.xml import Tree
 from lab.vpc.limits import InstanceLimits
-from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Operator, Subnet
+from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Operator, Subnet, SubnetReservation
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
 
@@ -23,18 +22,6 @@ def state_of(instance: Instance) -> str:
     if not instance.running:
         return "terminated"
     return "stopped" if instance.stopped else "running"
-
-
-def reservation_tree(subnet: Subnet, network: IPv4Network, kind: str) -> Tree:
-    """Show a CIDR reservation as GetSubnetCidrReservations does."""
-    name = f"{subnet.subnet_id}{network.network_address}"
-    return {
-        "subnetCidrReservationId": f"scr-{hashlib.sha256(name.encode()).hexdigest()[:17]}",
-        "subnetId": subnet.subnet_id,
-        "cidr": network,
-        "reservationType": kind,
-        "ownerId": OWNER_ID,
-    }
 
 
 def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
@@ -115,6 +102,18 @@ def subnet_tree(vpc: Vpc, world: World, subnet: Subnet) -> Tree:
         if subnet.ipv6_cidr is not None
         else [],
         "tagSet": tag_set(subnet.tags),
+    }
+
+
+def reservation_tree(subnet: Subnet, reservation: SubnetReservation) -> Tree:
+    """Show a reservation as GetSubnetCidrReservations does."""
+    return {
+        "subnetCidrReservationId": reservation.reservation_id,
+        "subnetId": subnet.subnet_id,
+        "cidr": reservation.cidr,
+        "reservationType": reservation.kind,
+        "ownerId": OWNER_ID,
+        "tagSet": [],
     }
 
 

@@ -24,7 +24,7 @@ DOCUMENTED: Mapping[str, tuple[float, int]] = {
     "CreateTags": (10.0, 100),
     BARE_DESCRIBE: (10.0, 50),
 }
-"""Tokens per second, and how many at most. The rest: Describes 20 and 100, other changes (Attach, Detach) 5 and 50."""
+"""Tokens per second, and how many at most. The rest: Describes and Gets 20 and 100, other changes (Attach, Detach) 5 and 50."""
 
 DEEP_FILTERS = frozenset({"group-id", "mac-address", "private-dns-name", "private-ip-address", "subnet-id", "vpc-id"})
 _REFUSAL_CODE = "OperationNotPermitted"  # ours, because: the reference says "fails", and no report quotes the code
@@ -62,7 +62,7 @@ class Bucket:
 def documented_bucket(api: str, *, is_bare: bool, scale: float, now: float) -> tuple[str, Bucket]:
     """Make the bucket of an API, with the name under which it is kept; `scale` below 1 lets one node feel what a fleet feels."""
     name = BARE_DESCRIBE if is_bare and api == "DescribeNetworkInterfaces" else api
-    usual = _DESCRIBE if api.startswith("Describe") else _OTHER_CHANGE
+    usual = _DESCRIBE if api.startswith(("Describe", "Get")) else _OTHER_CHANGE
     rate_per_s, burst = DOCUMENTED.get(name, usual)
     return name, Bucket(rate_per_s * scale, max(1.0, burst * scale), now)
 

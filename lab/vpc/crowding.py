@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 from lab.vpc.fault_spec import SubnetFault
-from lab.vpc.space import BLOCK_SIZE, Reservation, SubnetSpace
+from lab.vpc.model import SubnetReservation
+from lab.vpc.space import BLOCK_SIZE, SubnetSpace
 from lab.vpc.store import Store
 
 
@@ -43,12 +44,12 @@ class Crowding:
         with self._lock:
             self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
 
-    def reserve(self, subnet_id: str, network: IPv4Network, kind: Reservation) -> None:
+    def reserve(self, subnet_id: str, reservation: SubnetReservation) -> None:
         """Reserve a range of a subnet, for good."""
         with self._store.transaction() as tx:
-            tx.space(subnet_id).reserve(network, kind)
             subnet = tx.world.subnet(subnet_id)
-            tx.put_subnet(replace(subnet, reservations=(*subnet.reservations, (network, str(kind)))))
+            tx.space(subnet_id).reserve(reservation.cidr, reservation.kind)
+            tx.put_subnet(replace(subnet, reservations=(*subnet.reservations, reservation)))
 
     def follow(self, wanted: Mapping[str, SubnetFault]) -> None:
         """Bring the subnets from the faults that were in force to those that are; nothing happens if they are the same.

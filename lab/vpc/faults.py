@@ -25,6 +25,7 @@ Of the cloud as a whole; each key replaces what was under it, null clears it:
         omit              {"enis", "addresses": share or list, "primary", "everything", "steady": flags, "count" | "rate"}: left out
         late_addresses_s  an ENI is shown attached so long before its secondary addresses; "late_primary": before any address
         stale_s           {API: seconds}: what that API changed is shown so much later, and nothing else is
+        also              {ENI: ["10.0.0.5", "10.0.1.0/28"]}: IPv4 addresses and prefixes that it is shown with besides its own
     unseen            {API: calls}: a new ENI or attachment is "not found" in the first so many calls that name it
     iam               [{"action", "unless": {condition: value}}]: what the role may not do (lab/vpc/iam.py)
     rules             choices where AWS's rule is unknown or reported in two ways (lab/vpc/rules.py)

@@ -71,7 +71,7 @@ def refusal(denials: Iterable[Denial], request: Request, *, region: str, session
         f"You are not authorized to perform this operation. User: {_ROLE}/{session} is not authorized to perform: "
         f"ec2:{request.action} on resource: {arn} because no identity-based policy allows the ec2:{request.action} action."
     )
-    if not request.action.startswith("Describe"):  # the services encode what they know of resources, not of lists
+    if not request.action.startswith(("Describe", "Get")):  # the services encode what they know of resources, not of lists
         encoded = base64.urlsafe_b64encode(f"{request.action} {arn}".encode()).decode()
         words += f" Encoded authorization failure message: {encoded}"
     return Ec2Error("UnauthorizedOperation", words, status=HTTPStatus.FORBIDDEN)

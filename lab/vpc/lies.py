@@ -5,6 +5,7 @@ Each is documented or reported of the real service, or unknown of it, which need
 - an answer may lag or be incomplete: "Eventual consistency in the Amazon EC2 API" (EC2 developer guide) promises nothing but
   eventual agreement; a Describe after Assign that looked stale: cilium 36428. Lag after Unassign, Detach, Delete: unknown.
 - an ENI is shown attached before its addresses: amazon-vpc-cni-k8s issues 1148 and 1174.
+- an address that moved is shown on both ENIs: "eventual agreement" of that page; how long is unknown.
 - a new ID is "not found" in any later call, right after the answer of Create: the same page; aws-sdk 301, botocore 2717.
 
 Pure, except for the counting, which is under the lock of Faults. Every lie is about the answer: the world itself is never changed.
@@ -67,12 +68,16 @@ class Omission:
 
 @dataclass(frozen=True)
 class Lies:
-    """All lies of Describe. `stale_s`: by API, how long its changes are not shown; `late_s`: addresses after an attachment."""
+    """All lies of Describe. `stale_s`: by API, how long its changes are not shown; `late_s`: addresses after an attachment.
+
+    `also`: by ENI, IPv4 addresses and prefixes that are shown on it besides its own.
+    """
 
     omit: Omission | None = None
     late_s: float = 0.0
     late_primary: bool = False
     stale_s: Mapping[str, float] = field(default_factory=dict)
+    also: Mapping[str, tuple[IPv4Address | IPv4Network, ...]] = field(default_factory=dict)
 
 
 def read_lies(reader: Reader) -> Lies:
@@ -82,6 +87,7 @@ def read_lies(reader: Reader) -> Lies:
         late_s=reader.number("late_addresses_s"),
         late_primary=reader.flag("late_primary"),
         stale_s=reader.numbers("stale_s", known=CAUSES),
+        also=reader.nested("also", _also) or {},
     )
 
 
@@ -112,7 +118,17 @@ def stale(world: World, changes: Iterable[Change], lies: Lies, now: float) -> Wo
         if change.api == "AttachNetworkInterface" and now - change.at < lies.late_s and eni is not None:
             primary = None if lies.late_primary else eni.primary_address
             enis[change.eni_id] = replace(eni, primary_address=primary, secondary_addresses=(), prefixes=(), ipv6_prefixes=())
+    for eni_id, items in lies.also.items():
+        if eni_id in enis:
+            enis[eni_id] = _with(enis[eni_id], items)
     return replace(world, enis=enis)
+
+
+def _with(eni: Eni, items: Iterable[IPv4Address | IPv4Network]) -> Eni:
+    """Show an ENI with more addresses and prefixes than it has."""
+    addresses = tuple(item for item in items if isinstance(item, IPv4Address))
+    prefixes = tuple(item for item in items if isinstance(item, IPv4Network))
+    return replace(eni, secondary_addresses=eni.secondary_addresses + addresses, prefixes=eni.prefixes + prefixes)
 
 
 def _without(shown: Eni | None, change: Change) -> Eni | None:
@@ -160,6 +176,18 @@ def _is_out(name: str, share: Share, omission: Omission, rng: Random) -> bool:
     if omission.steady:
         return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 0x1_0000_0000 < share
     return share > 0 and rng.random() < share
+
+
+def _also(reader: Reader) -> Mapping[str, tuple[IPv4Address | IPv4Network, ...]]:
+    """Read lists of addresses and prefixes by ENI."""
+    also = {}
+    for eni_id in reader.raw:
+        texts = reader.texts(eni_id)
+        try:
+            also[eni_id] = tuple(IPv4Network(text) if "/" in text else IPv4Address(text) for text in texts)
+        except ValueError as error:
+            reader.problem(eni_id, f"must be a list of IPv4 addresses and prefixes: {error}")
+    return also
 
 
 def _omission(reader: Reader) -> Omission:

@@ -33,10 +33,29 @@ class AttachmentStatus(StrEnum):
     DETACHING = "detaching"
 
 
+class ReservationKind(StrEnum):
+    """Kinds of CIDR reservations: what EC2 does not choose from them by itself; by name everything can be had.
+
+    Source: API reference of CreateSubnetCidrReservation: `prefix` keeps the range for prefixes, `explicit` from all choosing.
+    """
+
+    PREFIX = "prefix"
+    EXPLICIT = "explicit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubnetReservation:
+    """A range of a subnet that somebody reserved, as GetSubnetCidrReservations shows it."""
+
+    reservation_id: str
+    cidr: IPv4Network
+    kind: ReservationKind
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subnet:
     """One subnet; `held_count` addresses are taken by nobody in particular (a fault made by the operator), nor can a /80 be had while
-    `ipv6_prefixes_held`. `ipv6_cidr`: a /64, None for a subnet without IPv6. `reservations`: its CIDR reservations with their types.
+    `ipv6_prefixes_held`. `ipv6_cidr`: a /64, None for a subnet without IPv6. `reservations`: in order of creation.
     """
 
     subnet_id: str
@@ -46,7 +65,7 @@ class Subnet:
     held_count: int = 0
     ipv6_cidr: IPv6Network | None = None
     ipv6_prefixes_held: bool = False
-    reservations: tuple[tuple[IPv4Network, str], ...] = ()
+    reservations: tuple[SubnetReservation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

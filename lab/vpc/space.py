@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from random import Random
 
 from lab.vpc import errors
+from lab.vpc.model import ReservationKind
 
 PREFIX_LENGTH = 28  # EC2's only IPv4 prefix size
 BLOCK_SIZE = 16
@@ -29,16 +30,6 @@ class AddressChoice(StrEnum):
     RECENT_FIRST = "recent-first"
 
 
-class Reservation(StrEnum):
-    """Kinds of CIDR reservations: what EC2 does not choose from them by itself; by name everything can be had.
-
-    Source: API reference of CreateSubnetCidrReservation: `prefix` keeps the range for prefixes, `explicit` from all choosing.
-    """
-
-    PREFIX = "prefix"
-    EXPLICIT = "explicit"
-
-
 class SubnetSpace:
     """The owners of the addresses of one subnet."""
 
@@ -52,15 +43,15 @@ class SubnetSpace:
         self._block: dict[int, str] = {}
         self._in_block: Counter[int] = Counter()
         self._released: dict[int, None] = {}  # as an ordered set, last released last
-        self._reserved: list[tuple[IPv4Network, Reservation]] = []
+        self._reserved: list[tuple[IPv4Network, ReservationKind]] = []
 
     @property
     def free_count(self) -> int:
         """Addresses that nobody owns; a prefix counts its sixteen."""
         return self._last - self._first + 1 - len(self._single) - BLOCK_SIZE * len(self._block)
 
-    def reserve(self, network: IPv4Network, kind: Reservation) -> None:
-        """Reserve a range; AvailableIpAddressCount does not tell of it (ours: that is not documented)."""
+    def reserve(self, network: IPv4Network, kind: ReservationKind) -> None:
+        """Reserve a range; AvailableIpAddressCount does not show it (ours: that is not documented)."""
         self._reserved.append((network, kind))
 
     def owner_of(self, address: IPv4Address) -> str | None:
@@ -92,7 +83,7 @@ class SubnetSpace:
         for value in self._candidates():
             if len(chosen) == count:
                 break
-            if value not in avoid and self._is_free(value) and not self._is_reserved(value):
+            if value not in avoid and self._is_free(value) and not self._is_address_reserved(value):
                 chosen.append(value)
                 avoid.add(value)
         if len(chosen) < count:
@@ -105,22 +96,24 @@ class SubnetSpace:
         Raises: Ec2Error InvalidParameterValue when the subnet is full, InsufficientCidrBlocks when it is fragmented.
         """
         avoid = {_base(int(address)) for address in exclude}
-        free = [base for base in self._blocks() if base not in avoid and self._block_is_free(base)]
-        free = [base for base in free if not self._is_reserved(base, kind=Reservation.EXPLICIT)]
+        free = [prefix for prefix in self.free_prefixes() if int(prefix.network_address) not in avoid]
         if len(free) < count:
             if self.free_count < count * BLOCK_SIZE:
                 raise errors.no_room_for_prefixes()
             raise errors.no_free_prefixes()
-        chosen = self._rng.sample(free, count) if self._choice is AddressChoice.RANDOM else free[:count]
-        return [IPv4Network((base, PREFIX_LENGTH)) for base in chosen]
+        return self._rng.sample(free, count) if self._choice is AddressChoice.RANDOM else free[:count]
 
     def free_addresses(self) -> list[IPv4Address]:
         """List the addresses that nobody owns, lowest first."""
         return [IPv4Address(value) for value in range(self._first, self._last + 1) if self._is_free(value)]
 
     def free_blocks(self) -> list[int]:
-        """First addresses, as integers, of the whole aligned blocks that are free."""
+        """First addresses, as integers, of the whole aligned blocks that are free, reserved ones too."""
         return [base for base in self._blocks() if self._block_is_free(base)]
+
+    def free_prefixes(self) -> list[IPv4Network]:
+        """The blocks that EC2 may choose for a prefix, lowest first."""
+        return [IPv4Network((base, PREFIX_LENGTH)) for base in self.free_blocks() if not self._is_block_reserved(base)]
 
     def take(self, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network], *, owner: str) -> None:
         """Record an owner. The caller has checked; a taken address is a broken invariant and raises AssertionError."""
@@ -166,9 +159,14 @@ class SubnetSpace:
     def _is_free(self, value: int) -> bool:
         return self._first <= value <= self._last and value not in self._single and _base(value) not in self._block
 
-    def _is_reserved(self, value: int, *, kind: Reservation | None = None) -> bool:
-        """Whether an address lies in a reservation, of one kind if named."""
-        return any(IPv4Address(value) in network and kind in (None, its) for network, its in self._reserved)
+    def _is_address_reserved(self, value: int) -> bool:
+        """Whether an address lies in a reservation of either kind."""
+        return any(IPv4Address(value) in network for network, _ in self._reserved)
+
+    def _is_block_reserved(self, base: int) -> bool:
+        """Whether a part of a block is reserved explicitly."""
+        block = IPv4Network((base, PREFIX_LENGTH))
+        return any(block.overlaps(network) and kind is ReservationKind.EXPLICIT for network, kind in self._reserved)
 
     def _block_is_free(self, base: int) -> bool:
         return base in self._blocks() and base not in self._block and not self._in_block[base]

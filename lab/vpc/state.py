@@ -27,8 +27,18 @@ from lab.vpc.ids import Ids
 from lab.vpc.interfaces import NO_DELAYS, Delays, Interfaces
 from lab.vpc.ipv6 import SUBNET_LENGTH, Ipv6Request
 from lab.vpc.limits import LIMITS, InstanceLimits
-from lab.vpc.model import AttachmentStatus, Eni, GroupRule, Instance, Network, SecurityGroup, Subnet
-from lab.vpc.space import AddressChoice, Reservation
+from lab.vpc.model import (
+    AttachmentStatus,
+    Eni,
+    GroupRule,
+    Instance,
+    Network,
+    ReservationKind,
+    SecurityGroup,
+    Subnet,
+    SubnetReservation,
+)
+from lab.vpc.space import AddressChoice
 from lab.vpc.store import Store
 from lab.vpc.trunks import Trunks
 from lab.vpc.views import Views
@@ -297,6 +307,17 @@ class Vpc:
         """Say on which ENI an address is, alone or within a prefix."""
         return self._store.owner_of(address)
 
+    def add_enis(self, enis: Iterable[Eni]) -> None:
+        """Put ENIs into the VPC as they are, in one change: an account with thousands of them. Their addresses must be free."""
+        with self._store.transaction() as tx:
+            numbered = [replace(eni, ordinal=self._store.next_number()) for eni in enis]
+            tx.world = replace(tx.world, enis={**tx.world.enis, **{eni.eni_id: eni for eni in numbered}})
+
+    def free_prefixes(self, subnet_id: str) -> list[IPv4Network]:
+        """List the /28s that EC2 may choose in a subnet, lowest first."""
+        with self._store.transaction() as tx:
+            return tx.space(subnet_id).free_prefixes()
+
     def exhaust_subnet(self, subnet_id: str, *, leave: int = 0) -> None:
         """Take free addresses of a subnet out of circulation until `leave` are left, lowest first."""
         self._crowding.exhaust(subnet_id, leave=leave)
@@ -313,9 +334,13 @@ class Vpc:
         """Let a subnet have no free /80, or have them again."""
         self._crowding.hold_ipv6_prefixes(subnet_id, is_held=is_held)
 
-    def reserve_cidr(self, subnet_id: str, cidr: str, kind: Reservation) -> None:
+    def reserve_cidr(self, subnet_id: str, cidr: str, kind: ReservationKind) -> None:
         """Reserve a range of a subnet, as CreateSubnetCidrReservation does."""
-        self._crowding.reserve(subnet_id, IPv4Network(cidr), kind)
+        network = IPv4Network(cidr)
+        subnet = self.world.subnet(subnet_id)
+        if not network.subnet_of(subnet.cidr) or any(network.overlaps(other.cidr) for other in subnet.reservations):
+            raise LabError(f"reservation {network} must be within {subnet.cidr} and overlap no other one")
+        self._crowding.reserve(subnet_id, SubnetReservation(reservation_id=self.ids.make("scr"), cidr=network, kind=kind))
 
     def attach_volumes(self, instance_name: str, count: int) -> None:
         """Let an instance have `count` EBS volumes from now on; its root volume is one of them."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from ipamd.core.deadline import SystemClock
+from ipamd.inventory.serve import InventoryJob
 from tests.heavy.tools import needs
 from tests.recordings.fleet import INTERVAL_S, FleetNode, alert_labels, fleet_series
 from tests.recordings.series import SERIES, read
 from tests.recordings.trial import FIRING, answers_to, described, run_series
+from tests.unit.inventory.reports import a_memory
 
 pytestmark = [needs("promtool")]
 
@@ -123,3 +127,84 @@ def test_a_fragmented_subnet_alerts_once(tmp_path: Path) -> None:
     question = f'{FIRING[:-1]},alertname="VpcIpamdSubnetFragmented"}}'
     (answer,) = answers_to((question,), series, tmp_path, interval_s=60, count=120)
     assert [labels["subnet"] for labels in alert_labels(answer)] == ["subnet-a"]
+
+
+SUBNET = f'subnet="subnet-1",zone="{ZONES[0]}"'
+
+
+def _inventory(*, exhaustion: str = "", free: str = "", problem: str = "", count: str = "") -> Mapping[str, str]:
+    """Series of the inventory about one subnet."""
+    series = {
+        f'ipamd_inventory_subnet_exhaustion_seconds{{{SUBNET},resource="addresses"}}': exhaustion,
+        f"ipamd_inventory_subnet_free_addresses{{{SUBNET}}}": free,
+        f'ipamd_inventory_findings{{{SUBNET},problem="{problem}"}}': count,
+    }
+    return {name: values for name, values in series.items() if values}
+
+
+@pytest.mark.parametrize(
+    ("exhaustion", "free", "does_run_out"),
+    [
+        ("50000x720", "900x720", True),
+        ("200000x720", "900x720", False),
+        ("1e300x720", "900x720", False),
+        ("0x720", "0x720", False),
+    ],
+    ids=["within a day", "in two days", "steady", "exhausted already"],
+)
+def test_the_inventory_forecasts(exhaustion: str, free: str, does_run_out: bool, tmp_path: Path) -> None:
+    """Where it has a forecast, the nodes' answers raise nothing: they fall here, and it counts what others gave back."""
+    falling = _subnet("node-a", free=f"1200-1x{HOURS_12}", age=f"5x{HOURS_12}")
+    series = {**falling, **_inventory(exhaustion=exhaustion, free=free)}
+    assert ("VpcIpamdSubnetRunsOut" in run_series(series, tmp_path, count=HOURS_12).alerts) is does_run_out
+
+
+@pytest.mark.parametrize(
+    ("problem", "count", "alerts"),
+    [
+        ("address-on-two-enis", "1x720", {"VpcIpamdAddressClaimedTwice"}),
+        ("eni-of-two-nodes", "2x720", {"VpcIpamdAddressClaimedTwice"}),
+        ("leaked-eni", "5x720", {"VpcIpamdEnisLeaked"}),
+        ("leaked-eni", "5x120 0x600", set()),
+        ("hidden-eni", "3x720", set()),
+        ("address-on-two-enis", "0x720", set()),
+    ],
+)
+def test_problems_of_the_inventory_alert(problem: str, count: str, alerts: set[str], tmp_path: Path) -> None:
+    """A double claim soon, leaks if the sweeper does not take them; what a service hides is no trouble."""
+    fired = run_series(_inventory(problem=problem, count=count), tmp_path, count=HOURS_12).alerts
+    assert {alert for alert in fired if alert in ("VpcIpamdAddressClaimedTwice", "VpcIpamdEnisLeaked")} == alerts
+
+
+@pytest.mark.parametrize(
+    ("series", "is_stale"),
+    [
+        (
+            {"ipamd_inventory_last_success_timestamp_seconds": "0x720", "ipamd_inventory_last_run_timestamp_seconds": "0+60x720"},
+            True,
+        ),
+        (
+            {
+                "ipamd_inventory_last_success_timestamp_seconds": "0+60x720",
+                "ipamd_inventory_last_run_timestamp_seconds": "0+60x720",
+            },
+            False,
+        ),
+        ({"ipamd_inventory_last_run_timestamp_seconds": "0+60x720"}, True),
+        ({}, False),
+    ],
+    ids=["refused for hours", "well", "never well", "not deployed"],
+)
+def test_a_stale_inventory_alerts(series: Mapping[str, str], is_stale: bool, tmp_path: Path) -> None:
+    """Promtool's time begins at 0."""
+    fired = run_series({**_inventory(free="900x720"), **series}, tmp_path, count=HOURS_12).alerts
+    assert ("VpcIpamdInventoryStale" in fired) is is_stale
+
+
+def test_promtool_finds_no_wrong_name_in_the_inventorys_scrape() -> None:
+    """Names, types and HELP of a report with every figure."""
+    job = InventoryJob(dict, a_memory(), call_count=int, save=dict, clock=SystemClock())  # type: ignore[arg-type]  # it does not run
+    _, page = job.page("/metrics")
+    assert b"\nipamd_inventory_subnet_enis{" in page
+    done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -126,6 +126,23 @@ def test_the_sweeper_is_that_of_the_manifest(tmp_path: Path) -> None:
         assert _as_of_kustomize(rendered) == _as_of_kustomize(wanted)
 
 
+def test_the_inventory_is_that_of_the_manifest(tmp_path: Path) -> None:
+    """With its names filled in; with podMonitor its PodMonitor too."""
+    values = {
+        "clusterName": "prod",
+        "inventory": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"},
+        "podMonitor": {"enabled": True},
+    }
+    text = (MANIFESTS / "inventory" / "inventory.yaml").read_text()
+    for placeholder, value in (("CLUSTER}", "prod}"), ("VPC}", "vpc-0a1b}"), ("REGION}", "us-west-2}")):
+        text = text.replace(f"value: {placeholder}", f"value: {value}")
+    found = _rendered(tmp_path, values)
+    monitor = (MANIFESTS / "inventory" / "podmonitor.yaml").read_text()
+    for wanted in [*yaml.safe_load_all(text), yaml.safe_load(monitor)]:
+        rendered = found[f"{wanted['kind']}/{wanted['metadata']['name']}"]
+        assert _as_of_kustomize(rendered) == _as_of_kustomize(wanted)
+
+
 def test_every_value_arrives(tmp_path: Path) -> None:
     """Image by digest, runtime, settings, nodes, network; and the daemon takes what comes out."""
     digest = "sha256:" + "0" * 64
@@ -337,6 +354,7 @@ def test_a_changed_network_rolls_the_daemons(tmp_path: Path) -> None:
     [
         {"clustername": "prod"},
         {"sweeper": {"enabled": True}},
+        {"inventory": {"enabled": True}},
         {"settings": {"X": 1}},
         {"networkPolicyAgent": AGENT},
         {"settings": {"WARM_ENI_TARGTE": "1"}},
@@ -477,6 +495,7 @@ def test_every_object_has_the_standard_labels(tmp_path: Path) -> None:
         "networkPolicy": "standard",
         "networkPolicyAgent": AGENT,
         "sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"},
+        "inventory": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"},
         "podMonitor": {"enabled": True},
         "rules": {"enabled": True},
         "dashboard": {"enabled": True},

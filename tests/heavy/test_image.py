@@ -83,7 +83,12 @@ def test_size(archive: Archive) -> None:
 def test_contents(lines: dict[str, str]) -> None:
     """Daemon, all plugins, node-init and licences; no compiler, package manager, pip or test, no data of botocore."""
     paths = set(lines)
-    wanted = {"/opt/ipamd/bin/ipamd", "/opt/ipamd/bin/ipamctl", "/opt/ipamd/bin/vpc-ipamd-sweeper"}
+    wanted = {
+        "/opt/ipamd/bin/ipamd",
+        "/opt/ipamd/bin/ipamctl",
+        "/opt/ipamd/bin/vpc-ipamd-sweeper",
+        "/opt/ipamd/bin/vpc-ipamd-inventory",
+    }
     wanted |= {f"/opt/vpc-ipamd/{name}" for name in ("vpc-cni", "vpc-cni-interpreted", "vpc-cni.licences", "node-init")}
     wanted |= {f"{Settings().daemon.reference_plugins}/{name}" for name in REFERENCE_PLUGINS}
     assert wanted <= paths
@@ -94,6 +99,7 @@ def test_contents(lines: dict[str, str]) -> None:
     )
     assert [path for path in paths if unwanted.search(path)] == []
     assert any(path.endswith("/ipamd/cloud/data/manifest.json") for path in paths)
+    assert any(path.endswith("/ipamd/cloud/inventory_data/manifest.json") for path in paths)
     sources = {path.removesuffix(".py") for path in paths if re.match(r"(/opt/ipamd/lib|/usr/lib)/python3.11/.*[.]py$", path)}
     compiled = {path for path in paths if path.startswith("/opt/ipamd/bytecode/")}
     lacking = {path for path in sources if f"/opt/ipamd/bytecode{path}.cpython-311.opt-2.pyc" not in compiled}

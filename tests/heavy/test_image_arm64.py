@@ -165,6 +165,7 @@ def test_the_packages_are_those_of_the_lock(archive: Archive) -> None:
         (["/opt/ipamd/bin/python", "-c", IMPORT_ALL], {}, " modules"),
         (["ipamctl", "--help"], {}, "usage: ipamctl"),
         (["vpc-ipamd-sweeper", "--help"], {}, "usage:"),
+        (["vpc-ipamd-inventory", "--help"], {}, "usage:"),
         (["/opt/vpc-ipamd/vpc-cni"], {"CNI_COMMAND": "VERSION"}, '"1.1.0"'),
         (["python3.11", "/opt/vpc-ipamd/vpc-cni-interpreted"], {"CNI_COMMAND": "VERSION"}, '"1.1.0"'),
         *(

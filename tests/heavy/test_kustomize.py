@@ -23,7 +23,13 @@ from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, SINCE, VE
 pytestmark = needs("kustomize")
 
 RENDERERS = {"kustomize": [str(KUSTOMIZE), "build"], "kubectl": [shutil.which("kubectl") or "", "kustomize"]}
-FOLDERS = ["base", "sweeper", "monitoring", *(f"overlays/{path.name}" for path in sorted((MANIFESTS / "overlays").iterdir()))]
+FOLDERS = [
+    "base",
+    "sweeper",
+    "inventory",
+    "monitoring",
+    *(f"overlays/{path.name}" for path in sorted((MANIFESTS / "overlays").iterdir())),
+]
 
 
 @functools.cache

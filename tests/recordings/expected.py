@@ -93,7 +93,15 @@ EXPECTED: dict[str, str] = {
 """Recording -> alerts, without their common beginning. From idle-ipv6 on they were recorded when the rules stood."""
 
 
-ON_MADE_FLEETS = frozenset({"VpcIpamdSubnetRunsOut", "VpcIpamdSubnetFragmented"})
+ON_MADE_FLEETS = frozenset(
+    {
+        "VpcIpamdSubnetRunsOut",
+        "VpcIpamdSubnetFragmented",
+        "VpcIpamdAddressClaimedTwice",
+        "VpcIpamdEnisLeaked",
+        "VpcIpamdInventoryStale",
+    }
+)
 """Alerts that no recording of one node raises in the lab: they are tried on made series (tests/heavy/test_fleet_alerts.py)."""
 
 

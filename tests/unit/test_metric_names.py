@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from tools.metrics_page import documented, exposed_name, labels_of
+from tools.metrics_page import documented, exposed_name, labels_of, of_the_inventory
 
 ABBREVIATED_UNITS = frozenset({"s", "ms", "us", "ns", "sec", "min", "m", "h", "hr", "d", "b", "kb", "mb", "gb", "kib", "mib"})
 """Units that a name must spell out."""
@@ -53,7 +53,7 @@ def problems(metric: Metric) -> list[str]:
     return [fault for fault, is_there in faults.items() if is_there]
 
 
-OURS = [metric for metric in documented() if not metric.name.startswith(("awscni_", "process_"))]
+OURS = [metric for metric in (*documented(), *of_the_inventory()) if not metric.name.startswith(("awscni_", "process_"))]
 
 
 @pytest.mark.parametrize("metric", OURS, ids=exposed_name)

@@ -3,7 +3,7 @@
 {{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* 40 characters at most: what is appended (-settings, -sweeper and a job's suffix) must fit too. */}}
+{{/* 40 characters at most: what is appended (-settings, -sweeper, -inventory and a job's suffix) must fit too. */}}
 {{- define "vpc-ipamd.fullname" -}}
 {{- $name := include "vpc-ipamd.name" . -}}
 {{- $joined := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
@@ -44,6 +44,12 @@ app.kubernetes.io/component: node-agent
 {{- define "vpc-ipamd.sweeperLabels" -}}
 app.kubernetes.io/name: {{ include "vpc-ipamd.fullname" . }}-sweeper
 app.kubernetes.io/component: sweeper
+{{ include "vpc-ipamd.commonLabels" . }}
+{{- end }}
+
+{{- define "vpc-ipamd.inventoryLabels" -}}
+app.kubernetes.io/name: {{ include "vpc-ipamd.fullname" . }}-inventory
+app.kubernetes.io/component: inventory
 {{ include "vpc-ipamd.commonLabels" . }}
 {{- end }}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.vpc.space import Reservation
+from lab.vpc.model import ReservationKind
 
 DENIED = "UnauthorizedOperation"
 TAGGED = [{"ResourceType": "network-interface", "Tags": [{"Key": "team", "Value": "net-a"}]}]
@@ -243,8 +243,8 @@ def test_a_subnet_nearly_full(cloud: Any, refused: Any) -> None:
 
 def test_reserved_ranges(cloud: Any, refused: Any) -> None:
     """Prefixes come from a reservation for prefixes, single addresses do not; from an explicit one only what is named comes."""
-    cloud.vpc.reserve_cidr(cloud.subnet.subnet_id, "10.0.1.128/25", Reservation.PREFIX)
-    cloud.vpc.reserve_cidr(cloud.subnet.subnet_id, "10.0.1.0/25", Reservation.EXPLICIT)
+    cloud.vpc.reserve_cidr(cloud.subnet.subnet_id, "10.0.1.128/25", ReservationKind.PREFIX)
+    cloud.vpc.reserve_cidr(cloud.subnet.subnet_id, "10.0.1.0/25", ReservationKind.EXPLICIT)
     with refused("InsufficientFreeAddressesInSubnet"):
         cloud.create()
     eni_id = cloud.create(PrivateIpAddress="10.0.1.50")

@@ -19,7 +19,7 @@ from lab.lab import IPV6_CIDR, Lab
 from lab.node.kernel_view import read_kernel
 from lab.vpc.family import IPV4, Family
 from lab.vpc.limits import InstanceLimits
-from lab.vpc.space import Reservation
+from lab.vpc.model import ReservationKind
 from lab.vpc.state import Vpc
 from tests.families import EACH_FAMILY
 from tests.lab.packets.ground import OUTSIDE
@@ -73,7 +73,7 @@ def made() -> Iterator[Ground]:
         discovered = {"WARM_IP_TARGET": "4"}  # more than the primary ENI's three
         ground.rigs = {"node-a": Rig(lab, node, env=custom), "node-b": Rig(lab, lab.node("node-b"), env=discovered)}
         # What EC2 counts as free is reserved: it refuses where most seems to be.
-        vpc.reserve_cidr(full.subnet_id, FULL, Reservation.EXPLICIT)
+        vpc.reserve_cidr(full.subnet_id, FULL, ReservationKind.EXPLICIT)
         for name, rig in ground.rigs.items():
             rig.start()
             _place(ground, servers, name, lab.node(name).netns_path(), lab.primary_address(name))

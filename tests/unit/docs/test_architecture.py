@@ -39,7 +39,7 @@ def _rows(heading: str) -> list[list[str]]:
 
 def _classes(pattern: str) -> dict[str, str]:
     """Source of each class of the daemon that matches, by its name."""
-    beside = {"ipamctl", "probe", "sweeper", "pb"}
+    beside = {"ipamctl", "probe", "sweeper", "inventory", "pb"}
     files = [path for path in (ROOT / "ipamd").rglob("*.py") if path.relative_to(ROOT / "ipamd").parts[0] not in beside]
     texts = {
         node.name: ast.unparse(node)

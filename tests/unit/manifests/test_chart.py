@@ -47,6 +47,9 @@ def test_the_defaults_are_valid() -> None:
     "values",
     [
         {"clusterName": "prod", "sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
+        {"clusterName": "prod", "inventory": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
+        {"inventory": {"subnets": ["subnet-0a1b", "subnet-0a1c"], "resources": {"limits": {"memory": 536870912}}}},
+        {"inventory": {"subnets": ["all"]}},
         {"networkPolicy": "strict"},
         {"podSecurityGroups": {"mode": "strict"}},
         {"podSecurityGroups": {"mode": "strict", "guard": False}},
@@ -162,10 +165,15 @@ def test_good_values(values: dict[str, Any]) -> None:
         {"resources": {"limits": {"memory": "lots"}}},
         {"sweeper": {"enabled": True}},
         {"sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
+        {"inventory": {"enabled": True}},
+        {"inventory": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
+        {"clusterName": "prod", "inventory": {"enabled": True, "vpcId": "vpc-0a1b"}},
+        {"inventory": {"subnets": ["sg-0a1b"]}},
+        {"inventory": {"subnets": "subnet-0a1b"}},
     ],
 )
 def test_bad_values(values: dict[str, Any]) -> None:
-    """A misspelt name, a wrong type, a variable that has a value of its own, a sweeper that does not know its cluster."""
+    """A misspelt name, a wrong type, a variable that has a value of its own, a job that does not know its cluster."""
     assert refused(values)
 
 

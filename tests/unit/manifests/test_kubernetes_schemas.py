@@ -18,7 +18,9 @@ VERSIONS = ("1.30", "1.35", "1.37")
 OF_OPERATORS = {"PodMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, which Kubernetes has no schema of: test_monitoring.py."""
 
-FILES = sorted(path for folder in ("base", "sweeper", "monitoring", "pod-eni") for path in MANIFESTS.glob(f"{folder}/*.yaml"))
+FILES = sorted(
+    path for folder in ("base", "sweeper", "inventory", "monitoring", "pod-eni") for path in MANIFESTS.glob(f"{folder}/*.yaml")
+)
 
 SINCE = {"MutatingAdmissionPolicy": "1.36", "MutatingAdmissionPolicyBinding": "1.36"}
 """Release whose stable API a kind is in, where that is not the oldest; what serves an older one does without."""
@@ -47,7 +49,7 @@ def test_every_object_is_one_that_kubernetes_knows(version: str) -> None:
                 kinds.append(document["kind"])
     since = [kind for kind, first in SINCE.items() if version >= first]
     policies = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
-    assert sorted(kinds) == sorted(["CronJob", "DaemonSet", "ServiceAccount", "ServiceAccount", *policies, *since])
+    assert sorted(kinds) == sorted(["CronJob", "DaemonSet", "Deployment", *3 * ["ServiceAccount"], *policies, *since])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,157 @@
+"""A report as a JSON document: what `-o json` prints, and what the state file has. Field names are an interface.
+
+`read_report` reads what `report_document` wrote; of anything else it raises KeyError, TypeError or ValueError. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from ipaddress import IPv4Network
+from typing import Any
+
+from ipamd.inventory.capacity import SubnetCapacity
+from ipamd.inventory.findings import EniFinding, EniProblem
+from ipamd.inventory.report import InventoryReport, ReadGap, ReadPart, SubnetForecast, SubnetReport
+from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.time_text import rfc3339
+
+FALLING, STEADY, UNKNOWN = "falling", "steady", "unknown"
+"""Trends of a free count: it will reach 0; it does not fall; there are too few samples."""
+
+
+def report_document(report: InventoryReport) -> dict[str, Any]:
+    """Make the document. Times are RFC 3339 in UTC, durations seconds."""
+    return {
+        "cluster": report.cluster_name,
+        "vpc": report.vpc_id,
+        "region": report.region,
+        "at": rfc3339(report.at),
+        "calls": {"made": report.call_count, "allowed": report.calls_max},
+        "is_complete": not report.gaps,
+        "subnets": [_subnet_document(subnet) for subnet in report.subnets],
+        "findings": [_finding_document(finding) for finding in report.findings],
+        "gaps": [{"part": gap.part, "subnets": list(gap.subnet_ids), "reason": gap.reason} for gap in report.gaps],
+    }
+
+
+def read_report(document: Mapping[str, Any]) -> InventoryReport:
+    """Read a report. Raises: KeyError, TypeError or ValueError."""
+    findings = [_read_finding(entry) for entry in document["findings"]]
+    return InventoryReport(
+        cluster_name=str(document["cluster"]),
+        vpc_id=str(document["vpc"]),
+        region=str(document["region"]),
+        at=read_time(document["at"]),
+        subnets=tuple(_read_subnet(entry, findings) for entry in document["subnets"]),
+        gaps=tuple(
+            ReadGap(ReadPart(entry["part"]), tuple(map(SubnetId, entry["subnets"])), str(entry["reason"]))
+            for entry in document["gaps"]
+        ),
+        call_count=int(document["calls"]["made"]),
+        calls_max=int(document["calls"]["allowed"]),
+    )
+
+
+def read_time(text: str) -> datetime:
+    """Read a time. Raises: ValueError, also without a time zone; TypeError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return moment.astimezone(UTC)
+
+
+def _subnet_document(subnet: SubnetReport) -> dict[str, Any]:
+    capacity = subnet.capacity
+    reservations_read_at = None
+    if subnet.reservations_read_at is not None:
+        reservations_read_at = rfc3339(subnet.reservations_read_at)
+    return {
+        "subnet": subnet.subnet_id,
+        "zone": subnet.zone,
+        "cidr": str(subnet.cidr),
+        "addresses": subnet.address_count,
+        "enis": subnet.eni_count,
+        "unreadable_enis": subnet.unreadable_count,
+        "free_addresses": capacity.free_count,
+        "free_addresses_by_ec2": subnet.ec2_free_count,
+        "unseen_addresses": subnet.unseen_count,
+        "free_prefixes": capacity.free_prefix_count,
+        "fragmented_addresses": capacity.fragmented_count,
+        "explicitly_reserved_addresses": capacity.explicit_count,
+        "map": capacity.block_map,
+        "forecast": {
+            "addresses": _trend_document(subnet.forecast.addresses_s),
+            "prefixes": _trend_document(subnet.forecast.prefixes_s),
+        },
+        "read_at": rfc3339(subnet.read_at),
+        "reservations_read_at": reservations_read_at,
+    }
+
+
+def _read_subnet(entry: Mapping[str, Any], findings: list[EniFinding]) -> SubnetReport:
+    reservations_read_at = None
+    if entry["reservations_read_at"] is not None:
+        reservations_read_at = read_time(entry["reservations_read_at"])
+    capacity = SubnetCapacity(
+        block_map=str(entry["map"]),
+        free_count=int(entry["free_addresses"]),
+        fragmented_count=int(entry["fragmented_addresses"]),
+        explicit_count=int(entry["explicitly_reserved_addresses"]),
+    )
+    subnet_id = SubnetId(str(entry["subnet"]))
+    return SubnetReport(
+        subnet_id=subnet_id,
+        zone=str(entry["zone"]),
+        cidr=IPv4Network(entry["cidr"]),
+        ec2_free_count=int(entry["free_addresses_by_ec2"]),
+        eni_count=int(entry["enis"]),
+        unreadable_count=int(entry["unreadable_enis"]),
+        capacity=capacity,
+        read_at=read_time(entry["read_at"]),
+        reservations_read_at=reservations_read_at,
+        findings=tuple(finding for finding in findings if finding.subnet_id == subnet_id),
+        forecast=SubnetForecast(_read_trend(entry["forecast"]["addresses"]), _read_trend(entry["forecast"]["prefixes"])),
+    )
+
+
+def _trend_document(exhausted_in_s: float | None) -> dict[str, Any]:
+    """Write a forecast; JSON has no infinity."""
+    if exhausted_in_s is None:
+        return {"trend": UNKNOWN, "exhausted_in_s": None}
+    if math.isinf(exhausted_in_s):
+        return {"trend": STEADY, "exhausted_in_s": None}
+    return {"trend": FALLING, "exhausted_in_s": round(exhausted_in_s)}
+
+
+def _read_trend(entry: Mapping[str, Any]) -> float | None:
+    if entry["trend"] == UNKNOWN:
+        return None
+    if entry["trend"] == STEADY:
+        return math.inf
+    return float(entry["exhausted_in_s"])
+
+
+def _finding_document(finding: EniFinding) -> dict[str, Any]:
+    return {
+        "problem": finding.problem,
+        "subject": finding.subject,
+        "subnet": finding.subnet_id,
+        "enis": list(finding.eni_ids),
+        "instances": list(finding.instance_ids),
+        "detail": finding.detail,
+        "is_confirmed": finding.is_confirmed,
+    }
+
+
+def _read_finding(entry: Mapping[str, Any]) -> EniFinding:
+    return EniFinding(
+        problem=EniProblem(entry["problem"]),
+        subject=str(entry["subject"]),
+        subnet_id=SubnetId(str(entry["subnet"])),
+        eni_ids=tuple(map(EniId, entry["enis"])),
+        instance_ids=tuple(map(str, entry["instances"])),
+        detail=str(entry["detail"]),
+        is_confirmed=bool(entry["is_confirmed"]),
+    )

@@ -1,0 +1,143 @@
+"""The three lists of one run, page by page, within a number of calls that EC2 sees.
+
+Each HTTP attempt counts, repeated ones too. A list that does not end within the calls is no answer (I11): the error says so, and
+the caller names what is missing. Reservations are a call for each subnet, because EC2 gives them by subnet only. Source:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSubnetCidrReservations.html.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network
+from typing import Any
+
+from ipamd.cloud.answers import described_enis, described_subnets, incomplete
+from ipamd.cloud.calls import Ec2Calls
+from ipamd.cloud.ec2 import INCLUDE_MANAGED, PAGE_SIZE, UNKNOWN_PARAMETER
+from ipamd.cloud.retries import IDEMPOTENT
+from ipamd.inventory.capacity import CidrReservation, ReservedFor
+from ipamd.inventory.findings import SeenEni
+from ipamd.model.errors import CloudError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.family import IPV6
+from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.record import replace
+from ipamd.model.subnets import DescribedSubnet
+from ipamd.model.words import counted
+
+FILTER_VALUES_MAX = 200
+"""Values of one filter. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html, "up to 200 values"."""
+
+_log = logging.getLogger(__name__)
+
+
+class Ec2Lists:
+    """Lists subnets, ENIs and reservations for one run. Not thread-safe.
+
+    Each method raises CloudError if EC2 refuses, and with the code INVENTORY_CALLS_SPENT if the list did not end before only
+    `keep` calls were left.
+    """
+
+    def __init__(self, calls: Ec2Calls, *, calls_max: int) -> None:
+        """`calls_max`: HTTP attempts from now on."""
+        self._calls = calls
+        self._calls_max = calls_max
+        self._made_before = self._made_in_all()
+        self._includes_managed = True
+
+    @property
+    def call_count(self) -> int:
+        """HTTP attempts so far."""
+        return self._made_in_all() - self._made_before
+
+    @property
+    def calls_left(self) -> int:
+        """HTTP attempts that may follow."""
+        return self._calls_max - self.call_count
+
+    def subnets(self, vpc_id: str) -> list[DescribedSubnet]:
+        """List the subnets of a VPC, by ID; those without IPv4 are left out."""
+        subject = f"the subnets of {vpc_id}"
+        pages = self._pages("DescribeSubnets", subject, {"Filters": _filters("vpc-id", [vpc_id])}, keep=0)
+        listed = [entry for page in pages for entry in page.get("Subnets", ())]
+        return sorted(described_subnets(listed), key=lambda subnet: subnet.subnet_id)
+
+    def enis_of(self, subnet_ids: Collection[SubnetId], *, keep: int) -> list[SeenEni]:
+        """List all ENIs of at most `FILTER_VALUES_MAX` subnets, hidden ones too if the endpoint knows them."""
+        subject = f"the ENIs of {counted(len(subnet_ids), 'subnet')}"
+        return self._enis(subject, _filters("subnet-id", sorted(subnet_ids)), keep=keep)
+
+    def enis_by_id(self, eni_ids: Collection[EniId]) -> list[SeenEni]:
+        """List at most `FILTER_VALUES_MAX` ENIs; those that are gone are missing."""
+        # By a filter: a list of IDs is refused whole if one of them does not exist.
+        subject = counted(len(eni_ids), "ENI")
+        return self._enis(subject, _filters("network-interface-id", sorted(eni_ids)), keep=0)
+
+    def reservations(self, subnet_id: SubnetId, *, keep: int) -> tuple[CidrReservation, ...]:
+        """List the IPv4 reservations of a subnet, ascending."""
+        pages = self._pages("GetSubnetCidrReservations", subnet_id, {"SubnetId": subnet_id}, keep=keep)
+        listed = [entry for page in pages for entry in page.get("SubnetIpv4CidrReservations", ())]
+        try:
+            reservations = [
+                CidrReservation(IPv4Network(entry["Cidr"]), ReservedFor(entry["ReservationType"])) for entry in listed
+            ]
+        except (KeyError, ValueError, TypeError) as error:
+            raise incomplete(f"the reservations of {subnet_id}", error) from error
+        return tuple(sorted(reservations, key=lambda reservation: reservation.cidr))
+
+    def _enis(self, subject: str, filters: Sequence[Mapping[str, Any]], *, keep: int) -> list[SeenEni]:
+        """List ENIs. A page is read before the next one is asked for, because the answer takes much more memory than what is read."""
+        enis: list[SeenEni] = []
+        for page in self._pages("DescribeNetworkInterfaces", subject, {"Filters": filters}, keep=keep):
+            listed = page.get("NetworkInterfaces", ())
+            enis += [_seen(entry) for entry in listed]
+        return enis
+
+    def _pages(self, api: str, subject: str, params: Mapping[str, Any], *, keep: int) -> Iterator[Mapping[str, Any]]:
+        params = {**params, "MaxResults": PAGE_SIZE}
+        while self.calls_left > keep:
+            page = self._page(api, subject, params)
+            yield page
+            if not page.get("NextToken"):
+                return
+            params = {**params, "NextToken": page["NextToken"]}
+        raise failure(CloudError, FailureCode.INVENTORY_CALLS_SPENT, subject=subject, calls=self._calls_max)
+
+    def _page(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Get one page, with ENIs that AWS services manage if the endpoint knows the parameter."""
+        if api != "DescribeNetworkInterfaces" or not self._includes_managed:
+            return self._call(api, subject, params)
+        try:
+            return self._call(api, subject, {**params, INCLUDE_MANAGED: True})
+        except CloudError as error:
+            if error.code != UNKNOWN_PARAMETER or self.calls_left < 1:
+                raise
+        page = self._call(api, subject, params)
+        # The call succeeded without the parameter, so it was this parameter that was refused.
+        self._includes_managed = False
+        _log.warning("endpoint refused a parameter parameter=%s", INCLUDE_MANAGED)
+        return page
+
+    def _call(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        policy = replace(IDEMPOTENT, attempts=min(IDEMPOTENT.attempts, self.calls_left))
+        return self._calls.call(api, subject, params, policy)
+
+    def _made_in_all(self) -> int:
+        return sum(report.count for report in self._calls.call_reports().values())
+
+
+def _seen(entry: Mapping[str, Any]) -> SeenEni:
+    """Read one NetworkInterface; one that cannot be read has a `problem`."""
+    (eni,) = described_enis([entry])
+    operator = entry.get("Operator")
+    is_hidden = isinstance(operator, Mapping) and bool(operator.get("Managed")) and bool(operator.get("HiddenByDefault"))
+    prefixes: frozenset[IPv6Network] = frozenset()
+    if entry.get("Ipv6Prefixes"):
+        (with_ipv6,) = described_enis([entry], IPV6)
+        prefixes = frozenset(prefix for prefix in with_ipv6.prefixes if isinstance(prefix, IPv6Network))
+    return SeenEni(eni, is_hidden=is_hidden, ipv6_prefixes=prefixes)
+
+
+def _filters(name: str, values: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"Name": name, "Values": list(values)}]

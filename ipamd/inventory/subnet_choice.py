@@ -1,0 +1,55 @@
+"""Choose a cluster's subnets out of those of its VPC, by the tags that EKS and its CNI use. Pure.
+
+Subnets named in the order are the choice. Otherwise a subnet belongs to the cluster if a tag says so:
+`kubernetes.io/cluster/NAME`, which eksctl and most templates set, `cni.networking.k8s.aws/cluster/NAME`, or
+`kubernetes.io/role/cni` where the cluster tags let this cluster in. A subnet of nodes needs none of them, so that a choice by
+tags can be empty: this is an error that says what to do. Sources:
+https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html; docs/subnet-discovery.md of amazon-vpc-cni-k8s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.ids import SubnetId
+from ipamd.model.subnets import CLUSTER_TAG_PREFIX, ROLE_TAG, DescribedSubnet, matches_cluster
+
+EKS_TAG_PREFIX = "kubernetes.io/cluster/"
+
+ALL = "all"
+"""In place of IDs: every subnet of the VPC."""
+
+
+def cluster_subnets(
+    subnets: Iterable[DescribedSubnet], *, vpc_id: str, cluster_name: str, names: Collection[str] = ()
+) -> list[DescribedSubnet]:
+    """Choose the cluster's subnets, in their order.
+
+    `names`: IDs, or `ALL` alone; empty: by tags. Raises: SettingsError if a named subnet is not there, or nothing is chosen.
+    """
+    listed = list(subnets)
+    if names and set(names) != {ALL}:
+        known = {subnet.subnet_id for subnet in listed}
+        missing = sorted(set(names) - known)
+        if missing:
+            raise failure(SettingsError, FailureCode.INVENTORY_SUBNET_UNKNOWN, subnets=", ".join(missing), vpc=vpc_id)
+        return [subnet for subnet in listed if subnet.subnet_id in names]
+    chosen = listed
+    if not names:
+        chosen = [subnet for subnet in listed if _is_tagged(subnet.tags, cluster_name)]
+    if not chosen:
+        raise failure(SettingsError, FailureCode.INVENTORY_WITHOUT_SUBNETS, vpc=vpc_id, count=len(listed), cluster=cluster_name)
+    return chosen
+
+
+def _is_tagged(tags: Mapping[str, str], cluster_name: str) -> bool:
+    if f"{EKS_TAG_PREFIX}{cluster_name}" in tags or f"{CLUSTER_TAG_PREFIX}{cluster_name}" in tags:
+        return True
+    return bool(tags.get(ROLE_TAG)) and matches_cluster(tags, cluster_name)
+
+
+def by_age(subnets: Iterable[DescribedSubnet], read_at_s: Mapping[SubnetId, float]) -> list[DescribedSubnet]:
+    """Sort by the time of the last reading, oldest first; those that were never read come before, by ID."""
+    return sorted(subnets, key=lambda subnet: (read_at_s.get(subnet.subnet_id, float("-inf")), subnet.subnet_id))

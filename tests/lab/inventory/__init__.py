@@ -1,0 +1,1 @@
+"""The inventory against the lab's EC2 over HTTP."""

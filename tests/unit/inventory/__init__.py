@@ -1,0 +1,1 @@
+"""The rules of the inventory, its files and its port, without EC2."""
