@@ -34,7 +34,7 @@ class Step:
 STEPS = (
     Step(
         9,
-        "one spelling of why an ENI is deleted; no triggers for programs that do not know a column; SNAT by pod",
+        "one spelling of why an ENI is deleted; no triggers for programs that do not know a column; SNAT by pod; pools by pod",
         forward=(
             """
             UPDATE intent SET payload = json_set(json_remove(payload, '$.release'), '$.why', 'release')
@@ -58,6 +58,7 @@ STEPS = (
             "DROP TRIGGER other_address_cools_with_its_own",
             "DROP TRIGGER branch_ends_with_its_sandbox",
             "ALTER TABLE attachment ADD COLUMN snat TEXT CHECK (snat IN ('none', 'force'))",
+            "ALTER TABLE eni ADD COLUMN pool TEXT",
         ),
         backward=(
             """
@@ -89,6 +90,7 @@ STEPS = (
             BEGIN DELETE FROM branch WHERE container_id = NEW.container_id AND ifname = NEW.ifname; END
             """,
             "ALTER TABLE attachment DROP COLUMN snat",
+            "ALTER TABLE eni DROP COLUMN pool",
         ),
         is_additive=False,  # level 8 would give sandboxes an ENI whose release was asked for: it does not read the reason
     ),

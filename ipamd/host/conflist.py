@@ -77,7 +77,7 @@ def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -
     config = settings.daemon
     ours: dict[str, Any] = {"type": PLUGIN_TYPE}
     has_facts = settings.network.pod_eni and settings.pod_facts.source == FROM_ANNOTATIONS
-    if has_facts or settings.network.snat_annotation_namespaces:
+    if has_facts or settings.network.snat_annotation_namespaces or settings.subnets.pool_annotations:
         ours["capabilities"] = {POD_ANNOTATIONS: True}
     plugins = [ours]
     if config.portmap:

@@ -16,6 +16,8 @@
     |  +- PodFactsError                11  yes    it is not known whether the pod needs an ENI of its own (I19)
     |  +- UplinkPendingError           11  yes    the control plane has not named the pod's own ENI yet (`legs/` has its kinds)
     |  +- SnatAnnotationError          11  yes    the pod's annotation about SNAT is not allowed, or cannot be followed
+    |  +- PoolAnnotationError          11  yes    the pod's annotation about its pool is not allowed, or cannot be followed
+    |  +- PodPoolEmptyError            11  yes    the pod's pool has no address, and other pools may have some
     |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
     |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
@@ -179,6 +181,14 @@ class UplinkPendingError(TryAgainError):
 
 class SnatAnnotationError(TryAgainError):
     """The pod's annotation about SNAT is not allowed, cannot be followed, or could not be read."""
+
+
+class PoolAnnotationError(TryAgainError):
+    """The pod's annotation about its pool is not allowed, cannot be followed, or could not be read."""
+
+
+class PodPoolEmptyError(TryAgainError):
+    """The pool that the pod's namespace or annotation chose has no address. It is no shortage of the node's own pool."""
 
 
 class ChainedPluginMissingError(TryAgainError):

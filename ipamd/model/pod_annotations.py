@@ -16,7 +16,10 @@ pkg/kubelet/types/pod_update.go."""
 SNAT = "vpc-ipamd/snat"
 """The annotation by which a pod chooses how its connections to outside the VPC are translated: a value of `PodSnat`."""
 
-ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT)
+POOL = "vpc-ipamd/pool"
+"""The annotation by which a pod chooses the pool of its address: a name in the network file."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, POOL)
 
 ANNOTATION_MAX = 16 * 1024
 """Characters of `POD_ENI`. Ours: the controller's has 300."""

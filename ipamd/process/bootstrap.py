@@ -71,6 +71,7 @@ from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.gc import GcService
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.pool import PoolSource
+from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.repeated_adds import RepeatedAdds
@@ -204,7 +205,12 @@ class App:
             trunk_mac=lambda: self.pool.enis.trunk_mac(),
             unplaced=lambda: self.quarantine.unplaced(is_of_pool=False),
             snat=self._snat_choice(),
+            pools=self._pool_choice(),
         )
+
+    def _pool_choice(self) -> PodPoolChoice:
+        subnets = self.current.now.subnets
+        return PodPoolChoice(subnets.pod_pools, subnets.pool_annotations)
 
     def _snat_choice(self) -> PodSnatChoice:
         network = self.current.now.network
@@ -284,6 +290,7 @@ class App:
             pod_names=names(is_by_pod=True),
             repeated=self.repeated_adds,
             snat=self._snat_choice(),
+            pools=self._pool_choice(),
             look_for_gone=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)
@@ -533,6 +540,7 @@ def compose_pool(
         identity=identity,
         settings=settings.pool_settings(max_pods=0),
         repeats=repeats,
+        pools=adapters.pod_pools,
     )
     return PoolServices(enis, provisioner, resyncs, maintainer, subnets)
 
@@ -579,4 +587,5 @@ def _subnets(context: ServiceContext, adapters: Adapters, settings: Settings, *,
         limits=limits,
         identity=adapters.node_info.identity,
         groups_of=lambda eni_id: book.facts_of(eni_id).security_groups,
+        pools=adapters.pod_pools,
     )

@@ -107,6 +107,7 @@ def contradictions(settings: Settings) -> list[str]:
         *_conflist_of_aws_node(settings),
         *_pods_with_two_choices(settings.network),
         *_network_contradictions(settings.network, custom_networking=settings.subnets.custom_networking),
+        *_pools_of_ipv6(settings),
     ]
 
 
@@ -277,6 +278,14 @@ def _pods_with_two_choices(network: NetworkConfig) -> list[str]:
         return []
     names = ", ".join(dict.fromkeys(shared))
     return [f"VPC_IPAMD_SNAT_EXEMPT_PODS and VPC_IPAMD_SNAT_FORCED_PODS both have {names}: remove it from one of them"]
+
+
+def _pools_of_ipv6(settings: Settings) -> list[str]:
+    """A node of IPv6 has one /80 on one ENI, so that there is nothing to choose."""
+    if settings.network.ipv6 and settings.subnets.has_pod_pools:
+        names = " and ".join(sorted(set(settings.subnets.named_pools.values())))
+        return [f"{names}: pods of IPv6 have the one /80 of the node, and no pools: remove it"]
+    return []
 
 
 def _network_contradictions(network: NetworkConfig, *, custom_networking: bool) -> list[str]:

@@ -32,6 +32,7 @@ from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.ports.pod_facts import PodFactsSource
 from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.veth_names import VethNames
 
@@ -123,6 +124,7 @@ class BranchSource(Service):
         trunk_mac: Callable[[], MacAddress],
         unplaced: Callable[[], frozenset[str]],
         snat: PodSnatChoice,
+        pools: PodPoolChoice,
     ) -> None:
         """Keep the collaborators.
 
@@ -132,7 +134,7 @@ class BranchSource(Service):
             names: names the host veths of these sandboxes.
             trunk_mac: "" while the request to EC2 is under way; raises UplinkPendingError while no trunk ENI is attached.
             unplaced: host veths of wired sandboxes that are not recorded.
-            snat: refuses a choice of SNAT, which such a sandbox does not have.
+            snat, pools: refuse a choice of SNAT or of a pool, which such a sandbox does not have.
         """
         super().__init__(context)
         self._mtu = mtu
@@ -144,6 +146,7 @@ class BranchSource(Service):
         self._trunk_mac = trunk_mac
         self._unplaced = unplaced
         self._snat = snat
+        self._pools = pools
         self._waiting: dict[object, AttachmentKey] = {}
         self._holders: dict[EniId, Holder] = {
             row.eni_id: Holder.of(row) for row in self._datastore.attachments() if not row.is_of_pool
@@ -168,6 +171,7 @@ class BranchSource(Service):
             case AttachMode.BRANCH:
                 _require_own_interface(request)
                 self._snat.refuse_for_uplink(request)
+                self._pools.refuse_for_uplink(request)
                 eni = parse_pod_eni(facts.annotation, family=self._family)
                 return BranchOffer(self, request, eni, pending="" if self._trunk_mac() else TRUNK_ASKED)
         pod = _describe(request)
