@@ -450,6 +450,8 @@ class PoolMaintainer(Service):
     def _release_refusal(self) -> GrowthRefusal | None:
         """Return why nothing is released now: EC2 refused, or an earlier call is open."""
         refusal = self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)
+        if refusal is None and self.pools and self._demand.waiting()[0]:
+            return growth_refusal("an ADD of another pool waits")
         if refusal is None and self._provisioner.has_open_intents():
             return growth_refusal("an earlier call to EC2 is not finished")  # one at a time, so that a crash leaves few open
         return refusal

@@ -52,7 +52,7 @@ class PlannedPool:
         is_full = decided.blocked is not None and decided.blocked.kind is Blocked.NODE_FULL
         if is_full and snapshot.waiting_count and not decided.actions:
             self._starved_deadline = now_s + STARVED_S
-        elif decided.actions or not decided.deficit_count:
+        elif decided.actions or snapshot.supply_count > 0:
             self._starved_deadline = -math.inf
 
     def is_starved(self, now_s: float) -> bool:

@@ -29,7 +29,15 @@ A, B = SubnetId("subnet-0a"), SubnetId("subnet-0b")
 BY_LIST = PodPool("cards", (A,), security_group_ids=("sg-0a",))
 BY_TAG = PodPool("cards", subnet_tags={"team": "cards"})
 ENI = Eni(
-    EniId("eni-1"), MacAddress("02:00:00:00:00:02"), 1, 0, A, IPv4Network("10.1.0.0/24"), IPv4Address("10.1.0.9"), False, pool="cards"
+    EniId("eni-1"),
+    MacAddress("02:00:00:00:00:02"),
+    1,
+    0,
+    A,
+    IPv4Network("10.1.0.0/24"),
+    IPv4Address("10.1.0.9"),
+    False,
+    pool="cards",
 )
 
 

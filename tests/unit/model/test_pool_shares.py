@@ -134,9 +134,7 @@ def test_free_addresses_of_other_pools_take_nothing_from_max_pods() -> None:
     held=st.lists(st.sampled_from(["", "a", "b"]), max_size=14),
     reserved=st.tuples(st.integers(0, 4), st.integers(0, 4)),
 )
-def test_no_pool_is_kept_from_a_reservation_that_fits(
-    eni_count: int, held: list[str], reserved: tuple[int, int]
-) -> None:
+def test_no_pool_is_kept_from_a_reservation_that_fits(eni_count: int, held: list[str], reserved: tuple[int, int]) -> None:
     """If the reservations fit, then whatever pools at or above theirs take, each pool below its own still finds its places."""
     pools = PodPools({"a": PodPool("a", reserved_enis=reserved[0]), "b": PodPool("b", reserved_enis=reserved[1])})
     stock = stock_of(*held[: eni_count - 1])
