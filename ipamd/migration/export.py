@@ -145,6 +145,7 @@ class ExportService(Service):
             raise failure(TakeoverError, FailureCode.EXPORT_OTHER_RAN, advice=details)
         if not aws_node.is_exporting:
             self._require_common_snat()
+            self._require_no_pools()
         try:
             aws_node.begin_export()
         finally:
@@ -158,6 +159,12 @@ class ExportService(Service):
         chosen = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.snat is not None]
         if chosen:
             raise failure(TakeoverError, FailureCode.EXPORT_POD_SNAT, sandboxes=first_of(chosen, NAMED_MAX))
+
+    def _require_no_pools(self) -> None:
+        """Refuse while the node has an ENI of a pool of pods. Raises: TakeoverError."""
+        enis = [f"{eni.eni_id} ({eni.pool})" for eni in self._datastore.enis() if eni.pool]
+        if enis:
+            raise failure(TakeoverError, FailureCode.EXPORT_POD_POOLS, enis=first_of(enis, NAMED_MAX))
 
     def _finish(self, report: ExportReport) -> None:
         """Complete wiring and file, then change the conflists. Raises: IpamError."""

@@ -198,6 +198,8 @@ class FailureCode(StrEnum):
     NETWORK_FILE_WRONG = "network-file-wrong"
     ANNOTATIONS_FORM = "annotations-form"
     ANNOTATION_VALUES = "annotation-values"
+    POOL_UNKNOWN = "pool-unknown"
+    EXPORT_POD_POOLS = "export-pod-pools"
 
 
 class FailureMessage(NamedTuple):
@@ -573,6 +575,11 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     ),
     FailureCode.NETWORK_FILE_WRONG: FailureMessage("{path} has {count}", "{problems}"),
     FailureCode.ANNOTATIONS_FORM: FailureMessage("{key} must be an object"),
+    FailureCode.POOL_UNKNOWN: FailureMessage("the network file has no pool {pool}", "pools: {known}"),
+    FailureCode.EXPORT_POD_POOLS: FailureMessage(
+        "amazon-vpc-cni-k8s knows no pools, and would give addresses of these ENIs to any pod: {enis}",
+        "delete the pods of their pools, take the pools out of the settings, and let the ENIs drain",
+    ),
     FailureCode.ANNOTATION_VALUES: FailureMessage("{key}: {names} must be strings"),
 }
 """By code; each says what failed, on which object, and what to do (I14)."""

@@ -155,12 +155,16 @@ class PoolMaintainer(Service):
 
     def settings_of(self, pool: str) -> PoolSettings:
         """Return the targets of a pool now. From any thread."""
-        return self._settings_of(self._planned[pool])
+        return self.targets_of(pool, self.settings)
+
+    def targets_of(self, pool: str, own: PoolSettings) -> PoolSettings:
+        """Return the targets of a pool if those of the node's own were `own`. From any thread."""
+        if not self.pools:
+            return own
+        return self._planned[pool].settings(own, self._datastore.stock())
 
     def _settings_of(self, planned: PlannedPool) -> PoolSettings:
-        if not self.pools:
-            return self.settings
-        return planned.settings(self.settings, self._datastore.stock(), is_alone=False)
+        return self.targets_of(planned.name, self.settings)
 
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
         """Set the limits of the instance type: the pool may grow from now on."""

@@ -38,10 +38,8 @@ class PlannedPool:
         self.draining = Draining()
         self._starved_deadline = -math.inf
 
-    def settings(self, own: PoolSettings, stock: Stock, *, is_alone: bool) -> PoolSettings:
-        """Return its targets, from those of the node's own pool. `is_alone`: there is no other pool."""
-        if is_alone:
-            return own
+    def settings(self, own: PoolSettings, stock: Stock) -> PoolSettings:
+        """Return its targets, from those of the node's own pool, beside other pools."""
         max_pods = most_pods(own.max_pods, stock, self.name)
         if self.pool is None:
             return replace(own, max_pods=max_pods)

@@ -35,6 +35,7 @@ from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.report.past import ask, latest
 from ipamd.report.path import trace_path
+from ipamd.report.pod_pools import pod_pool_reports
 from ipamd.report.sources import Sources
 from ipamd.report.verdict import condition_reports, facts, verdict
 from ipamd.report.what_if import capacity, what_if
@@ -135,6 +136,7 @@ class IntrospectionServicer:
             branches=self._branches(),
             companions=sources.companions(),
             facts=self._facts(identity),
+            pod_pools=pod_pool_reports(sources),
             cloud=sources.cloud(),
             last_error=health.last_error and answer(pb.LastError, health.last_error, subject=health.last_error.subject),
         )
@@ -264,7 +266,7 @@ class IntrospectionServicer:
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:
         """Compute what the pool would do now, also under other settings or on another type. Nothing is changed."""
         settings, instance_type = tuple(request.settings), request.instance_type
-        plan = what_if(self.sources, settings, instance_type=instance_type)
+        plan = what_if(self.sources, settings, instance_type=instance_type, pool=request.pool)
         if instance_type:
             return plan_reply(plan, changed=(*settings, instance_type))
         return plan_reply(plan, changed=settings)
@@ -272,7 +274,7 @@ class IntrospectionServicer:
     def Capacity(self, _: pb.CapacityRequest) -> pb.CapacityReply:
         """Compute how many pods this node can hold in each mode."""
         limits, bounds, modes = capacity(self.sources)
-        return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
+        return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count, pools=pod_pool_reports(self.sources))
 
     def _settings(self, *, is_valid: bool) -> pb.SettingsState:
         generation = self.sources.settings.generation

@@ -13,8 +13,10 @@ def render_plan(answer: Answer, layout: Layout) -> str:
     """Write the sentence, the actions in order, and the numbers behind the plan."""
     changed = answer["changed"]
     lines = []
+    if answer["pool"]:
+        lines = [f"of pool {answer['pool']}", ""]
     if changed:
-        lines = [f"under {', '.join(changed)}; nothing is changed", ""]
+        lines += [f"under {', '.join(changed)}; nothing is changed", ""]
     lines += [answer["sentence"], ""]
     lines += [f"{number}. {action['text']}" for number, action in enumerate(answer["actions"], 1)] or ["no action"]
     lines += [
@@ -71,7 +73,7 @@ PLAN = Verb(
     examples=("ipamctl plan --set WARM_IP_TARGET=10",),
     lay_out=render_plan,
     rpc="Plan",
-    fields=("settings", "instance_type"),
+    fields=("settings", "instance_type", "pool"),
     arguments=(
         argument(
             "--set",
@@ -82,5 +84,6 @@ PLAN = Verb(
             help="plan under this setting (repeatable)",
         ),
         argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type"),
+        argument("--pool", metavar="NAME", default="", help="plan this pool of the network file; default: the node's own"),
     ),
 )
