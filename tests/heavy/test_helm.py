@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from ipamd.model.family import IPV4, IPV6
-from tests.network_files import custom_of
 from ipamd.settings import Settings, load
 from tests.heavy.tools import HELM, needs
+from tests.network_files import custom_of
 from tests.unit.manifests.manifest import MANIFESTS, documents
 from tests.unit.manifests.monitoring import DASHBOARDS
 from tests.unit.manifests.test_chart import AGENT

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from ipamd.model.family import IPV4, IPV6
-from tests.network_files import custom_of
 from ipamd.settings import load
 from tests.heavy.tools import KUSTOMIZE, needs
+from tests.network_files import custom_of
 from tests.unit.manifests.manifest import MANIFESTS, documents
 from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, SINCE, VERSIONS, validate
 

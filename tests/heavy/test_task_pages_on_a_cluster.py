@@ -22,9 +22,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from tests.network_files import custom_of
 from tests.heavy.api_server import Cluster, serving
 from tests.heavy.tools import DEBIANS_KUBECTL, HELM, KUSTOMIZE, needs
+from tests.network_files import custom_of
 from tests.task_pages import ROOT, Runner, commands, filled
 from tests.unit.manifests.test_kubernetes_schemas import VERSIONS, validate
 

@@ -199,12 +199,10 @@ class PoolSource(Service):
         step = status.step() or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
         if cooled_s is not None:
             step = f"an address has cooled in {cooled_s:.0f} s: retry then" + (f"; or {step}" if step else "")
+        counts, key = counts_of_pool(self._datastore.stock(), pool), request.key
+        error = refusal(RefusalCode.NO_ADDRESS, sandbox=key, cause=cause, counts=counts, step=step)
         if pool:
-            counts = counts_of_pool(self._datastore.stock(), pool)
-            fields = {"pool": pool, "sandbox": request.key, "cause": cause, "counts": counts, "step": step}
-            error = refusal(RefusalCode.POOL_WITHOUT_ADDRESS, **fields)
-        else:
-            error = refusal(RefusalCode.NO_ADDRESS, sandbox=request.key, cause=cause, counts=self._datastore.counts(), step=step)
+            error = refusal(RefusalCode.POOL_WITHOUT_ADDRESS, pool=pool, sandbox=key, cause=cause, counts=counts, step=step)
         return error.with_traceback(empty.__traceback__)
 
 
