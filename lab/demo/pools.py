@@ -1,4 +1,4 @@
-"""One pod that asks by its annotation for a pool of the network file: its address is of another subnet, on an ENI with another group."""
+"""One pod that asks by its annotation for a pool of the network file: its address is of that subnet, its ENI has that group."""
 
 from __future__ import annotations
 
