@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from ipamd.model.eni import Eni
 from ipamd.model.growth_state import PendingEni
 from ipamd.model.placement import free_places
 from ipamd.model.pod_pools import OWN, PodPools, pool_word
-from ipamd.model.pool_counts import EniStock, Stock, counts_of_pool
+from ipamd.model.pool_counts import EniStock, PoolCounts, Stock
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
-from ipamd.model.record import dataclass, replace
+from ipamd.model.record import astuple, dataclass, replace
 
 OWN_RESERVED = 1
 """ENIs that no pool of pods may take from the node's own pool. Ours."""
@@ -41,20 +42,25 @@ class PoolClaim:
         return max(self.reserved - self.eni_count, 0)
 
 
-def stock_of_pool(stock: Stock, pool: str) -> Stock:
-    """Return the stock from the view of one pool: ENIs of other pools take places and are not managed by it."""
+def stock_of_pool(stock: Stock, pool: str, pools: PodPools) -> Stock:
+    """Return the stock from the view of one pool: ENIs of other pools take places and are not managed by it.
+
+    An ENI of a pool that the file does not name is in the plan of the node's own pool, which releases it: it is excluded, and no pod
+    gets its addresses.
+    """
     enis = []
     for eni_stock in stock.enis:
-        if not eni_stock.eni.managed or eni_stock.eni.pool == pool:
+        if not eni_stock.eni.managed or _planned_by(eni_stock.eni, pools) == pool:
             enis.append(eni_stock)
         elif not eni_stock.has_left:
             enis.append(replace(eni_stock, eni=replace(eni_stock.eni, managed=False)))
-    return Stock(tuple(enis), counts_of_pool(stock, pool))
+    tallies = [astuple(eni_stock.counts) for eni_stock in enis if eni_stock.eni.managed]
+    return Stock(tuple(enis), PoolCounts(*map(sum, zip(*tallies, strict=True))))
 
 
-def other_pool_eni_count(stock: Stock, pool: str) -> int:
+def other_pool_eni_count(stock: Stock, pool: str, pools: PodPools) -> int:
     """Count the ENIs of other pools that take places."""
-    return sum(_is_taking(eni_stock) and eni_stock.eni.pool != pool for eni_stock in stock.enis)
+    return sum(_is_taking(eni_stock) and _planned_by(eni_stock.eni, pools) != pool for eni_stock in stock.enis)
 
 
 def claims(stock: Stock, pools: PodPools, pending: Iterable[PendingEni] = ()) -> tuple[PoolClaim, ...]:
@@ -107,6 +113,13 @@ def _share(own: PoolClaim, others: Collection[PoolClaim], place_count: int) -> t
         cap = max(own.most - own.eni_count, 0)
         reason = f"its maxEnis is {own.most}"
     return cap, reason
+
+
+def _planned_by(eni: Eni, pools: PodPools) -> str:
+    """Return the pool in whose plan an ENI is."""
+    if eni.pool in pools.by_name:
+        return eni.pool
+    return OWN
 
 
 def _is_taking(eni_stock: EniStock) -> bool:

@@ -40,7 +40,7 @@ from ipamd.model.placement import is_prefix_mode, trunk_places
 from ipamd.model.plan import Plan, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pod_pools import NO_POOLS, OWN, PodPools
 from ipamd.model.pool_actions import CreateEni, Growth, Release, ReleaseAddresses, ReleaseEni
-from ipamd.model.pool_counts import PoolCounts, Stock, counts_of_pool
+from ipamd.model.pool_counts import PoolCounts, Stock
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_shares import claims, other_pool_eni_count, stock_of_pool, with_share
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
@@ -149,7 +149,7 @@ class PoolMaintainer(Service):
         snapshot_of, last_snapshot = last_cycle
         stock = self._datastore.stock()
         if self.pools:
-            stock = stock_of_pool(stock, pool)
+            stock = stock_of_pool(stock, pool, self.pools)
         waiting = self._demand.waiting_count_of(pool)
         return replace(snapshot_of(stock, waiting_count=waiting), hold=last_snapshot.hold)
 
@@ -280,7 +280,7 @@ class PoolMaintainer(Service):
     def _counts_of(self, planned: PlannedPool) -> PoolCounts:
         if not self.pools:
             return self._datastore.counts()
-        return counts_of_pool(self._datastore.stock(), planned.name)
+        return stock_of_pool(self._datastore.stock(), planned.name, self.pools).counts
 
     def _prepare_for_limits(self, counts: PoolCounts) -> None:
         """Report that there is no plan yet. On a node without a free address, read the subnets meanwhile for the first growth."""
@@ -371,7 +371,7 @@ class PoolMaintainer(Service):
         )
         if self.pools:
             snapshot_of = partial(self._snapshot_of_pool, snapshot_of, planned, stock, growth.pending_enis)
-            stock = stock_of_pool(stock, pool)
+            stock = stock_of_pool(stock, pool, self.pools)
         snapshot = snapshot_of(stock, waiting_count=waiting_count)
         snapshot = replace(snapshot, hold=self._hold(planned, snapshot))
         planned.last_cycle = (snapshot_of, snapshot)
@@ -391,7 +391,7 @@ class PoolMaintainer(Service):
     ) -> PoolSnapshot:
         """Add a pool's share of the node to its snapshot. `whole`: the stock of all pools, `stock`: from the view of this one."""
         snapshot = snapshot_of(stock, waiting_count=waiting_count)
-        count = other_pool_eni_count(whole, planned.name)
+        count = other_pool_eni_count(whole, planned.name, self.pools)
         snapshot = replace(snapshot, pool=planned.name, other_pool_eni_count=count)
         return with_share(snapshot, self._settings_of(planned), claims(whole, self.pools, pending))
 

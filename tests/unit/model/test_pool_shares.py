@@ -51,9 +51,9 @@ def stock_of(*pools: str, full: bool = True) -> Stock:
 def snapshot_of(stock: Stock, pool: str, pools: PodPools, *, eni_count: int, waiting_count: int = 0) -> PoolSnapshot:
     """The planner's input for one pool, with its share."""
     snapshot = pool_snapshot(
-        stock_of_pool(stock, pool), limits=InstanceLimits("t", eni_count, SLOTS + 1), waiting_count=waiting_count
+        stock_of_pool(stock, pool, pools), limits=InstanceLimits("t", eni_count, SLOTS + 1), waiting_count=waiting_count
     )
-    snapshot = replace(snapshot, pool=pool, other_pool_eni_count=other_pool_eni_count(stock, pool))
+    snapshot = replace(snapshot, pool=pool, other_pool_eni_count=other_pool_eni_count(stock, pool, pools))
     return with_share(snapshot, SETTINGS, claims(stock, pools))
 
 

@@ -19,6 +19,7 @@ from ipamd.model.pod_annotations import POOL
 from ipamd.model.pod_pools import NOT_IN_FILE, OTHER_GROUPS, PodPool, PodPools
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.refusals import RefusalCode
+from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import IDENTITY, FakeEc2
 from tests.fakes.node import FakeNode
@@ -135,6 +136,21 @@ def test_an_annotation_gets_only_what_its_namespace_may_have(
     assert node.datastore.enis() == enis
 
 
+def test_a_pod_with_an_eni_of_its_own_may_not_ask_for_a_pool(make_node: MakeNode) -> None:
+    """Its address is in no pool. A list of namespaces passes over it."""
+    choice, node = PodPoolChoice(CHOICES.pod_pools, CHOICES.pool_annotations), make_node()
+    with refused_with(RefusalCode.POOL_NOT_APPLICABLE, value="cards"):
+        choice.refuse_for_uplink(request(node, "a", "web", {POOL: "cards"}))
+    choice.refuse_for_uplink(request(node, "b", "pay"))
+
+
+def test_the_plugin_of_amazon_vpc_cni_k8s_gets_the_pool_of_the_namespace(make_node: MakeNode) -> None:
+    """It hands over no annotations, and none is missed."""
+    node = make_node()
+    asked = replace(request(node, "card", "pay"), annotations=None, is_wired_by_caller=True)
+    assert PodPoolChoice(CHOICES.pod_pools, CHOICES.pool_annotations).of(asked) == "cards"
+
+
 def test_a_pod_whose_annotations_are_unknown_is_refused_where_they_may_choose(make_node: MakeNode) -> None:
     """Elsewhere nothing is asked for."""
     node = make_node()
@@ -231,6 +247,36 @@ def test_an_eni_of_a_changed_pool_gets_no_new_pod(make_node: MakeNode, pools: Po
     assert eni_of(node, attach(node, request(node, "other", "pay"))).pool == ""
     node.pool.security_groups.follow(IDENTITY)
     assert node.ec2.enis[eni.eni_id].security_group_ids == groups
+
+
+def test_an_eni_whose_pool_is_gone_is_released_when_it_is_empty(make_node: MakeNode) -> None:
+    """Beside other pools too: the node's own plan has it."""
+    node = make_node()
+    card = attach(node, request(node, "card", "pay"))
+    node.pod_pools = PodPools({"batch": POOLS.by_name["batch"]})
+    node.subnets_config = SubnetsConfig(discovery=False, pod_pools=("jobs=batch",))
+    node.crash()
+    node.bring_up()
+    assert node.datastore.attachments() == (card,)
+    assert node.delete("card")
+    node.cool()
+    for _ in range(4):
+        node.clock.advance(60.0)
+        node.pool.cycle()
+    assert node.datastore.eni(card.eni_id) is None
+    assert card.eni_id not in node.ec2.enis
+    assert eni_of(node, attach(node, request(node, "job", "jobs"))).pool == "batch"
+
+
+@pytest.mark.parametrize("wanted_count", [1, 20])
+def test_a_pool_grows_by_prefixes_in_prefix_mode(make_node: MakeNode, wanted_count: int) -> None:
+    """As the node's own pool does: /28s on an ENI of its own."""
+    node = make_node()
+    node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True))
+    for number in range(wanted_count):
+        job = attach(node, request(node, f"job-{number}", "jobs"))
+    eni = node.ec2.enis[job.eni_id]
+    assert (len(eni.prefixes), eni.secondary_addresses) == (-(-wanted_count // 16), frozenset())
 
 
 def test_the_primary_enis_groups_are_followed_by_a_pool_without_own(make_node: MakeNode) -> None:
