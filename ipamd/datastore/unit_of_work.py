@@ -76,11 +76,14 @@ class SqlUnitOfWork:
         self.ledger_rows: list[Params] = []
         self.recorded: list[HistoryRecord] = []
         self.failure: DatastoreError | None = None
+        self._is_ended = False
 
     def raise_if_failed(self) -> None:
-        """Raise the error that failed this unit, if there is one."""
+        """Raise the error that failed this unit, if there is one; an error too if the unit has ended."""
         if self.failure is not None:
             raise self.failure
+        if self._is_ended:
+            raise failure(DatastoreError, FailureCode.UNIT_ENDED)
 
     def _log(
         self,
@@ -637,7 +640,7 @@ class SqlUnitOfWork:
 
     def end(self) -> None:
         """Refuse further use."""
-        self.failure = self.failure or failure(DatastoreError, FailureCode.UNIT_ENDED)
+        self._is_ended = True
 
 
 def _require_unused(rows: Iterable[Address]) -> None:

@@ -12,6 +12,7 @@ see every directory (I11). If our own plugin is in a directory, that is the host
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import time
@@ -26,6 +27,10 @@ from ipamd.settings.settings_file import content_of
 
 FILES_MAX = 64
 """Files of the configuration directory that are read. Ours: it has one or two."""
+
+UNCHECKED_S = 1.0
+"""Time for which a chain counts as unchanged without a look. Ours: a change of the conflist and an ADD may cross anyway, and the looks
+are system calls that other threads may delay."""
 
 SETTLED_S = 0.1
 """Time after which two changes of a directory differ in their times. Ours: ten times the longest tick of a kernel's clock."""
@@ -54,12 +59,14 @@ class PluginChain:
         """`directory`: the one with the runtime's CNI configuration."""
         self._directory = directory
         self._known: _KnownChain | None = None
+        self._checked_monotonic_s = -math.inf
 
     def require_plugins(self, directories: Sequence[str]) -> None:
         """Raise ChainedPluginMissingError if a plugin of the chain is in none of the runtime's directories.
 
         `directories`: CNI_PATH of the ADD; if it is empty, nothing is refused. Every ADD calls this. While nothing changes and no
-        plugin is missing it costs one stat of the configuration directory, of its first file, and of each plugin beside ours.
+        plugin is missing it costs one stat of each plugin beside ours, and once in UNCHECKED_S one of the configuration directory and
+        of its first file.
         """
         unseen = [name for name in self._chained_plugins() if not _is_in_any(directories, name)]
         if not unseen:
@@ -70,10 +77,14 @@ class PluginChain:
 
     def _chained_plugins(self) -> tuple[str, ...]:
         """Return the types of the plugins in one chain with ours; () if they are not known."""
+        now_s = time.monotonic()
+        known = self._known
+        if known is not None and now_s - self._checked_monotonic_s < UNCHECKED_S:
+            return known.chained
         try:
-            known = self._known
             if known is None or not known.is_current():
                 known = self._read()
+            self._checked_monotonic_s = now_s
         except OSError:
             self._known = None
             return ()

@@ -118,6 +118,7 @@ def change_link(
     mac: str = "",
     mtu: int = 0,
     ipv4_conf: Mapping[int, int] | None = None,
+    tolerated: frozenset[int] = frozenset(),
 ) -> Message:
     """Change a link's state, ifalias (at most 255 bytes), group, name, MAC, MTU (bytes) or IPv4 settings.
 
@@ -141,7 +142,7 @@ def change_link(
         body += attribute(uapi.IFLA_ADDRESS, _mac(mac))
     if mtu:
         body += _u32(uapi.IFLA_MTU, mtu)
-    return Message(step, uapi.RTM_SETLINK, 0, body)
+    return Message(step, uapi.RTM_SETLINK, 0, body, tolerated)
 
 
 def disable_ipv6_autoconfiguration(index: int, *, step: str) -> Message:

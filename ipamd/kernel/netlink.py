@@ -316,7 +316,7 @@ def _interrupted(message: Message) -> KernelDumpError:
 def must(outcomes: Iterable[AnswerOutcome], operation: str) -> None:
     """Raise the first refusal. Raises: WiringError naming the step, the errno and the kernel's own words."""
     for outcome in outcomes:
-        if outcome.is_refused:
+        if outcome.errno != 0 and outcome.is_refused:
             raise failure(WiringError, FailureCode.STEP_REFUSED, work=operation, step=outcome.message.step, cause=outcome.cause)
 
 

@@ -29,6 +29,8 @@ from ipamd.model.repairs import RepairCode, RepairedObject, RepairReport
 NFGENMSG_BYTES = 4
 """nfgenmsg: family, version, and a resource ID, the lower half of the generation. The comparison skips it."""
 
+_GENERATION_QUESTION = Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(NFGENMSG_BYTES))
+
 _FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
 
 _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
@@ -46,7 +48,7 @@ def generation(host: HostNetns) -> bytes | None:
 
 def _generation(sock: NetlinkSocket) -> bytes:
     """Return the generation of the ruleset in a socket's namespace. Raises: WiringError if the kernel does not answer."""
-    (outcome,) = sock.request([Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(NFGENMSG_BYTES))])
+    (outcome,) = sock.request([_GENERATION_QUESTION])
     number = attributes(outcome.replies[0], NFGENMSG_BYTES).get(uapi.NFTA_GEN_ID) if outcome.replies else None
     if not number:
         raise failure(WiringError, FailureCode.MESSAGE_REFUSED, step=outcome.message.step, cause=outcome.cause)

@@ -126,7 +126,12 @@ class PodSnatSets:
 
     def _is_absent(self, address: IpAddress) -> bool:
         """Whether neither the sets nor the memory of them has an address; false before the first reading."""
-        return self._entries is not None and address not in self._entries and address not in self._unsure
+        entries = self._entries
+        if entries is None:
+            return False
+        if not entries and not self._unsure:  # where no pod has a choice, no ADD or DEL pays for one
+            return True
+        return address not in entries and address not in self._unsure
 
 
 def _change(address: IpAddress, choice: PodSnat | None, others: Collection[PodSnat | None]) -> str:

@@ -73,8 +73,13 @@ class _DyingLink:
     def taking_down(self) -> Message:
         """Take the link down, so that the kernel removes its routes, and put it into the dying group."""
         link = self.link
-        down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)
-        return replace(down, tolerated=messages.ABSENT)
+        return messages.change_link(
+            link.index,
+            step=f"take link {link.name} down",
+            is_up=False,
+            group=uapi.DYING_GROUP,
+            tolerated=messages.ABSENT,
+        )
 
     def routes_removal(self) -> Iterator[Message]:
         """Put the link into the dying group, and remove the routes to the address through it."""
@@ -87,8 +92,7 @@ class _DyingLink:
                 index=link.index,
                 step=f"delete route {address} dev {link.name} table {table}",
             )
-        group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
-        yield replace(group, tolerated=messages.ABSENT)
+        yield messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP, tolerated=messages.ABSENT)
 
 
 class _Uplinks:
@@ -211,8 +215,8 @@ class KernelWiring(Wiring):
         If this sandbox's own link of an earlier try exists, it is removed and the creation is repeated once.
         Raises: NetnsError; WiringError naming the step and the kernel's cause.
         """
-        identity, is_beside = self._wire(spec, legs_of(spec))
-        first = first_leg(spec)
+        first, *more = legs_of(spec)
+        identity, is_beside = self._wire(spec, [first, *more])
         return Wired(first.mac("host"), first.mac("sandbox"), identity, is_default_route=not is_beside)
 
     def _wire(self, spec: WiringSpec, legs: Sequence[Leg]) -> tuple[NetnsIdentity, bool]:
@@ -233,12 +237,12 @@ class KernelWiring(Wiring):
                 uplinks.prepare(legs)
                 pairs = self._create(spec, legs, netns, uplinks)
                 uplinks.complete(legs)
-                self._configure_host_side(spec, pairs, uplinks, undo=undo)
+                self._configure_host_side(pairs, uplinks, undo=undo)
                 if spec.prefix:
                     undo.clear()  # other sandboxes of the prefix may need its rule by now
                 # The pod's own interface brings its default route itself, also for other legs that are wired with it.
                 is_beside = spec.is_further and further_interfaces.has_default_route(sandbox, family_of(spec.address))
-                self._configure_sandbox_side(sandbox, netns, spec, pairs, has_default_route=is_beside or not spec.is_further)
+                self._configure_sandbox_side(sandbox, netns, pairs, has_default_route=is_beside or not spec.is_further)
             except BaseException as exc:
                 self._undo(spec, legs, pairs, undo=undo, cause=exc)
                 raise
@@ -557,17 +561,17 @@ class KernelWiring(Wiring):
                 address = address_of_alias
         return [removal, *_extra_link_removals(host, name, key)], address
 
-    def _configure_host_side(self, spec: WiringSpec, pairs: Iterable[_Pair], uplinks: _Uplinks, *, undo: list[Message]) -> None:
+    def _configure_host_side(self, pairs: Sequence[_Pair], uplinks: _Uplinks, *, undo: list[Message]) -> None:
         batch: list[Message] = []
         for pair in pairs:
             batch += self._wirings.of(pair.leg).host_side(
                 pair.leg, veth=pair.host_index, uplink=uplinks.index_of(pair.leg), ipv4_conf=self._ipv4_conf
             )
         with self._host.netlink() as host:
-            self._apply(host, batch, undo=undo, spec=spec)
+            self._apply(host, batch, undo=undo, legs=[pair.leg for pair in pairs])
 
     def _configure_sandbox_side(
-        self, sandbox: NetlinkSocket, netns: int, spec: WiringSpec, pairs: Sequence[_Pair], *, has_default_route: bool
+        self, sandbox: NetlinkSocket, netns: int, pairs: Sequence[_Pair], *, has_default_route: bool
     ) -> None:
         """Send the sandbox side; if IPv6 is turned off in the sandbox, turn it on and send again what was refused.
 
@@ -577,11 +581,12 @@ class KernelWiring(Wiring):
         for pair in pairs:
             batch += sandbox_side(pair.leg, pair.sandbox_index, has_default_route=has_default_route)
         undo: list[Message] = []
+        legs = [pair.leg for pair in pairs]
         try:
-            refused = self._apply(sandbox, batch, undo=undo, spec=spec, tolerated=IPV6_IS_OFF)
+            refused = self._apply(sandbox, batch, undo=undo, legs=legs, tolerated=IPV6_IS_OFF)
             if refused:
-                self._turn_ipv6_on(netns, [pair.leg for pair in pairs])
-                self._apply(sandbox, refused, undo=undo, spec=spec)
+                self._turn_ipv6_on(netns, legs)
+                self._apply(sandbox, refused, undo=undo, legs=legs)
         except BaseException as exc:
             further_interfaces.remove_added_rules(sandbox, undo, cause=exc)
             raise
@@ -642,7 +647,7 @@ class KernelWiring(Wiring):
         return bool(own_links)
 
     def _apply(
-        self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec, tolerated: int = 0
+        self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], legs: Sequence[Leg], tolerated: int = 0
     ) -> list[Message]:
         """Send a batch. Append to `undo` the removals of every rule that it added and of other objects of the legs, even if it fails.
 
@@ -654,11 +659,11 @@ class KernelWiring(Wiring):
             added = [outcome.message for outcome in outcomes if outcome.errno == 0]
         finally:
             undo += _rule_removals(added)
-            for leg in legs_of(spec):
+            for leg in legs:
                 undo += self._wirings.of(leg).undo(leg, added)
         if tolerated and any(outcome.errno == tolerated for outcome in outcomes):
             return [outcome.message for outcome in outcomes if outcome.is_refused]
-        must(outcomes, f"wiring of {spec.key}")
+        must(outcomes, f"wiring of {legs[0].key}")
         return []
 
     def _turn_ipv6_on(self, netns: int, legs: Iterable[Leg]) -> None:
@@ -708,8 +713,8 @@ class KernelWiring(Wiring):
         if not outcome.replies:
             return None
         link = answers.read_link(outcome.replies[0])
-        owner = survey.host_veth(link).key
-        if link.kind != uapi.VETH_KIND or (key and owner and owner != key):
+        owner = survey.host_veth(link).key if key else None
+        if link.kind != uapi.VETH_KIND or (owner and owner != key):
             raise failure(
                 WiringError,
                 FailureCode.LINK_NOT_OURS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,6 @@ from ipamd.pool.maintainer import PoolMaintainer
 from ipamd.process.adapters import Adapters
 from ipamd.report.sources import CloudView, Sources
 from ipamd.rpc.cni import CniServicer, SandboxServices
-from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.sandbox.attach import AttachService
 from ipamd.sandbox.check import CheckService
 from ipamd.sandbox.cooldown import Cooldown
@@ -85,6 +84,7 @@ if TYPE_CHECKING:
     from ipamd.eni.legs.branches import BranchComparison
     from ipamd.policy.hook import PolicyHook
     from ipamd.ports.cloud import Ec2
+    from ipamd.rpc.introspection import IntrospectionServicer
     from ipamd.sandbox.legs.branch import BranchSource
 
 DEL_SHARE = 4
@@ -379,7 +379,7 @@ class App:
     def _report(self) -> None:
         """Make the services on the socket, and the metrics."""
         context, adapters = self.context, self.adapters
-        sources = self._sources()
+        sources = self._make_sources()
         counts = Counts(
             ec2=adapters.ec2,
             replayed=lambda: self.sandbox.attach.replayed_count,
@@ -398,8 +398,15 @@ class App:
             observer=self.metrics,
             refused=self.refused.record_refusal,
         )
-        self.introspection = IntrospectionServicer(
-            sources,
+        self._sources = sources
+
+    @cached_property
+    def introspection(self) -> IntrospectionServicer:
+        """The service that `ipamctl` asks. Its code is imported at the first question."""
+        from ipamd.rpc.introspection import IntrospectionServicer
+
+        return IntrospectionServicer(
+            self._sources,
             freeze=self.operator.freeze,
             thaw=self.operator.thaw,
             export=self.export.export,
@@ -416,7 +423,7 @@ class App:
         self.pool.resyncs.changed.set()
         return ended
 
-    def _sources(self) -> Sources:
+    def _make_sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
         node_info, custom = adapters.node_info, adapters.custom_network
         judgement = quarantined = missing_count = None

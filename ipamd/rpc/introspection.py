@@ -60,8 +60,8 @@ COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
 """States of addresses; each has a field of its name with the ending `_count`."""
 
 
-def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
-    """Serve the methods of `servicer` as `vpc_ipamd.v1.Introspection`; an error that it raises becomes the status of the call."""
+def method_handlers(servicer: object) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """Return a handler for each method of `vpc_ipamd.v1.Introspection`; an error that `servicer` raises becomes the call's status."""
     service = pb.DESCRIPTOR.services_by_name["Introspection"]
     handlers = {}
     for method in service.methods:
@@ -70,7 +70,7 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
-    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+    return handlers
 
 
 def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerContext) -> Any:

@@ -5,6 +5,7 @@ The directory is 0700 and owned by root. A lock file keeps two daemons from serv
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -12,7 +13,7 @@ import grpc
 from ipamd.pb import cni_pb2_grpc
 from ipamd.rpc import watch
 from ipamd.rpc.cni import CniServicer
-from ipamd.rpc.introspection import handler
+from ipamd.rpc.on_demand import OnDemandIntrospection
 from ipamd.rpc.run_dir import RUN_DIR_MODE
 from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer, _made_private
 
@@ -31,12 +32,12 @@ WATCH_THREADS = 1
 class RpcServer(UnixServer):
     """Both services on one socket."""
 
-    def __init__(self, *, run_dir: Path, cni: CniServicer, introspection: object, max_concurrent_rpcs: int) -> None:
-        """`introspection`: has a method for each RPC."""
+    def __init__(self, *, run_dir: Path, cni: CniServicer, introspection: Callable[[], object], max_concurrent_rpcs: int) -> None:
+        """`introspection`: returns the object that has a method for each RPC of that service."""
 
         def add(server: grpc.Server) -> None:
             cni_pb2_grpc.add_CniServicer_to_server(cni, server)  # type: ignore[no-untyped-call]  # generated code
-            server.add_generic_rpc_handlers((handler(introspection), watch.handler()))
+            server.add_generic_rpc_handlers((OnDemandIntrospection(introspection), watch.handler()))
 
         super().__init__(
             run_dir / SOCKET_NAME,

@@ -42,16 +42,16 @@ class UnreadableRequests(grpc.ServerInterceptor):  # type: ignore[type-arg]  # g
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """See the base class. Each existing method gets one handler; methods that peers invent are not remembered."""
         method = str(handler_call_details.method)
-        tolerant = self._handlers.get(method)
-        if tolerant is None:
+        tolerant_handler = self._handlers.get(method)
+        if tolerant_handler is None:
             handler = continuation(handler_call_details)
             if handler is None or handler.unary_unary is None:
                 return handler
-            tolerant = self._handlers[method] = _tolerant(handler, method)
-        return tolerant
+            tolerant_handler = self._handlers[method] = tolerant(handler, method)
+        return tolerant_handler
 
 
-def _tolerant(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
+def tolerant(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
     """Wrap a handler: its deserializer never fails, and it refuses a request that could not be read."""
 
     def read(data: bytes) -> Any:

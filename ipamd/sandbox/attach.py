@@ -123,8 +123,8 @@ class AttachService(Service):
                 return self._replay(attachment, request, identity)
             if offer is None:  # the sandbox was attached until a moment ago, so no decision was made for its pod (I19)
                 raise refusal(RefusalCode.JUST_DETACHED, sandbox=key)
-            spec = stack.enter_context(offer.claimed(deadline, steps))
-            return self._carry_out(request, spec, identity, deadline, steps)
+            with offer.claimed(deadline, steps) as spec:
+                return self._carry_out(request, spec, identity, deadline, steps)
 
     def _offer(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> LegOffer | _Pending | None:
         """Ask the sources for the first leg of the sandbox; None if nobody was asked, because the ADD is answered already."""

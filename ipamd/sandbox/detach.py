@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import POD_IFNAME, Attachment, veth_name
+from ipamd.model.attachment import POD_IFNAME, Attachment, WiringSpec, veth_name
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
@@ -84,8 +84,9 @@ class DetachService(Service):
             if attachment is None:
                 return False
             steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
+            wiring = attachment.wiring
             with steps.step("retire"):
-                host_veth = self._retire(attachment)
+                host_veth = self._retire(attachment, wiring)
                 self._forget_inside(attachment)
             self._failpoint("detach.retired")
             with steps.step("commit"), self._datastore.transaction() as uow:
@@ -94,15 +95,15 @@ class DetachService(Service):
                     self._policy.owe(uow, attachment)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
-            self._cooldown.release(attachment.wiring, host_veth=host_veth)
+            self._cooldown.release(wiring, host_veth=host_veth)
             return True
 
-    def _retire(self, attachment: Attachment) -> str:
+    def _retire(self, attachment: Attachment, wiring: WiringSpec) -> str:
         """Mark the sandbox's link for deletion.
 
         Returns: its present name, which differs from the record after an interrupted renaming, or if other software renamed it.
         """
-        wiring, is_source_checked = attachment.wiring, self._is_source_checked()
+        is_source_checked = self._is_source_checked()
         marked = self._wiring.mark_for_deletion(wiring, is_source_checked=is_source_checked, owner=attachment.key)
         is_own_link = marked.key == attachment.key if marked else not self._is_named_by_pod
         if is_own_link:

@@ -70,7 +70,8 @@ class PodSnatChoice:
 
         Nothing is chosen for a sandbox that amazon-vpc-cni-k8s wires, and for IPv6.
         """
-        if self.family is not IPV4 or request.is_wired_by_caller:
+        is_asked = self.exempt or self.forced
+        if not is_asked or self.family is not IPV4 or request.is_wired_by_caller:
             return None
         lists = ((PodSnat.NONE, self.exempt), (PodSnat.FORCE, self.forced))
         for choice, subjects in lists:

@@ -44,7 +44,7 @@ class Served:
     def serve(self, directory: Path) -> tuple[Any, str, int]:
         """Start it; returns the server, its socket's path, and how many connections it takes."""
         app = self.node.app
-        server = RpcServer(run_dir=directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=RPC_COUNT)
+        server = RpcServer(run_dir=directory, cni=app.cni, introspection=lambda: app.introspection, max_concurrent_rpcs=RPC_COUNT)
         server.start()
         return server, str(directory / SOCKET_NAME), RPC_COUNT + SPARE_CONNECTIONS
 

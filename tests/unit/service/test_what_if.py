@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -26,7 +25,7 @@ from ipamd.model.ids import EniId
 from ipamd.model.pool_actions import ReleaseAddresses, ReleaseEni
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.report.what_if import changed_settings, what_if
-from ipamd.rpc.introspection import handler
+from ipamd.rpc.introspection import method_handlers
 from ipamd.rpc.plan_reply import plan_reply
 from tests.errors import failed, refused_rpc
 from tests.fakes.cloud import FakeEc2
@@ -57,8 +56,7 @@ class Context:
 
 def ask(node: FakeNode, rpc: str, **fields: object) -> dict[str, Any]:
     """One RPC as `ipamctl` sees it."""
-    details: Any = SimpleNamespace(method=f"/vpc_ipamd.v1.Introspection/{rpc}")
-    served: Any = handler(node.app.introspection).service(details)
+    served: Any = method_handlers(node.app.introspection)[rpc]
     return plain(served.unary_unary(request_of(rpc, **fields), Context()))
 
 

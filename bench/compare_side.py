@@ -1,0 +1,78 @@
+"""One side of `bench.compare`: a lab node with the daemon of the checkout that this process imports.
+
+    PYTHONPATH=CHECKOUT python -P bench/compare_side.py '{"env": {...}}'
+
+It imports `bench.stage` and nothing newer, so that a checkout from before this file existed can be measured too. Each line on standard
+input is a request in JSON, each line on standard output its answer:
+
+    {"calls": N}     do N times ADD and DEL, and answer {"ADD": [...], "DEL": [...]}, one {step: ms} for each call, "total" among them
+    {"idle_s": S}    do nothing for S seconds, and answer {"rss_mib", "wakeups", "cpu_percent"} of the daemon during that time
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.__main__ import WARM_INSTANCE_TYPE, WARM_POOL
+from bench.cold import SANDBOX_COUNT
+from bench.idle import status_mib
+from bench.stage import Stage
+from bench.whole import SETTLE_S
+from lab.node.daemon import PLUGIN_PATH
+
+
+def main() -> None:
+    """Serve requests until standard input ends."""
+    arguments = json.loads(sys.argv[1])
+    with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL | arguments["env"]) as stage:
+        stage.job("attach", path=PLUGIN_PATH, count=SANDBOX_COUNT, tag="resident")
+        for number, line in enumerate(sys.stdin):
+            request = json.loads(line)
+            if "calls" in request:
+                answer = _calls(stage, count=request["calls"], tag=f"compare-{number}")
+            else:
+                answer = _idle(stage, seconds=request["idle_s"])
+            print(json.dumps(answer), flush=True)
+
+
+def _calls(stage: Stage, *, count: int, tag: str) -> dict[str, Any]:
+    made = stage.job("cycles", plugins={PLUGIN_PATH: "vpc"}, rounds=count, settle_s=SETTLE_S, tag=tag)[PLUGIN_PATH]
+    answer: dict[str, Any] = {"whole": {"ADD": made["ADD"], "DEL": made["DEL"]}}
+    for verb in ("ADD", "DEL"):
+        answer[verb] = []
+        for line in stage.requests(verb, made["ids"]):
+            steps = dict(line["steps_ms"])
+            answer[verb].append({**steps, "other": line["ms"] - sum(steps.values()), "total": line["ms"]})
+    return answer
+
+
+def _idle(stage: Stage, *, seconds: float) -> dict[str, float]:
+    pid = stage.daemon.pid
+    wakeups, cpu_ns = _scheduled(pid)
+    began = time.monotonic()
+    time.sleep(seconds)
+    lasted_s = time.monotonic() - began
+    wakeups_after, cpu_ns_after = _scheduled(pid)
+    return {
+        "rss_mib": status_mib(Path(f"/proc/{pid}/status").read_text())["VmRSS"],
+        "wakeups": (wakeups_after - wakeups) / lasted_s,
+        "cpu_percent": (cpu_ns_after - cpu_ns) / 1e7 / lasted_s,
+    }
+
+
+def _scheduled(pid: int) -> tuple[int, int]:
+    """How often the threads of a process were put on a CPU, and for how many nanoseconds in all."""
+    times = on_cpu_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        spent_ns, _, count = (task / "schedstat").read_text().split()
+        times += int(count)
+        on_cpu_ns += int(spent_ns)
+    return times, on_cpu_ns
+
+
+if __name__ == "__main__":
+    main()
