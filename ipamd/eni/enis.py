@@ -206,7 +206,7 @@ class EniService(Service):
             created_by_us=is_created_by_us(described, identity),
             managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
             excluded=operator_exclusion(described) or _excluded_before(recorded_eni),
-            pool=pool_of(described, is_primary=is_primary),
+            pool=(recorded_eni.pool if recorded_eni else "") or pool_of(described, is_primary=is_primary),
         )
         return replace(eni, excluded=self._exclusion(eni))
 

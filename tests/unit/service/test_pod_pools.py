@@ -249,6 +249,16 @@ def test_an_eni_of_a_changed_pool_gets_no_new_pod(make_node: MakeNode, pools: Po
     assert node.ec2.enis[eni.eni_id].security_group_ids == groups
 
 
+@pytest.mark.parametrize("tags", [{}, {POOL_TAG: "batch"}])
+def test_a_changed_tag_moves_no_eni(make_node: MakeNode, tags: dict[str, str]) -> None:
+    """Its pods have the groups of its pool, whatever the tag says later."""
+    node = make_node()
+    card = attach(node, request(node, "card", "pay"))
+    node.ec2.enis[card.eni_id] = replace(node.ec2.enis[card.eni_id], tags=tags)
+    node.look_twice()
+    assert (eni_of(node, card).pool, eni_of(node, card).excluded) == ("cards", "")
+
+
 def test_an_eni_whose_pool_is_gone_is_released_when_it_is_empty(make_node: MakeNode) -> None:
     """Beside other pools too: the node's own plan has it."""
     node = make_node()
