@@ -21,7 +21,8 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.refusals import RefusalCode
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.settings import SubnetsConfig
-from tests.fakes.cloud import IDENTITY, FakeEc2
+from tests.crash.test_simulated import KilledHere, kill_at
+from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.refusing import refused_with
 
@@ -247,6 +248,26 @@ def test_an_eni_of_a_changed_pool_gets_no_new_pod(make_node: MakeNode, pools: Po
     assert eni_of(node, attach(node, request(node, "other", "pay"))).pool == ""
     node.pool.security_groups.follow(IDENTITY)
     assert node.ec2.enis[eni.eni_id].security_group_ids == groups
+
+
+@pytest.mark.parametrize("keep_datastore", [True, False])
+@pytest.mark.parametrize(
+    "failpoint", ["growth.created", "growth.named", "growth.attach-asked", "growth.attached", "growth.stored"]
+)
+def test_a_kill_while_the_eni_of_a_pool_is_made_loses_nothing(make_node: MakeNode, failpoint: str, keep_datastore: bool) -> None:
+    """The next process finishes the creation for the same pool, or deletes the ENI: none is left, none is of another pool (I9)."""
+    node = make_node()
+    node.failpoint = kill_at(failpoint)
+    with pytest.raises(KilledHere):
+        attach(node, request(node, "card", "pay"))
+    node.crash(keep_datastore=keep_datastore)
+    node.bring_up()
+    node.cool()  # after a lost datastore what EC2 shows cools first (I8)
+    assert eni_of(node, attach(node, request(node, "card-2", "pay"))).pool == "cards"
+    pools = {eni.eni_id: eni.pool for eni in node.datastore.enis() if not eni.is_primary}
+    assert list(pools.values()) == ["cards"]
+    attached = {eni.eni_id for eni in node.ec2.attached()}
+    assert attached == {*pools, PRIMARY}
 
 
 @pytest.mark.parametrize("tags", [{}, {POOL_TAG: "batch"}])
