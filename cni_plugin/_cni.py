@@ -1,8 +1,8 @@
 """The plugin's only interface to the operating system, for CPython; MicroPython's is a C module with the same name and functions.
 
 There are few functions, all on file descriptors, so that the C module stays small. Failures are `OSError` with an `errno`; an expired
-wait is ETIMEDOUT. Paths are str; data of pipes and sockets is bytes. Rejected: file and socket objects (two implementations that must
-behave alike).
+wait is ETIMEDOUT. Paths are str; data of pipes and sockets is bytes. Rejected: file and socket objects, because both implementations
+would have to behave alike in many details.
 It calls the extension modules below the standard library directly: importing `socket` takes 6 ms, `_socket`, `select` and
 `posix` almost nothing (they are built into Debian's interpreter). `fcntl` is needed to spool only and is imported then.
 Every read and write polls first, so that a peer that stalls cannot block longer than the wait.
@@ -20,7 +20,7 @@ ETIMEDOUT = 110
 
 
 class System:
-    """System calls of the plugin. `wait_ms` bounds one call; with 0 or less it succeeds only if it need not wait."""
+    """System calls of the plugin. `wait_ms`: longest wait of one call; with 0 or less the call fails if it would have to wait."""
 
     def monotonic_ms(self) -> int:
         """Monotonic clock in milliseconds."""

@@ -4,17 +4,17 @@ kubelet asks every 5 s, and one failed STATUS makes the node NotReady. A restart
 would therefore take the node out of service. STATUS bridges such an absence: it succeeds for a short time. All absences together may
 be bridged for BRIDGE_MS within WINDOW_MS, so a crash loop fails STATUS within a minute.
 
-An absence begins when the daemon last recorded that it served. A late daemon goes on recording this, so lateness is counted from when
-STATUS asked, if that is earlier, and it is counted even after STATUS has begun to fail.
+An absence begins when the daemon last recorded that it served. A daemon that answers late still records this, so its lateness is
+counted from the time when STATUS asked, if that is earlier. Lateness is counted even after STATUS has begun to fail.
 
 There are two files in the run directory, where only root can write:
 
     served      written by the daemon: boot ID; CLOCK_BOOTTIME in ms when it last served (ipamd/process/served_mark.py)
     bridged     written by the plugin: boot ID; then one line per absence with its begin and the end of the last STATUS in it
 
-Nothing is bridged if the mark `served` is of another boot, unreadable or not trusted. A damaged `bridged` counts as a whole minute
-used, and is usable again when that minute leaves the window. Rejected: a mark that each STATUS writes, because it would not show a
-daemon that answers without serving.
+Nothing is bridged if the mark `served` is of another boot, unreadable or not trusted. A damaged `bridged` counts as if a whole minute
+had been bridged just now, so nothing is bridged until that minute has left the window. Rejected: a mark that each STATUS writes,
+because it would not show that a daemon answers without serving ADD.
 """
 
 from cni_plugin import client, errors
@@ -29,7 +29,9 @@ TEMPORARY_PREFIX = ".bridged-"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 BRIDGE_MS = 60000  # ours: a restart takes seconds, a node that cannot run pods must say so within a minute
 WINDOW_MS = 600000
-LATE_PAUSE_MS = 9000  # ours: kubelet asks 5 s after an answer, so no answer in time lies between two late ones that are closer
+# Two late answers that are at most this far apart belong to one absence. Ours: kubelet asks again 5 s after an answer, so there is no
+# time for a prompt answer between them.
+LATE_PAUSE_MS = 9000
 FILE_BYTES_MAX = 4096  # of either file; a line has at most 32
 ABSENCES_MAX = 100
 DIGITS_MAX = 15
@@ -41,7 +43,7 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool, late_since_ms: 
     """Return why the present absence may not be bridged; "" if it may.
 
     Args:
-        is_charged: whether this absence is bridged now and must be recorded; False only asks.
+        is_charged: whether the caller bridges this absence now, so that it must be recorded; False: nothing is recorded.
         late_since_ms: CLOCK_BOOTTIME when STATUS asked a daemon that has not answered; 0 if no daemon took the call.
     Returns: NEVER_SERVED if there is no mark of this boot; else one sentence. Never raises OSError.
     """

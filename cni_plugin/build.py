@@ -73,7 +73,10 @@ def build(python: Path, output: Path) -> None:
     if not python.is_absolute() or " " in str(python) or len(f"#!{python} -IS") > SHEBANG_BYTES_MAX:
         raise ValueError(f"{python}: must be absolute, without spaces, and short enough for a #! line")
     package = Path(__file__).parent
-    sources = "\0".join(part for name in MODULES for part in (name, _stripped((package / f"{name}.py").read_text())))
+    names_and_sources = []
+    for name in MODULES:
+        names_and_sources += [name, _stripped((package / f"{name}.py").read_text())]
+    sources = "\0".join(names_and_sources)
     compiled = subprocess.run(
         [str(python), "-I", "-S", "-c", _COMPILE], input=sources.encode(), stdout=subprocess.PIPE, check=True
     ).stdout

@@ -1,9 +1,9 @@
 """The connection to the daemon: check that the socket can be trusted, connect, make one call within a deadline.
 
-The plugin runs as root and gives a namespace to whoever answers, so it checks the run directory and the socket before use. Both
-must belong to root (or to our own user, in tests), and nobody else may write the directory. Then nobody else can have created the
-socket, and the check cannot race with the connect. A missing file means that the daemon is away, and so does a
-kernel that lacks memory or descriptors; neither is reported as an unsafe path.
+The plugin runs as root and gives a namespace to whoever answers, so it checks the run directory and the socket before use. Both must
+belong to root (or to our own user, in tests), and nobody else may write the directory. Then nobody else can have created the socket,
+and the check cannot race with the connect. If a file is missing, or if the kernel has no memory or descriptors left, the daemon counts
+as away; neither is reported as an unsafe path.
 """
 
 from cni_plugin import errors
@@ -49,8 +49,8 @@ def is_own_file(system: "System", path: str) -> bool:
 def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
     """Connect to the daemon's socket; the caller closes the descriptor.
 
-    Raises: DaemonAway if nobody listens, or the kernel lacks something just now; DaemonLate if its queue stays full;
-        PluginError if the socket cannot be trusted.
+    Raises: DaemonAway if nobody listens, or the kernel has no memory or descriptors left; DaemonLate if the listener's queue stays
+        full; PluginError if the socket cannot be trusted.
     """
     check_directory(system, run_dir)
     path = run_dir + "/" + SOCKET_NAME
@@ -138,10 +138,10 @@ def _mode_and_owner(system: "System", path: str) -> "tuple[int, int]":
 
 
 def _unreachable(system: "System", path: str, call: str, number: int) -> Exception:
-    """The error for a call that failed: PluginError (191) if it shows that the path is not our daemon's; else DaemonAway.
+    """Make the error for a failed system call: PluginError (191) if `number` shows a path that is not our daemon's; else DaemonAway.
 
-    Other failures, such as a lack of memory, descriptors or buffers, do not concern the path, and nothing was sent. They count as an
-    absent daemon: DEL is spooled, and ADD is tried again.
+    Other failures, such as a lack of memory, descriptors or buffers, do not concern the path, and nothing was sent. The daemon counts
+    as absent then: DEL is spooled, and ADD is tried again.
     """
     if number in errors.WRONG_PATH:
         return _unsafe(path, call + system.error_text(number))

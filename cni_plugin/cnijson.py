@@ -111,7 +111,7 @@ def _version_at(config: bytes, position: int) -> str:
 def _string_end(config: bytes, quote: int, steps: int) -> "tuple[int, int]":
     """Position after the string that opens at `quote`, -1 if it does not close; and the steps that are left.
 
-    A quote after an odd number of backslashes is a character of the string. Those before `start` were counted already.
+    A quote after an odd number of backslashes is a character of the string. Backslashes before `start` were counted already.
     """
     start = quote + 1
     while steps > 0:

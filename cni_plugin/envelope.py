@@ -29,7 +29,8 @@ class Reply:
         self.message = b""
         self.details = b""
         self.cni_version = b""
-        self.is_starting = False  # STATUS: an answer out of patience, from a daemon that does not take ADD yet
+        # STATUS only: the daemon does not serve ADD yet, and answers with success because its start may still end in time.
+        self.is_starting = False
 
 
 def encode_request(

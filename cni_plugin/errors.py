@@ -2,9 +2,9 @@
 
     PluginError   has the CNI code for the runtime; ends the process with an error document
     +- PeerError  the peer on the socket violated HTTP/2, gRPC or the envelope: never retried, never trusted
-    DaemonAway    nobody took the request, or the daemon that took it died: ADD waits for the next one
+    DaemonAway    nobody took the request, or the daemon that took it died: ADD waits for the next daemon
     DaemonLate    the daemon has the request and did not answer in time, or has no room for it now
-                  Of both a DEL is spooled, and STATUS bridges them for a while
+                  After both, a DEL is spooled, and STATUS succeeds for a short time nevertheless
 
 Codes 1-99 are the CNI specification's. 190-199 are the plugin's own; the daemon numbers its errors upwards from 100
 (`ipamd/model/errors.py`). The two must not collide, although neither imports the other.
@@ -29,8 +29,8 @@ EPIPE = 32
 ECONNRESET = 104
 ETIMEDOUT = 110
 
-# What a path that is not our daemon's causes: EPERM, EACCES, ENOTDIR, EINVAL, ENAMETOOLONG, ELOOP, ENOTSOCK, EPROTOTYPE (a datagram
-# socket), EAFNOSUPPORT. All others pass: ENFILE, EMFILE, ENOMEM, ENOBUFS, EINTR, ECONNREFUSED and whatever a kernel adds.
+# Errors of a path that is not our daemon's: EPERM, EACCES, ENOTDIR, EINVAL, ENAMETOOLONG, ELOOP, ENOTSOCK, EPROTOTYPE (a datagram
+# socket), EAFNOSUPPORT. All other errors are temporary: ENFILE, EMFILE, ENOMEM, ENOBUFS, EINTR, ECONNREFUSED and new ones of a kernel.
 WRONG_PATH = (1, 13, 20, 22, 36, 40, 88, 91, 97)
 
 

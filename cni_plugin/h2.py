@@ -252,7 +252,7 @@ def _on_goaway(payload: bytes) -> None:
 
 
 def percent_decoded(text: bytes) -> bytes:
-    """Undo the escaping of grpc-message; an escape that is none stays as it is."""
+    """Undo the escaping of grpc-message; a `%` without two hexadecimal digits stays as it is."""
     pieces = text.split(b"%")
     out = [pieces[0]]
     for piece in pieces[1:]:

@@ -13,7 +13,8 @@ STATUS_VALUES = (b"200", b"204", b"206", b"304", b"400", b"404", b"500")
 WANTED = (b":status", b"grpc-status", b"grpc-message")
 INTEGER_BYTES_MAX = 4  # ours, because no length here needs more than 28 bits
 LIST_BYTES_MAX = 32768  # ours, announced as SETTINGS_MAX_HEADER_LIST_SIZE: C-core's own limit is 16 KB
-ENTRY_BYTES = 32  # RFC 9113, 6.5.2: what an entry counts beside its name and value; so a byte for each of a million costs nothing
+# RFC 9113, 6.5.2: bytes that each entry counts beside its name and value. So very many entries of one byte are refused too.
+ENTRY_BYTES = 32
 _NAME_BYTES_MAX = 12  # the longest of WANTED; Huffman makes none of their characters longer
 
 # RFC 7541 appendix B is a canonical code: within one length codes count upwards, so a list of the symbols of each length, in code
@@ -77,7 +78,7 @@ def _indexed_status(block: bytes, position: int) -> "tuple[bytes, int]":
 
 
 def _table_size_update(block: bytes, position: int) -> int:
-    """Returns: the position behind it. The size can only be 0, which we asked for (RFC 7541, 4.2)."""
+    """Read a change of the table's size. Returns: the position behind it. The size can only be 0, which we set (RFC 7541, 4.2)."""
     size, position = _integer(block, position, 5)
     if size:
         raise PeerError("a header table of " + str(size) + " bytes, and we allowed none")

@@ -26,7 +26,7 @@ AWAY_RETRY_MS = 50  # ours: a waiting ADD tries 20 times a second, which costs 0
 REFUSED_RETRY_MS = 250  # ours: a daemon that takes the call and refuses it is asked less often, because each try costs it a call
 LOST_MAX = 2  # ours: after this many daemons died during one ADD, the ADD fails, because it may be the cause
 STATUS_PATIENCE_MS = 4000  # ours: most restarts end within it, so that nothing is bridged; less than the 4.5 s that STATUS has
-LATE_MS_MAX = 10000  # ours: a busy machine starts a process within seconds; a process that is older ran another program before
+LATE_MS_MAX = 10000  # ours: a busy machine starts a process within seconds; an older process ran another program before exec
 SPOOL_RESERVE_MS = 3000  # ours: time that a DEL reserves for the lock and two fsyncs on a busy disk
 
 # gRPC status codes (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md). A stopping daemon answers CANCELLED to the
@@ -197,7 +197,7 @@ def _is_absent(reply: "bytes | None") -> bool:
 def _try(
     system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int
 ) -> "tuple[bytes | None, DaemonAway | DaemonLate]":
-    """The reply, or None and the error. Beside a reply, the error is the one to raise if the daemon is still starting."""
+    """Ask. Returns: the reply, and the error to raise if its daemon is still starting; or None, and why there is no reply."""
     try:
         return _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms), DaemonAway("it does not take ADD yet")
     except (DaemonAway, DaemonLate) as exc:

@@ -203,7 +203,9 @@ def _run_with_settings(vlan_links: VlanLinks | None) -> tuple[int, str]:
 def _exit_status(error: IpamError) -> int:
     if isinstance(error, SettingsError):
         return EXIT_SETTINGS
-    return EXIT_DATASTORE if isinstance(error, DatastoreError) else EXIT_FAILED
+    if isinstance(error, DatastoreError):
+        return EXIT_DATASTORE
+    return EXIT_FAILED
 
 
 def _do_without_tls() -> None:

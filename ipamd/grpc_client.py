@@ -52,10 +52,9 @@ class Peer:
     """A program behind a channel. Concurrency: any thread; if two replace the channel at the same time, one of the two new ones
     remains.
 
-    If a connection gets GOAWAY before its first call, its channel keeps it as long as the other side does, and every call fails at
-    once
-    (grpcio 1.85). So the channel is replaced after a call that ended with UNAVAILABLE. Calls of other threads are not disturbed: a
-    channel without a reference ends with its last call.
+    If a connection gets GOAWAY before its first call, its channel keeps the connection as long as the other side does, and every call
+    fails at once (grpcio 1.85). So the channel is replaced after a call that ended with UNAVAILABLE. Calls of other threads are not
+    disturbed: a channel without a reference ends with its last call.
     """
 
     def __init__(

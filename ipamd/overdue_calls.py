@@ -48,7 +48,7 @@ class CallsInFlight:
 
 
 CALLS = CallsInFlight()
-"""The process's own: its connections are, too."""
+"""All calls of this process that are under way. There is one object for the process, because connections belong to the process too."""
 
 
 def shut_connections(path: str) -> None:

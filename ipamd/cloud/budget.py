@@ -31,21 +31,22 @@ FLOOR_PER_S = 0.05
 """Lowest refill rate. Ours: one call in 20 s still detects the end of throttling."""
 
 PAUSE_SHARE = 0.15
-"""While throttling lasts, the pause until the next call is at most this part of the time that it has lasted, or that of half
-of the full rate, and jitter. Ours, from the fleet simulation (docs/performance.md): many nodes that share EC2's bucket then take
-every token that it refills, whether it serves all of them in twenty seconds or in twenty minutes, and the last one comes late
-by a part of that only. Halving alone lets 150 nodes pause for 16 s where EC2 needs 20 s for all of them."""
+"""The longest pause between two calls of one API while EC2 throttles it, as a part of the time for which it has throttled so far. The
+pause may always be as long as at half of the full rate, and jitter is added. Ours, from the fleet simulation (docs/performance.md):
+EC2 may need twenty seconds or twenty minutes to serve all nodes that share its bucket. With this rule the nodes use every token that
+EC2 refills in both cases, and the last node waits only 15 % longer than necessary. With halving alone, 150 nodes pause for 16 s where
+EC2 needs 20 s to serve all of them."""
 
 EPISODE_S = 150.0
 """Throttling has ended when no call was throttled for so long. Ours: longer than the longest pauses of a caller (60 s) and of this
 budget (20 s and its jitter) together."""
 
 JITTER_S = 5.0
-"""A wait is lengthened by a random time of up to its own length, at most this: nodes that were refused together do not retry together,
-and few tokens collect meanwhile."""
+"""A wait is lengthened by a random time of up to its own length, but by no more than this. So nodes that were refused together do not
+retry together, and few tokens of EC2 remain unused meanwhile."""
 
 STEP_PER_S = 0.1
-"""Added by each success. Ours: about ten successful calls lead from the lowest rate back to the highest."""
+"""Added to the rate by each success. Ours: about ten successful calls lead from the lowest rate back to the highest."""
 
 CUT = 0.5
 """Factor after a throttled answer: the usual halving of AIMD (Chiu and Jain, 1989)."""

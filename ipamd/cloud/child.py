@@ -158,7 +158,10 @@ class Ec2Child(Ec2Client):
         return received, problem or ended
 
     def _handed_over(self) -> tuple[Process, socket.socket]:
-        """Return the process, started if there is none, and our end of a new socket whose other end it got. Raises: OSError."""
+        """Start the process if there is none, and send it one end of a new pair of sockets. Returns: the process, and our end.
+
+        Raises: OSError.
+        """
         with self._lock:
             self._process = process = self._process or start(self._config)
             ours, theirs = socket.socketpair()
@@ -215,7 +218,7 @@ def _serve(answers: socket.socket, client: Ec2Client) -> None:
         try:
             client.built()
             answers.sendall(SENDING)
-            document = {"answer": client.undigested(request["api"], request["params"])}
+            document = {"answer": client.call_raw(request["api"], request["params"])}
         except Exception as exc:  # noqa: BLE001  # top of a call
             document = {"failure": asdict(client.failure(exc))}
         answers.sendall(json.dumps(document, default=str).encode() + END)

@@ -73,7 +73,7 @@ class Ec2Client:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            return self.undigested(api, params)
+            return self.call_raw(api, params)
         except (BotoCoreError, ClientError, NotCalledError) as exc:
             raise errors.failed(api, subject, self.failure(exc)) from exc
 
@@ -81,7 +81,7 @@ class Ec2Client:
         """Release resources that were idle for long, or have them ready if they are needed soon. Called from time to time."""
 
     def failure(self, exc: Exception) -> errors.AttemptFailure:
-        """Describe an exception that `undigested` raised."""
+        """Describe an exception that `call_raw` raised."""
         from botocore.exceptions import ClientError
 
         if isinstance(exc, NotCalledError):
@@ -96,7 +96,7 @@ class Ec2Client:
             message += skew_note(exc)
         return errors.AttemptFailure([], message, code=code, status=meta.get("HTTPStatusCode", 0))
 
-    def undigested(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def call_raw(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make one attempt; also for a probe, which needs EC2's own codes (`ipamd/probe/`).
 
         Raises: NotCalledError without credentials, otherwise botocore's exceptions; HTTPClientError for an answer that is not EC2's.

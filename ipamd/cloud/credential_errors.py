@@ -28,8 +28,8 @@ class Party(StrEnum):
 
 
 SILENT, UNREADABLE, FAULT, MISSING, REFUSED, THROTTLED = "silent", "unreadable", "fault", "missing", "refused", "throttled"
-"""Codes of ours beside the parties' own: no answer; an answer of another service; a server's fault; no credentials; refused
-otherwise."""
+"""Our codes for failures for which a party has no code of its own: it does not answer; something else answers; it reports a fault of
+its own; it has no credentials; it refuses for another reason; it throttles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ RULES = (
         ("*",),
         "correct the AWS_* variables of this pod, or take them out: then the service account's or the node's role is used",
     ),
-    Rule(Party.CLOCK, ("*",), "set the node's clock right (chronyc tracking): keys that were just made have ended by it"),
+    Rule(Party.CLOCK, ("*",), "set the node's clock right (chronyc tracking): by this clock, new keys have expired already"),
 )
 """First match wins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingCredentials:
     """Why there are no credentials, as texts that can be passed from one process to another.
 
     `party`: a value of Party. `code`: its own, or one of ours. `text`: its message. `endpoint`, `role`, `file`: "" if not known.
@@ -174,7 +174,7 @@ class Lack:
 SENTENCES = {SILENT: "does not answer", UNREADABLE: "answers something else", FAULT: "has a fault", MISSING: "has none"}
 
 
-def cause(lack: Lack) -> str:
+def cause(lack: MissingCredentials) -> str:
     """Name the party that failed, and how it failed."""
     if lack.code in SENTENCES:
         failure = SENTENCES[lack.code]

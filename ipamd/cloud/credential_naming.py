@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from botocore import exceptions as theirs
 
-from ipamd.cloud.credential_errors import FAULT, MISSING, REFUSED, SILENT, THROTTLED, UNREADABLE, Lack, Party
+from ipamd.cloud.credential_errors import FAULT, MISSING, REFUSED, SILENT, THROTTLED, UNREADABLE, MissingCredentials, Party
 from ipamd.cloud.direct_metadata import Exchange
 from ipamd.model.words import printable
 
@@ -55,7 +55,9 @@ def chosen_party(environ: Mapping[str, str]) -> Party:
     return Party.METADATA
 
 
-def lack_of(error: Exception, *, environ: Mapping[str, str], exchange: Exchange | None, metadata_endpoint: str) -> Lack:
+def lack_of(
+    error: Exception, *, environ: Mapping[str, str], exchange: Exchange | None, metadata_endpoint: str
+) -> MissingCredentials:
     """Return which party failed, and how. `exchange`: the last request to instance metadata."""
     text = printable(str(error), most=TEXT_MAX)
     party = chosen_party(environ)
@@ -71,12 +73,12 @@ def lack_of(error: Exception, *, environ: Mapping[str, str], exchange: Exchange 
     return _of_silent_sts(error, text, environ)
 
 
-def _named_by_exception(error: Exception, text: str, party: Party, environ: Mapping[str, str]) -> Lack | None:
+def _named_by_exception(error: Exception, text: str, party: Party, environ: Mapping[str, str]) -> MissingCredentials | None:
     """Return the party that the exception shows; None if only the environment can decide."""
     if isinstance(error, OSError) and error.filename is not None:
         return _of_file(error, environ)
     if isinstance(error, RuntimeError) and _ENDED_ALREADY in str(error):
-        return Lack(Party.CLOCK, REFUSED, text)
+        return MissingCredentials(Party.CLOCK, REFUSED, text)
     if isinstance(error, theirs.ClientError):
         return _of_sts(error, environ)
     if isinstance(error, theirs.ParamValidationError | UnicodeDecodeError) and party is Party.STS:
@@ -86,27 +88,27 @@ def _named_by_exception(error: Exception, text: str, party: Party, environ: Mapp
     return None
 
 
-def _of_rejected_parameter(error: Exception, text: str, environ: Mapping[str, str]) -> Lack:
+def _of_rejected_parameter(error: Exception, text: str, environ: Mapping[str, str]) -> MissingCredentials:
     """Return the token file if botocore could not send its content, otherwise the settings."""
     is_token = isinstance(error, UnicodeDecodeError) or "WebIdentityToken" in str(error)
     if not is_token:
         return _of_settings(text)
     file = environ[WEB_IDENTITY]
-    return Lack(Party.TOKEN_FILE, REFUSED, f"{file} is empty or holds no token", file=file)
+    return MissingCredentials(Party.TOKEN_FILE, REFUSED, f"{file} is empty or holds no token", file=file)
 
 
-def _of_settings(text: str) -> Lack:
-    return Lack(Party.SETTINGS, REFUSED, text)
+def _of_settings(text: str) -> MissingCredentials:
+    return MissingCredentials(Party.SETTINGS, REFUSED, text)
 
 
-def _of_file(error: OSError, environ: Mapping[str, str]) -> Lack:
+def _of_file(error: OSError, environ: Mapping[str, str]) -> MissingCredentials:
     file = printable(str(error.filename), most=TEXT_MAX)
     is_token = str(error.filename) in (environ.get(WEB_IDENTITY), environ.get(CONTAINER_TOKEN))
     text = f"{file}: {error.strerror or type(error).__name__}"
-    return Lack(Party.TOKEN_FILE if is_token else Party.SETTINGS, REFUSED, text, file=file)
+    return MissingCredentials(Party.TOKEN_FILE if is_token else Party.SETTINGS, REFUSED, text, file=file)
 
 
-def _of_sts(error: theirs.ClientError, environ: Mapping[str, str]) -> Lack:
+def _of_sts(error: theirs.ClientError, environ: Mapping[str, str]) -> MissingCredentials:
     answer, meta = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
     code = printable(str(answer.get("Code", "")), most=TEXT_MAX)
     status = meta.get("HTTPStatusCode", 0)
@@ -119,16 +121,16 @@ def _of_sts(error: theirs.ClientError, environ: Mapping[str, str]) -> Lack:
         code = THROTTLED
     elif not meta.get("RequestId"):
         code = UNREADABLE
-    return Lack(Party.STS, code, text, role=printable(role, most=TEXT_MAX), file=printable(file, most=TEXT_MAX))
+    return MissingCredentials(Party.STS, code, text, role=printable(role, most=TEXT_MAX), file=printable(file, most=TEXT_MAX))
 
 
-def _of_silent_sts(error: Exception, text: str, environ: Mapping[str, str]) -> Lack:
+def _of_silent_sts(error: Exception, text: str, environ: Mapping[str, str]) -> MissingCredentials:
     endpoint = str(getattr(error, "kwargs", {}).get("endpoint_url", "")) or environ.get("AWS_ENDPOINT_URL_STS", "")
     code = SILENT if isinstance(error, NO_ANSWER) else UNREADABLE
-    return Lack(Party.STS, code, text, endpoint=printable(endpoint, most=TEXT_MAX))
+    return MissingCredentials(Party.STS, code, text, endpoint=printable(endpoint, most=TEXT_MAX))
 
 
-def _of_container(text: str, environ: Mapping[str, str]) -> Lack:
+def _of_container(text: str, environ: Mapping[str, str]) -> MissingCredentials:
     named = next(environ[name] for name in CONTAINER_URIS if environ.get(name))
     endpoint = printable(urlsplit(named).netloc or "169.254.170.2", most=TEXT_MAX)
     status = _STATUS.search(text)
@@ -142,12 +144,12 @@ def _of_container(text: str, environ: Mapping[str, str]) -> Lack:
             code = status[1]
     else:
         code = SILENT if "Received error when" in text else UNREADABLE
-    return Lack(Party.CONTAINER, code, text, endpoint=endpoint)
+    return MissingCredentials(Party.CONTAINER, code, text, endpoint=endpoint)
 
 
-def _of_metadata(text: str, exchange: Exchange | None, environ: Mapping[str, str], endpoint: str) -> Lack:
-    def lack(code: str, detail: str) -> Lack:
-        return Lack(Party.METADATA, code, printable(detail, most=TEXT_MAX), endpoint=endpoint)
+def _of_metadata(text: str, exchange: Exchange | None, environ: Mapping[str, str], endpoint: str) -> MissingCredentials:
+    def lack(code: str, detail: str) -> MissingCredentials:
+        return MissingCredentials(Party.METADATA, code, printable(detail, most=TEXT_MAX), endpoint=endpoint)
 
     if exchange is None:
         if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":

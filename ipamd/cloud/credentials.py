@@ -24,7 +24,7 @@ STS_CONNECT_S, STS_ANSWER_S = 3, 5
 """Timeouts of STS. Two attempts end before `child.START_S`. Ours: STS answers in a tenth of a second, and an ADD may wait."""
 
 HOLDS_S = 60
-"""Keys that expire within this time are not used. Ours: a call takes half a minute at most, and clocks differ."""
+"""Keys that expire within this time are no longer used. Ours: a call takes half a minute at most, and clocks differ."""
 
 RENEW_PAUSE_S = 60.0
 """Pause between two attempts to renew keys that are still valid. Ours: an attempt may take as long as a timeout, and an ADD may

@@ -84,9 +84,12 @@ class BotoEc2(Ec2Calls, Ec2):
         client: Ec2Client | None = None,
         family: Family = IPV4,
     ) -> None:
-        """`vpc_id`: the node's VPC, "" while it is not known. `client`: makes the calls; None: a process, started at the first one.
+        """Keep the collaborators; no call is made yet.
 
-        `family`: of the pool: its prefixes are what is given and described.
+        Args:
+            vpc_id: returns the node's VPC, "" while it is not known.
+            client: makes the calls; None: a process, which is started at the first call.
+            family: the IP family of the pool. Prefixes of this family are assigned and described.
         """
         super().__init__(client or Ec2Child(config, region=region), clock=clock, sleep=sleep)
         self._vpc_id = vpc_id
@@ -144,7 +147,9 @@ class BotoEc2(Ec2Calls, Ec2):
             raise failed.error from failed
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
-        return self._subnets[subnet_id] if subnet_id in self._subnets else self.describe_subnet(subnet_id).cidr
+        if subnet_id not in self._subnets:
+            return self.describe_subnet(subnet_id).cidr
+        return self._subnets[subnet_id]
 
     def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
         wanted = {"vpc-id": vpc_id, "availability-zone": availability_zone}
@@ -202,9 +207,10 @@ class BotoEc2(Ec2Calls, Ec2):
         except AttemptError as failed:
             is_answered = isinstance(failed.error, DeviceIndexTakenError) and not failed.error.may_have_happened
             if failed.outcome not in (CallOutcome.BUSY, CallOutcome.LIMIT) or is_answered:
-                # If every attempt was answered, another ENI is there. If it is this one, by a process before, it is in use elsewhere.
+                # If every attempt was answered, the index was not taken by an attempt of ours whose answer was lost, so another ENI is
+                # there. If an earlier process of ours had attached this ENI, EC2 would refuse it as in use.
                 raise failed.error from failed
-            # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
+            # The refusal may be due to our own first attempt, whose answer was lost. Then the ENI is already where we want it.
             eni = self.describe_eni(eni_id)
             if (eni.instance_id, eni.device_index, eni.network_card) != (instance_id, device_index, network_card):
                 raise failed.error from failed

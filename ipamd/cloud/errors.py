@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from ipamd.cloud.bounded_http import AnswerLimitError, broken_bound
-from ipamd.cloud.credential_errors import Lack, cause
+from ipamd.cloud.credential_errors import MissingCredentials, cause
 from ipamd.model.call_report import CallOutcome
 from ipamd.model.errors import (
     CloudCredentialsError,
@@ -67,7 +67,7 @@ class AttemptError(Exception):
 
 
 class UnreadableAnswerError(Exception):
-    """Something answered, and it was not EC2: HTML, nothing, or XML of another kind."""
+    """The answer is not from EC2: it is HTML, empty, or XML of another kind."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class AttemptFailure:
     """How an attempt failed, as values that can be passed from one process to another.
 
     `code`, `status`: of an error answer of EC2, whose message is `text`. Without one, `names` are the exception's classes.
-    `lack`: the fields of a `Lack`, if there were no credentials.
+    `lack`: the fields of a `MissingCredentials`, if there were no credentials.
     """
 
     names: list[str]
@@ -146,13 +146,13 @@ RULES = (
         ("*.NotFound",),
         CloudNotFoundError,
         CallOutcome.NOT_FOUND,
-        "it was deleted, or by someone else: the pool reads EC2 again; check for other controllers if this comes back",
+        "it was deleted, perhaps by another program: the pool reads EC2 again; if this comes back, look for other controllers",
     ),
     ErrorRule(  # observed wording (cilium issue 15877)
         ("InvalidParameterValue",),
         CloudNotFoundError,
         CallOutcome.NOT_FOUND,
-        "the pool reads the ENI again; check for other controllers if this comes back",
+        "the pool reads the ENI again; if this comes back, look for other controllers",
         contains="not assigned to interface",
     ),
     ErrorRule(
@@ -202,7 +202,7 @@ RULES = (
         ("IdempotentParameterMismatch",),
         CloudError,
         CallOutcome.REFUSED,
-        "the client token was used for another request before: the pool searches for what that made, and goes on with a new token",
+        "the client token was used for another request before: the pool searches for the ENI of that request, and uses a new token",
     ),
     ErrorRule(
         ("OperationNotPermitted",),
@@ -264,7 +264,7 @@ def _rule_for(code: str, message: str, status: int) -> ErrorRule:
 def failed(api: str, subject: str, failure: AttemptFailure) -> AttemptError:
     """Translate any failure of an attempt."""
     if failure.lack is not None:
-        return without_credentials(api, subject, Lack(**failure.lack))
+        return without_credentials(api, subject, MissingCredentials(**failure.lack))
     if failure.code is not None:
         return refused(api, subject, code=failure.code, message=failure.text, status=failure.status)
     names, endpoint = set(failure.names), failure.endpoint
@@ -304,7 +304,7 @@ def failure_of(exc: Exception, endpoint: str) -> AttemptFailure:
     return AttemptFailure(names, str(reported)[: 16 * MESSAGE_MAX], endpoint)
 
 
-def without_credentials(api: str, subject: str, lack: Lack) -> AttemptError:
+def without_credentials(api: str, subject: str, lack: MissingCredentials) -> AttemptError:
     """Return the error for a call that was not made because there are no credentials.
 
     The search for them made several attempts already, so the next one follows the caller's back-off.

@@ -24,8 +24,13 @@ INTERRUPTION = "meta-data/spot/instance-action"
 REBALANCE = "meta-data/events/recommendations/rebalance"
 
 NOTICES = (
-    (FreezeCause.SPOT_INTERRUPTION, INTERRUPTION, ("action", "time"), "EC2 will {} it at {}"),
-    (FreezeCause.REBALANCE, REBALANCE, ("noticeTime",), "EC2 says since {} that it is likely to be interrupted"),
+    (FreezeCause.SPOT_INTERRUPTION, INTERRUPTION, ("action", "time"), "EC2 will {} the instance at {}"),
+    (
+        FreezeCause.REBALANCE,
+        REBALANCE,
+        ("noticeTime",),
+        "EC2 has reported since {} that the instance is likely to be interrupted",
+    ),
 )
 """Cause, path, the keys that its JSON object must have, and the sentence that their values fill."""
 

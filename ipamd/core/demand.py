@@ -48,14 +48,18 @@ class PoolStatus:
         """Explain why there is no address now; `delayed_by`: see `delay`."""
         if self.blocked is not None:
             return self.blocked.timed_cause
-        throttled = "EC2 throttles it: " if delayed_by is Blocked.THROTTLED else ""
-        return cause_of_text(f"{throttled}{self.sentence}")
+        sentence = self.sentence
+        if delayed_by is Blocked.THROTTLED:
+            sentence = f"EC2 throttles it: {sentence}"
+        return cause_of_text(sentence)
 
     def step(self, delayed_by: Blocked = Blocked.GROWING) -> str:
         """Return what an operator can do about the shortage."""
         if self.blocked is not None:
             return self.blocked.next_step
-        return WAIT if delayed_by is Blocked.THROTTLED else GROWS
+        if delayed_by is Blocked.THROTTLED:
+            return WAIT
+        return GROWS
 
 
 NOT_PLANNED = PoolStatus()

@@ -41,8 +41,8 @@ LOOK_S = 1.0
 """How often a waiting ADD checks whether its caller has left. Ours; it reads memory only."""
 
 TURN_S, TURNS_S = 0.02, 1.0
-"""The pause between two ADDs that waited for the start, and the longest wait of one for its turn. Ours: the runtime needs more
-processor time than this for a sandbox. Without the pause all pods of 30 such ADDs started only when the last one did."""
+"""The pause between two ADDs that waited for the start, and the longest time that one such ADD waits for its turn. Ours: the runtime
+needs more processor time than this pause for a sandbox. Without the pause none of the pods of 30 such ADDs started before the last."""
 
 READY = "ready"
 """Key of `Health.reached_s` beside the phases: when the node first became ready."""
@@ -118,7 +118,8 @@ class Condition:
 
 def text_of(subject: str, problems: Iterable[Problem]) -> str:
     """The sentences of the problems of a subject, each once."""
-    return "; ".join(dict.fromkeys(printable(condition_text(subject, each)) for each in problems))
+    sentences = [printable(condition_text(subject, problem)) for problem in problems]
+    return "; ".join(dict.fromkeys(sentences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +295,10 @@ class Health:
             self._log_condition(subject, condition.text, disk, error)
 
     def _report_success(self, subject: str) -> None:
-        """Take a report that changes no condition: a start may wait for it. Several are part of every ADD."""
+        """Handle a report without a problem. It wakes `wait_for` even if no condition ends, because a start may wait for this report.
+
+        Every ADD makes several such reports.
+        """
         with self._changed:
             self._changed.notify_all()
         self.resolve(subject)
@@ -420,7 +424,8 @@ class Health:
     def wait_until_serving_adds(self, deadline: Deadline) -> None:
         """Let an ADD wait for the end of the start, so that a pod that is created during a restart needs no second try (I17).
 
-        ADDs that waited go on one after the other, TURN_S apart: the first pods run while the runtime makes the next sandboxes.
+        ADDs that waited continue one after the other, TURN_S apart, so that the first pods run while the runtime makes the next
+        sandboxes.
         Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
         """
         has_waited = False

@@ -22,7 +22,7 @@ SERIES_MAX = 256
 """How many series are kept. Ours: a node has 110 pods, and most are refused for one cause."""
 
 TELL_S = 3600.0
-"""Longest time between two history records about a series that goes on."""
+"""Longest time between two history records about a series of refusals that continues."""
 
 GOES_ON_S = 300.0
 """A series ends if this time passes without a refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute; a pod
@@ -89,7 +89,9 @@ class RefusedAdds:
             if record.count >= 2 * recorded_count or now_s - recorded_s >= TELL_S:
                 new_records.append(record)
                 recorded_count, recorded_s = record.count, now_s
-            began_s = before.began_s if now_s - before.last_s < GOES_ON_S else now_s
+            began_s = now_s
+            if now_s - before.last_s < GOES_ON_S:
+                began_s = before.began_s
             self._series[key] = _Series(record, recorded_count, recorded_s, began_s, now_s)
             if len(self._series) > SERIES_MAX:
                 _, oldest = self._series.popitem(last=False)
@@ -112,7 +114,7 @@ class RefusedAdds:
         return longest_s
 
     def tell_all(self) -> None:
-        """Record every series with a count that the history does not have yet. Called before the process ends."""
+        """Write every series whose present count is not in the history yet. Called before the process ends."""
         new_records = []
         with self._lock:
             for series in self._series.values():

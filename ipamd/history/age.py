@@ -83,7 +83,9 @@ class FileAges:
         counted = self._counted
         if counted is None:
             counted = self._counted = self._read() or _RunningTime(self._boot_id, monotonic_s, 0.0, {})
-        since_s = counted.monotonic_s if counted.boot_id == self._boot_id else 0.0  # the clock begins anew with each boot
+        since_s = 0.0  # the monotonic clock begins at 0 with each boot
+        if counted.boot_id == self._boot_id:
+            since_s = counted.monotonic_s
         counted.ran_s += max(monotonic_s - since_s, 0.0)
         counted.boot_id, counted.monotonic_s = self._boot_id, monotonic_s
         return counted

@@ -17,7 +17,8 @@ from ipamd.model.history_subject import HistorySubject
 from ipamd.settings.settings_file import opened
 
 NEEDLES_MAX = 64
-"""Container IDs of one pod that are followed. Ours: a pod has one, and another for each time its sandbox was created again."""
+"""Largest number of texts that lines are searched for in one question: the text of the question, and the container IDs found for it.
+Ours: a pod has one container ID, and another for each time its sandbox was created again."""
 
 READ_BYTES_MAX = 512 << 20
 """Bytes that are read of one kind for one question. Ours: sixteen times the default bound of the history, and a few seconds."""

@@ -82,10 +82,10 @@ class HistoryWriter:
         node: Callable[[], str],
         ledger: Callable[[datetime], RecordedHistory],
     ) -> None:
-        """Touch nothing yet.
+        """Make a writer that has not accessed the disk yet.
 
         Args:
-            directory: of the files; None: no history is kept, but assignments and releases are logged.
+            directory: the directory of the files. With None no history is kept, but assignments and releases are logged.
             days, bytes_max: the bounds of the history.
             current_tenures: returns a record for each address in use. They begin each segment, so that no segment depends on an
                 older one.
@@ -250,7 +250,10 @@ class HistoryWriter:
         for segment in listed(directory, KINDS[0])[-2:]:
             if segment.is_file and segment.size < 3 * history.segment_bytes:
                 segments.append(segment)
-        mark = decode(next(_lines(segments[-1].path), b"")) if segments else None
+        mark = None
+        if segments:
+            first_line = next(_lines(segments[-1].path), b"")
+            mark = decode(first_line)
         if mark is None or mark.detail != self._boot.boot_id:
             open_tenures = _TenureReader(segments[-1:]).running
             history.begin(now_s=now_s)
@@ -266,7 +269,9 @@ class HistoryWriter:
         with suppress(DatastoreError):  # the ledger's other readers report it
             for row in self._ledger(written.last_at - timedelta(seconds=SYNC_S)).records:
                 if row.at < self._began_at and _identity(row.as_kept()) not in written.seen:
-                    pod = row.detail if row.event == LedgerEvent.ASSIGNED else ""
+                    pod = ""
+                    if row.event == LedgerEvent.ASSIGNED:
+                        pod = row.detail
                     missed += written.follow(replace(row, pod=pod))
         return missed
 
@@ -333,7 +338,10 @@ class _TenureReader:
         self.seen: deque[tuple[object, ...]] = deque(maxlen=LATEST_MAX)
         self.last_at = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
         for segment in segments:
-            for record in filter(None, map(decode, _lines(segment.path, start=max(segment.size - bytes_max, 0)))):
+            for line in _lines(segment.path, start=max(segment.size - bytes_max, 0)):
+                record = decode(line)
+                if record is None:
+                    continue
                 self.follow(record)
                 self.seen.append(_identity(record))
                 self.last_at = max(self.last_at, record.at)

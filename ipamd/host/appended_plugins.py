@@ -22,8 +22,8 @@ ASKED_MAX = 8
 """Appended plugins that are asked for their versions. Ours: a node has one or two."""
 
 LIFTS_MAX, LIFT_WINDOW_S = 3, 600.0
-"""How often within a window more versions are offered because appended plugins were removed. Ours: otherwise a plugin that comes and
-goes all the time would make us write the file all the time."""
+"""How often within LIFT_WINDOW_S the version limit of a removed plugin is lifted. Ours: otherwise a plugin that comes and goes all the
+time would make us write the file all the time."""
 
 NAMED_MAX = 5
 """Problems that a condition names. Ours."""
@@ -102,7 +102,7 @@ class AppendedPlugins:
             return ""
         return (
             f"{names}, appended to {file} by other software, is missing from the runtime's plugin directories: new pods fail; its "
-            f"entry is removed {GONE_S / 60:.0f} minutes after it went"
+            f"entry is removed after it has been missing for {GONE_S / 60:.0f} minutes"
         )
 
     def other_problems(self) -> str:
@@ -110,10 +110,11 @@ class AppendedPlugins:
         problems = [answer.problem for answer in self._answers.values() if answer is not None and answer.problem]
         problems += [f"{name} speaks no CNI version of the plugins before it, so its calls fail" for name in self._refused]
         problems += [
-            f"the same entry of {name} stands more than once, so the runtime runs it as often" for name in self._duplicates
+            f"the same entry of {name} is in the list more than once, so the runtime runs it more than once"
+            for name in self._duplicates
         ]
         if self._unasked_count:
-            problems.append(f"{counted(self._unasked_count, 'more plugin')} not asked")
+            problems.append(f"{counted(self._unasked_count, 'more plugin')} not checked")
         return first_of(problems, NAMED_MAX)
 
     def _may_lift(self, now_s: float) -> bool:

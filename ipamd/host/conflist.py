@@ -198,11 +198,14 @@ class ConflistFile:
         except OSError:
             return OthersPart()
         appended = _loadable_entries(document)
-        present_types = {
-            kind for kind in map(type_of, appended) if "/" not in kind and os.path.lexists(daemon.cni_bin_dir / kind)
-        }
-        foreign_types = present_types - OF_AWS_NODE - {PLUGIN_TYPE}
-        return OthersPart(tuple(plugin for plugin in appended if type_of(plugin) in foreign_types))
+        foreign = []
+        for plugin in appended:
+            kind = type_of(plugin)
+            if kind in OF_AWS_NODE or kind == PLUGIN_TYPE or "/" in kind:
+                continue
+            if os.path.lexists(daemon.cni_bin_dir / kind):
+                foreign.append(plugin)
+        return OthersPart(tuple(foreign))
 
     def _is_in_place(self, content: bytes, own_part: OwnPart, appended: OthersPart) -> bool:
         """Whether the file has the right content, in any JSON form; a symbolic link is replaced."""

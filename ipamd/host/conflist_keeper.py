@@ -125,7 +125,7 @@ class ConflistKeeper(FollowedFile):
         super().__init__(config.conflist_path.parent, config.cni_bin_dir, *other_cni.directories, subject="conflist")
         self._file = ConflistFile(settings, read_again_s=READ_AGAIN_S, writer=".keeper")
         self._companions = companions if companions is not None else Companions()
-        self._is_asked = settings.runtime.cri_socket != "off"
+        self._has_cri = settings.runtime.cri_socket != "off"
         self._runtime = runtime
         self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
         self._directory = PluginDirectory(
@@ -248,7 +248,7 @@ class ConflistKeeper(FollowedFile):
         self._health.report(OTHER_FIRST, self._problem(first, Target.OTHERS))
         self._health.report(NOT_FOLLOWED, self._problem(first, Target.NOT_KNOWN))
         self._health.report(STALE_COPY, self._problem(first, Target.OURS))
-        self._companions.seen = (*self._leading(first), *self._behind_ours())
+        self._companions.seen = (*self._first_companions(first), *self._appended_companions())
 
     def _problem(self, first: FirstConflist | None, target: Target) -> Problem | None:
         """Return the problem with that file; None if it leads to another target, or is correct."""
@@ -261,19 +261,19 @@ class ConflistKeeper(FollowedFile):
         return problem(FIRST_FILE_CODES[target], other=first.path, own=self._path.name, next_step=next_step)
 
     @staticmethod
-    def _leading(first: FirstConflist | None) -> list[Companion]:
+    def _first_companions(first: FirstConflist | None) -> list[Companion]:
         if first is None or first.target is not Target.OURS:
             return []
         path_text = ", ".join(first.steps) or "a copy of our list"
         return [Companion(CompanionKind.FIRST, first.path, f"the runtime takes it first, and it leads to us by {path_text}")]
 
-    def _behind_ours(self) -> list[Companion]:
+    def _appended_companions(self) -> list[Companion]:
         detail = f"other software appended it to {self._path.name}"
         return [Companion(CompanionKind.APPENDED, name, detail) for name in self._file.appended().types]
 
     def _needs_loopback(self) -> bool:
         runtime = self._runtime()
-        return self._is_asked and (runtime is None or runtime.name.lower() not in WITHOUT_LOOPBACK)
+        return self._has_cri and (runtime is None or runtime.name.lower() not in WITHOUT_LOOPBACK)
 
     def _record_all(self, repairs: Sequence[RepairReport]) -> None:
         """Count repairs, and record them in the ledger."""

@@ -1,5 +1,7 @@
-"""Do the periodic work: keep our sockets in place, look for another daemon, mark that we serve, replay the spool, clean up in the
-policy agent, check that the datastore's file is still ours, drop old tombstones.
+"""Do the periodic work of the daemon.
+
+A turn checks that the datastore's file is still the one that is open, keeps our sockets in place, looks for another daemon on the
+node, writes the mark that ADD is served, replays the spool, has the policy agent forget deleted pods, and removes old tombstones.
 
 A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3).
 
@@ -87,8 +89,8 @@ class Maintenance(Service):
         if DATASTORE in self._health.conditions_by_subject():
             self._try_datastore()
         counts = self._datastore.counts()
-        is_dry = counts.free <= counts.withheld and self._demand.status.blocked is None
-        self._release_idle(is_needed_soon=is_dry)  # the next ADD will wait for EC2
+        next_add_needs_ec2 = counts.free <= counts.withheld and self._demand.status.blocked is None
+        self._release_idle(is_needed_soon=next_add_needs_ec2)
         try:
             self._spool.free_places()
             if self._spool.pending_count():
@@ -111,7 +113,9 @@ class Maintenance(Service):
         """Check whether a disk that refused a change accepts one again; the next pod may come much later."""
         try:
             with self._datastore.transaction() as uow:
-                uow.record_event(LedgerEvent.REPAIRED, detail="the datastore's disk refused, and takes changes again")
+                uow.record_event(
+                    LedgerEvent.REPAIRED, detail="the datastore's disk accepts changes again after it had refused one"
+                )
         except DatastoreError as error:
             self._health.report_refused_change(error)
         else:

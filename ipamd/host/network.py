@@ -77,15 +77,15 @@ SURVEYED = frozenset(
 """Changes that a survey may show. Changes of nftables, which kube-proxy makes every second, are not among them."""
 
 REACHABILITY_TURNS = 9
-"""In so many passes by the clock, within 5 minutes, the reachability of each sandbox is checked once. Ours."""
+"""The reachability of each sandbox is checked once in so many passes by the clock, which take less than 5 minutes. Ours."""
 
 ALL_CHECKED_BELOW = 8
 """Fewer sandboxes than this are all checked in each pass. Ours."""
 
 SURVEY_TURNS = REACHABILITY_TURNS
-"""Of so many passes by the clock one surveys the sandboxes' wiring even if the kernel announced no change. Ours: tests show that
-every change which a survey shows is announced, so this is only a safeguard. For 660 sandboxes it costs as much as their reachability
-checks."""
+"""One of so many passes by the clock surveys the sandboxes' wiring even if the kernel has announced no change. Ours: tests show that
+the kernel announces every change which a survey shows, so this is only a safeguard. For 660 sandboxes a survey costs as much as their
+reachability checks."""
 
 CHECK_SOON = "reachability"
 """First part of a key in the agenda, before an address that a change named: its sandbox is checked in the next pass."""
@@ -100,9 +100,8 @@ REPAIR_WAIT_S = 1.0
 class _CleanSurvey(NamedTuple):
     """The last survey that showed no fault.
 
-    `announced`: the last announcement and the records before it began. `pass_count`: passes since then. `compared`: the survey and the
-    attachments that were compared.
-    """
+    `announced`: the last announcement of the kernel, and the attachments, from before the survey began. `pass_count`: passes since
+    then. `compared`: the survey and the attachments that were compared."""
 
     announced: object
     pass_count: int
@@ -167,7 +166,7 @@ class HostNetworkReconciler(Service):
         return repairs
 
     def report_duplicates(self, duplicates: Sequence[str]) -> None:
-        """Report addresses that two sandboxes have at the start; the condition ends with the first survey that shows none."""
+        """Report addresses that two sandboxes have at the start. The condition ends with the first survey without such an address."""
         self._duplicates.report(problem(ConditionCode.DUPLICATE_ADDRESSES, addresses="; ".join(duplicates)))
 
     def set_up_node(self, identity: InstanceIdentity) -> None:

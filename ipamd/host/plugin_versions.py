@@ -38,7 +38,8 @@ def ask_versions(path: Path, *, timeout_s: float = ANSWER_S) -> tuple[str, ...]:
 
     Raises: PluginLackingError with the unexpected answer, and advice.
     """
-    # Source of the placeholders: github.com/containernetworking/cni pkg/invoke/exec.go; plugins on an old skel demand them.
+    # Plugins that use an old version of the CNI library demand these variables even for VERSION.
+    # Source of the values: github.com/containernetworking/cni pkg/invoke/exec.go.
     environment = {"CNI_COMMAND": "VERSION", "CNI_NETNS": "dummy", "CNI_IFNAME": "dummy", "CNI_PATH": "dummy", "PATH": PATH}
     try:
         output, status = _run(path, environment, timeout_s)

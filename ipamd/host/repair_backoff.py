@@ -2,9 +2,10 @@
 
 Two programs that each correct one object at once would change it without end: each change disturbs packets, and the log fills. After
 CONFLICT_REPAIRS repairs of one object within CONFLICT_WINDOW_S a condition names the object, the number of its repairs, and programs
-that may be the cause. If each repair was undone within UNDONE_SOON_S, the object is not repaired for a pause that doubles. If
-something undoes the repairs every 30 s, the object is repaired each time: it is then missing for the fraction of a second that a
-repair takes, and a pause would make that the whole 30 s. Netlink does not name the process that made a change; nftables does.
+that may be the cause. If each repair was undone within UNDONE_SOON_S, the object is not repaired for a pause, which doubles each time.
+If something undoes the repairs only every 30 s, the object is repaired each time: then it is missing only for the fraction of a second
+that a repair takes, while with a pause it would be missing for the whole 30 s. Netlink does not name the process that made a change;
+nftables does.
 Rejected: giving up for good (the other program may be stopped at any time), a pause for all objects (one conflict would delay all).
 """
 
@@ -33,8 +34,8 @@ UNDONE_SOON_S = 5.0
 a second, and so do we; agents that correct at regular intervals do so every 10 to 60 s."""
 
 BACKED_OFF, ALWAYS_REPAIRED = "backed off", "always repaired"
-"""First parts of keys in the agenda, before an object: one that is not repaired until its pause is over, and one that is repaired
-each time nevertheless."""
+"""First parts of keys in the agenda, before an object. BACKED_OFF: the object is not repaired until its pause is over.
+ALWAYS_REPAIRED: it is repaired each time, but not logged until its pause is over."""
 
 CHANGERS_MAX = 16
 """Remembered names of programs that changed nftables. Ours: a node has a handful."""
@@ -112,21 +113,20 @@ class RepairBackoff:
     def backed_off(self) -> frozenset[RepairedObject]:
         """Return the objects that must not be repaired now, and end the conditions of objects that nothing undid for a while."""
         now_s = self._clock.monotonic()
+        ended, backed_off = [], set()
         with self._lock:
-            ended = [  # no repair was needed for the length of the window and the last pause
-                repaired_object
-                for repaired_object, record in self._records.items()
-                if now_s - record.repaired_monotonic_s[-1] > CONFLICT_WINDOW_S + record.pause_s
-            ]
+            for repaired_object, record in self._records.items():
+                unrepaired_s = now_s - record.repaired_monotonic_s[-1]
+                if unrepaired_s > CONFLICT_WINDOW_S + record.pause_s:
+                    ended.append(repaired_object)
+                elif not self._agenda.is_due((BACKED_OFF, repaired_object)):
+                    backed_off.add(repaired_object)
             for repaired_object in ended:
                 del self._records[repaired_object]
-            backed_off = frozenset(
-                repaired_object for repaired_object in self._records if not self._agenda.is_due((BACKED_OFF, repaired_object))
-            )
         for repaired_object in ended:
             self._agenda.clear((BACKED_OFF, repaired_object), (ALWAYS_REPAIRED, repaired_object))
             self._health.report(_subject(repaired_object), None)
-        return backed_off
+        return frozenset(backed_off)
 
     def wait_s(self) -> float | None:
         """Seconds until the first backed-off object may be repaired again; None if there is none."""
@@ -163,7 +163,9 @@ class RepairBackoff:
         )
 
     def _narrow_changers(self, record: _RepairRecord, *, since_s: float) -> None:
-        """Keep only those `changers` that changed nftables again since the last repair, at `since_s`; if none did, take all that did.
+        """Keep only those `changers` that changed nftables again since the last repair, at `since_s`.
+
+        If none of them did, replace them by all programs that did.
 
         Programs that change it all the time (kube-proxy) stay, because nothing shows that they are not the cause.
         """

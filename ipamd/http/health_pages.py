@@ -20,6 +20,7 @@ from ipamd.http.listening import Pages, plain_page
 from ipamd.http.port import NO_DESCRIPTOR
 
 NO_ROOM = NO_DESCRIPTOR | {errno.EAGAIN}
+"""Errors of a connect for lack of descriptors, or of room in the listener's queue. Neither means that nobody listens."""
 
 CONNECT_S = 0.5
 """Ours: a listener's queue takes a connection at once, unless many ADDs have filled it."""
@@ -73,7 +74,7 @@ class HealthPages:
 
 
 def after_start(pages: Pages, *, health: Health) -> Pages:
-    """The pages for kubelet: a start must not fail a probe, so the first answers wait for *ready*, for START_S at most."""
+    """The pages for kubelet. A start must not fail a probe, so until START_S after the start an answer waits for *ready*."""
 
     def page(path: str, is_openmetrics: bool) -> tuple[bytes, bytes]:
         health.wait_for(lambda: health.is_ready or health.phase is Phase.DRAINING, max(START_S - health.uptime_s(), 0.0))

@@ -1,4 +1,4 @@
-"""Start without a port that another program has, and listen on it as soon as it is free.
+"""Let the daemon start although another program has one of its ports, and listen on that port as soon as it is free.
 
 amazon-vpc-cni-k8s serves its metrics on the same port as we do, so during a migration the port is taken until the other daemon ends.
 The daemon must not wait for that: a port for people and scrapers must never delay the node's CNI.
@@ -23,7 +23,7 @@ class LatePorts:
     """Every port by its name, which is also the subject of its condition. One loop retries the ports that are taken."""
 
     def __init__(self, ports: Mapping[str, Callable[[], MetricsPort | None]], *, health: Health, clock: Clock) -> None:
-        """Each of `ports` serves one; None if it is turned off."""
+        """`ports`: by name, a function that opens the port. It returns None if the port is turned off, and raises PortTakenError."""
         self._waiting = dict(ports)
         self._served: list[MetricsPort] = []
         self._health = health
@@ -41,7 +41,7 @@ class LatePorts:
         for name in list(self._waiting):
             try:
                 self._listen(name)
-            except SettingsError as error:  # also one that a changed settings file causes
+            except SettingsError as error:  # a changed settings file may have made the address wrong
                 self._report(name, error)
             except RuntimeError as error:  # no thread can be made
                 self._report(name, PortTakenError(log_text(error)))

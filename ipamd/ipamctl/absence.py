@@ -1,4 +1,4 @@
-"""Tell apart why the daemon does not answer: no process, a crash loop, or a process that hangs. Takes milliseconds."""
+"""Find out why the daemon does not answer: there is no process, it is in a crash loop, or it hangs. This takes milliseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDS = "docs/troubleshooting.md#the-daemon-ends-by-itself"
 
 
 class AbsenceKind(StrEnum):
-    """Why nobody answers."""
+    """Why the daemon does not answer."""
 
     DEAD = "dead"
     CRASH_LOOP = "crash-loop"
@@ -34,7 +34,7 @@ class AbsenceKind(StrEnum):
 
 
 class MissingDaemon(NamedTuple):
-    """A kind, what was seen, and the next step, for people."""
+    """Why the daemon does not answer: the kind, the observation in words, and the next step in words."""
 
     kind: AbsenceKind
     text: str
@@ -74,7 +74,7 @@ def listener(path: str) -> Listener | MissingDaemon:
 
 
 def hung(process: Listener) -> MissingDaemon:
-    """A process listens and does not answer."""
+    """Describe a process that listens and does not answer."""
     process_text = "a process"
     if process.pid:
         process_text = f"process {process.pid}"
@@ -82,14 +82,14 @@ def hung(process: Listener) -> MissingDaemon:
         step = f"`kill -CONT {process.pid}` on the node, and find out who stopped it"
         return MissingDaemon(AbsenceKind.HUNG, f"{process_text} is stopped", step)
     step = (
-        "kubelet restarts it by its probe; before that, `kubectl -n kube-system logs POD` shows what it does, and `ipamctl bundle` "
-        "keeps what can be had"
+        "kubelet restarts it when its probe fails; before that, see `kubectl -n kube-system logs POD`, and run `ipamctl bundle`, "
+        "which collects what can still be read"
     )
     return MissingDaemon(AbsenceKind.HUNG, f"{process_text} has the socket and is hung, or very busy", step)
 
 
 def gone(run_dir: Path) -> MissingDaemon:
-    """No process listens: once, or again and again."""
+    """Describe why no process listens: it is not running, or it is in a crash loop."""
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     recent = [start for start in read_starts(run_dir) if now_s - LOOP_S <= start.boottime_s <= now_s]
     if len(recent) >= LOOP_STARTS:

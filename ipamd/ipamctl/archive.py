@@ -33,7 +33,7 @@ In it: addresses, names of pods and namespaces, sandbox IDs, ENI, subnet and ins
 routes, rules, links, nftables and metrics of this node.
 Not in it: environments, tokens, pods' files or traffic. Only known fields are kept, and of their text only words, names and shapes
 that are known to be harmless. [12] stands for 12 characters that were left out, [redacted] for the value of something that is called
-a secret; MANIFEST.json counts what was kept and left out of each file. Look before you send it on all the same.
+a secret; MANIFEST.json counts what was kept and left out of each file. Nevertheless, look through the files before you send them on.
 """
 
 

@@ -30,7 +30,7 @@ from ipamd.model.refusals import RefusalCode
 
 
 class Kind(Enum):
-    """The kind of a field's text: TEXT is words, CODE is of a closed list. The others are names, which later texts may repeat."""
+    """The kind of a field's text. TEXT: words. CODE: a member of a closed list. The others are names, which later texts may repeat."""
 
     TEXT = auto()
     POD = auto()
@@ -147,7 +147,7 @@ _SHAPE = re.compile("|".join(_SHAPES))
 _NETWORK = re.compile("|".join(_SHAPES[:4]))
 _LONG = re.compile(r"\d{10,20}")
 _COUNTED = re.compile(r"(?:packets|bytes|since|[a-z]_[a-z_]+(?:\{[^{}\n]*\})?)[ =:\"]{1,3}$")
-"""A number of ten digits or more is kept only behind such a word."""
+"""Matches the end of a text before a number. A number of ten digits or more is kept only behind such words."""
 
 LINK_MAX = 15
 """Bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""

@@ -24,10 +24,11 @@ from ipamd.pb import introspection_pb2 as pb
 
 TIMEOUT_S = 5.0
 MOMENT_S = 1.5
-"""After this time without an answer a person is told what is seen. Ours: a healthy daemon answers within milliseconds."""
+"""After this time without an answer, a line about the daemon's process is printed. Ours: a healthy daemon answers within
+milliseconds."""
 
 PATIENT_S = 60.0
-"""For RPCs that take longer: an audit and `explain --find` ask EC2, which may delay them; an export waits for ADDs."""
+"""Timeout of RPCs that take longer: an audit and `explain --find` wait for EC2, an export waits for ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
@@ -57,7 +58,7 @@ class Client:
         try:
             request = request_of(rpc, **fields)
         except ValueError as error:  # text that is no UTF-8, or a number that no field holds
-            raise RefusedError(f"vpc-ipamd cannot be asked this: {error}") from error
+            raise RefusedError(f"this cannot be sent to vpc-ipamd: {error}") from error
         method = SERVICE.methods_by_name[rpc]
         call: Any = self._channel.unary_unary(
             f"/{SERVICE.full_name}/{rpc}",
@@ -83,7 +84,7 @@ class Client:
             raise RefusedError(f"vpc-ipamd refused: {printable(status.details() or status.code().name)}") from error
 
     def _wait(self, answer: Any, process: Listener) -> Message:
-        """Wait for an answer. After a moment, end the wait for a stopped process, and say that another one is slow."""
+        """Wait for an answer. After MOMENT_S, give up if the process is stopped; otherwise print that it is slow, and wait on."""
         try:
             reply: Message = answer.result(timeout=MOMENT_S)
         except grpc.FutureTimeoutError:

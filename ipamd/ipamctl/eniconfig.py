@@ -45,7 +45,7 @@ def convert(documents: Iterable[Document], *, zones: Mapping[str, str], primary_
             check = zone_problem
         problem = check(zone)
         if problem:
-            problems.append(f"{where}: {problem}: say which zone it is for, --zone {shown_name}=ZONE")
+            problems.append(f"{where}: {problem}: give its zone with --zone {shown_name}=ZONE")
         if zone in networks:
             problems.append(f"{where}: zone {zone} has an ENIConfig already")
         network = _network(document.get("spec"), where=f"{where} ({shown_name})", problems=problems)

@@ -45,7 +45,9 @@ class Layout(NamedTuple):
 
     def short_time(self, at: str) -> str:
         """Return a time of RFC 3339 in UTC, without its fraction unless the screen is wide."""
-        return at if self.is_wide else _FRACTION.sub("Z", at)
+        if self.is_wide:
+            return at
+        return _FRACTION.sub("Z", at)
 
 
 WHOLE = Layout(is_wide=True)
@@ -53,9 +55,9 @@ WHOLE = Layout(is_wide=True)
 
 
 def layout_of(output: str, stream: TextIO) -> Layout:
-    """Choose the layout for a stream. `output`: what `-o` says.
+    """Choose the layout for a stream. `output`: the value of `-o`.
 
-    A terminal has a width, and colour unless NO_COLOR is set (https://no-color.org) or it is a dumb one. A pipe or a file has neither,
+    A terminal has a width, and colour unless NO_COLOR is set (https://no-color.org) or TERM is `dumb`. A pipe or a file has neither,
     so that one row stays one line for grep.
     """
     if not stream.isatty():

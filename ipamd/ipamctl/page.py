@@ -42,10 +42,10 @@ ABSENCES = {
     "crash-loop": "the daemon is in a crash loop",
     "hung": "the daemon's process hangs, or is stopped",
 }
-"""By the kind of an absence (`absence.py`): what a browser is told, without paths and reasons."""
+"""Kind of an absence (`absence.py`) -> the sentence for a browser, which has no paths and reasons in it."""
 
 TITLE_MAX = 80
-"""Characters of a node's name in the title. Ours: names of EC2 hosts have 60."""
+"""Characters of a node's name in the page's title. Ours: names of EC2 hosts have 60."""
 
 
 class Answers:
@@ -89,7 +89,9 @@ class Answers:
                 body = self.state()
             except VerbError as error:
                 print(f"ipamctl: {printable(str(error))}", file=sys.stderr)
-                kind = error.kind if isinstance(error, AwayError) else ""
+                kind = ""
+                if isinstance(error, AwayError):
+                    kind = error.kind
                 text = f"{ABSENCES.get(kind, 'the daemon does not answer')}; `ipamctl page` printed more, and what to do\n"
                 return _answer("503 Service Unavailable", PLAIN, text.encode())
             self._last_state = (time.monotonic(), body)

@@ -1,4 +1,4 @@
-"""The parser of the command line, which names what a misspelt word may have meant instead of listing every choice."""
+"""The parser of the command line. For a misspelt word it suggests the nearest choice instead of listing all choices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ COMMAND = "COMMAND"
 """How a verb is named in the usage."""
 
 _MISSPELT = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)", re.S)
-"""As argparse words a wrong choice."""
+"""Matches argparse's message about a wrong choice."""
 
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (-\S+)")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
 class Parser(argparse.ArgumentParser):
-    """Writes a wrong usage in one line, and where to look. Subparsers are of this class too, as argparse makes them."""
+    """Reports wrong usage in one line, with a suggestion or a pointer to the help. argparse makes subparsers of this class too."""
 
     def error(self, message: str) -> NoReturn:
         """End with a line about what is wrong. Raises: SystemExit with the status of a wrong usage."""
@@ -46,12 +46,16 @@ class Parser(argparse.ArgumentParser):
         return f"; see `{self.prog} --help`"
 
     def _every_option(self) -> Iterable[str]:
-        """The options of this parser and of its verbs, which leave unknown ones to it."""
+        """The options of this parser and of its verbs. An unknown option of a verb is reported by this parser."""
         parsers = [self]
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 parsers += action.choices.values()
-        return [option for parser in parsers for action in parser._actions for option in action.option_strings]
+        options: list[str] = []
+        for parser in parsers:
+            for action in parser._actions:
+                options += action.option_strings
+        return options
 
 
 def _suggestion(word: str, choices: Iterable[str]) -> str:

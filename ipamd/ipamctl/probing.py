@@ -85,7 +85,7 @@ def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str,
 
     def send(api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return client.undigested(api, params)
+            return client.call_raw(api, params)
         except NotCalledError as exc:
             raise failed(api, "the probe", exc.failure).error from exc
 

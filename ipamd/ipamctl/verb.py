@@ -149,7 +149,7 @@ SUBJECT = (
         help="the file's directory, read when the daemon is away (default: the setting's)",
     ),
 )
-"""The arguments of verbs about one address, pod or sandbox, now or in the past."""
+"""The arguments of the verbs `explain` and `history`, which are about one address, pod or sandbox, now or in the past."""
 
 
 def _read_moment(words: str, now: datetime) -> datetime:

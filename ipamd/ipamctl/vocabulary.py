@@ -63,7 +63,8 @@ using valid validation value valueerror values verdict version veth violation vi
 wait waiting want was watches way we weave wed were west what when where which while who whose will window with within without
 would write wrong x86 xt yes yet you your zone zones
 """
-"""Words that EC2, STS, libc, the kernel, nftables, other network plugins, Prometheus and Python write, unlike our source. Ours."""
+"""Words that our source does not have, but that EC2, STS, libc, the kernel, nftables, other network plugins, Prometheus and Python
+write. Ours."""
 
 
 @cache

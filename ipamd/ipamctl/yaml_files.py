@@ -34,7 +34,7 @@ def read_documents(path: str, *, is_typed: bool = False) -> list[tuple[str, obje
     except (OSError, UnicodeDecodeError) as error:
         raise RefusedError(f"{path} cannot be read: {error}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path} is no YAML that is taken: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path} is no YAML file that can be read: {' '.join(str(error).split())}") from error
     return [(f"{path}, document {number}", document or None) for number, document in enumerate(documents, 1)]
 
 
@@ -57,6 +57,4 @@ def _check_bounds(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         is_alias_or_tag = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None)
         if is_alias_or_tag or depth > YAML_DEPTH_MAX or len(text) > YAML_CHARACTERS_MAX:
-            raise yaml.YAMLError(
-                "it has an alias (*name), a tag (!name), or more levels or characters than any file that is meant"
-            )
+            raise yaml.YAMLError("it has an alias (*name), a tag (!name), or more levels or characters than such a file needs")

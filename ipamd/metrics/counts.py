@@ -1,4 +1,4 @@
-"""The counts of services since the start, as one value; and `families`, which makes Prometheus metric families of rows."""
+"""The counters of services since the start, as one value; and `families`, which turns rows into Prometheus metric families."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ K = TypeVar("K", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The mappings are live and a missing key counts as 0. The callables return at once, from memory."""
+    """Counters of services. The mappings change while the daemon runs; a missing key counts as 0. The callables read memory only."""
 
     ec2: Ec2
     replayed: Callable[[], int]
@@ -39,7 +39,8 @@ class Counts:
 
 
 Values = Mapping[Any, float] | float | None
-"""One value without labels, None while it is not known; or values by label value, by a tuple of them if there are several labels."""
+"""One value for a metric without labels, None while it is not known. For a metric with labels: label value -> value, or a tuple of
+label values -> value."""
 
 MetricRow = tuple[str, str, *tuple[str, ...], Values]
 """Name, help text, names of the labels, values."""

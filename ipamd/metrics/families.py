@@ -40,8 +40,8 @@ from ipamd.settings.current import INVALID_SETTINGS
 RELEASED_KINDS = ("addresses", "prefixes", "enis")
 """Labels of `ipamd_released_resources_total`: single addresses, /28 prefixes and ENIs. Addresses of an ENI are not counted again."""
 
-OF_REST = f"; what is free of a /80 counts as {MANY}"
-"""End of help texts."""
+SPARSE_NOTE = f"; the free addresses of a /80 count as {MANY}"
+"""End of the help text of each metric that counts free addresses."""
 
 STATES = ("free", "reserved", "assigned", "cooling", "quarantined", "lost")
 
@@ -63,7 +63,7 @@ RECONCILED: Mapping[str, ExternalChange] = {
 
 
 class Families(Collector):
-    """Collects the families that are read from services. `served`: requests of a verb since the start."""
+    """Collects the families that are read from services. `served`: returns the number of requests of a verb since the start."""
 
     def __init__(self, sources: Sources, counts: Counts, *, served: Callable[[str], float]) -> None:
         self._sources = sources
@@ -86,9 +86,9 @@ class Families(Collector):
         sources, health, node = self._sources, self._sources.health, facts(self._sources)
         text = "1 when ADD is served and the conflist is in place; never before the first address of a boot"
         yield "ipamd_ready", text, int(health.is_ready)
-        text = "Conditions of `ipamctl status` that are not as they should be, by subject; no sample while there is none"
+        text = "Conditions that `ipamctl status` shows as degraded, by subject; no sample while there is none"
         yield "ipamd_conditions", text, "subject", Counter(kind_of(name) or OTHER for name in node.conditions)
-        yield "ipamd_assignable_addresses", f"Free addresses that an ADD could have now{OF_REST}", node.assignable_count
+        yield "ipamd_assignable_addresses", f"Free addresses that an ADD could have now{SPARSE_NOTE}", node.assignable_count
         locks = sources.locks.holders()
         yield "ipamd_operations_in_progress", "Sandboxes with an operation in progress", len(locks)
         oldest_s = max((lock.age_s for lock in locks), default=0.0)
@@ -97,12 +97,14 @@ class Families(Collector):
         yield "ipamd_longest_refusal_seconds", text, "cause", sources.refused.longest_s()
         yield "ipamd_waiting_adds", "ADDs that wait for an address now", sources.demand.waiting()[0]
         yield "ipamd_spooled_deletes", "DELs waiting in the spool", sources.spool.pending_count()
-        text = "Pods that are gone and that the network policy agent has not yet been told to forget"
+        text = (
+            "Pods without a sandbox that the network policy agent may remember, because it has not confirmed that it forgot them"
+        )
         yield "ipamd_pending_policy_cleanups", text, len(sources.pending_policy_cleanups())
-        yield "ipamd_veths_pending_deletion", "Host veths marked and not yet deleted", sources.dying_count()
+        yield "ipamd_veths_pending_deletion", "Host veths marked for deletion and not yet deleted", sources.dying_count()
         runtime = sources.runtime_view()
         if runtime is not None:
-            yield "ipamd_cri_reachable", "1 when the last list was complete", int(runtime.reachable)
+            yield "ipamd_cri_reachable", "1 when the runtime's last list of sandboxes was complete", int(runtime.reachable)
         text = "1 while no sandbox can send with a source address that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS"
         yield "ipamd_source_check_enforced", text, int(sources.hostnet.is_source_checked())
         text = "Living sandboxes without network, whatever the cause; `ipamctl audit` names them"
@@ -111,7 +113,7 @@ class Families(Collector):
         generation = sources.settings.generation
         text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"
         yield "ipamd_settings_generation", text, int(generation.number)
-        text = "0 while the settings that were read last are wrong and the generation before them is kept"
+        text = "0 while the settings that were read last are wrong, so that the generation before stays in force"
         yield "ipamd_settings_valid", text, int(INVALID_SETTINGS not in health.conditions_by_subject())
         text = "Settings that were changed and take effect at the next start"
         yield "ipamd_settings_awaiting_restart", text, len(generation.needs_restart)
@@ -127,11 +129,11 @@ class Families(Collector):
         cause = sources.demand.status.kind
         if cause is Blocked.GROWING:
             cause = delay(self._counts.ec2, sources.clock)
-        text = "1 for what keeps the pool from growing now; `growing`: nothing"
+        text = "1 for the cause that keeps the pool from growing now; `growing` if nothing does"
         yield "ipamd_pool_blocked", text, "cause", all_of(Blocked, {cause: 1})
-        yield "ipamd_addresses", f"Addresses by state{OF_REST}", "state", {state: getattr(counts, state) for state in STATES}
-        yield "ipamd_withheld_addresses", "Free addresses that are given to nobody for now", counts.withheld
-        text = "Free addresses above the target, in whole units of what the target counts"
+        yield "ipamd_addresses", f"Addresses by state{SPARSE_NOTE}", "state", {state: getattr(counts, state) for state in STATES}
+        yield "ipamd_withheld_addresses", "Free addresses that are not assigned for now", counts.withheld
+        text = "Free addresses above the target, in whole ENIs or prefixes if the target counts these"
         yield "ipamd_excess_addresses", text, int(sources.demand.status.excess_count)
         yield from subnet_rows(sources)
         yield from pod_pool_rows(sources)
@@ -141,20 +143,20 @@ class Families(Collector):
         sources, counts = self._sources, self._counts
         text = "ADDs refused for want of an address, by what kept the pool from growing"
         yield "ipamd_adds_without_address", text, "cause", all_of(Blocked, counts.pool_empty)
-        text = "What was in excess and was released, by kind"
+        text = "Addresses, prefixes and ENIs that were released because they were in excess, by kind"
         yield "ipamd_released_resources", text, "kind", all_of(RELEASED_KINDS, counts.released)
-        text = "What happened to addresses, ENIs and sandboxes, as `ipamctl history` has it: adopted, reaped, lost, ..."
+        text = "Events of addresses, ENIs and sandboxes, as in `ipamctl history`: adopted, reaped, lost, ..."
         yield "ipamd_history_events", text, "event", all_of(LedgerEvent, sources.datastore.event_counts())
         yield "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", counts.replayed()
         runtime = sources.runtime_view()
         if runtime is not None:
-            text = "Changes found by a list that no event had announced"
+            text = "Changes of sandboxes that the runtime's list showed and that no event had announced"
             yield "ipamd_cri_missed_events", text, runtime.missed_events_count
         text = "Packets of sandboxes that were dropped, by reason"
         yield "ipamd_dropped_packets", text, "reason", all_of(DROP_REASONS, sources.hostnet.dropped_packets())
-        text = "Objects of the host put right after something else changed them, by kind"
+        text = "Objects of the host that were repaired after something else had changed them, by kind"
         yield "ipamd_repairs", text, "object", all_of(RepairKind, counts.repairs())
-        text = "What must never happen: any increase is a defect of vpc-ipamd, to be reported with its log"
+        text = "Events that must never happen, by kind: any increase is a defect of vpc-ipamd; report it with its log"
         yield "ipamd_defects", text, "kind", all_of(Defect, sources.health.defects)
 
     def _reports(self) -> list[tuple[str, CallReport]]:
@@ -171,7 +173,7 @@ class Families(Collector):
         yield "ipamd_metadata_differences", text, differing.count
         text = "How long instance metadata and the record have differed without a break; 0: they agree"
         yield "ipamd_metadata_difference_age_seconds", text, differing.since_s
-        text = "Age of the last list of ENIs that instance metadata gave; none before the first"
+        text = "Age of the last list of ENIs from instance metadata; no sample before the first"
         yield "ipamd_metadata_list_age_seconds", text, differing.turn_age_s
 
     def _ec2_counters(self) -> Iterator[MetricRow]:
@@ -190,7 +192,7 @@ class Families(Collector):
         text = "Calls that the node's own budget refused, because their turn would come too late"
         yield "ipamd_ec2_calls_over_budget", text, "api", {api: report.held_back_count for api, report in reports}
         looks = all_of(ResyncReason, self._counts.looks)
-        yield "ipamd_ec2_resyncs", "Looks at all ENIs in EC2 out of turn, by reason", "reason", looks
+        yield "ipamd_ec2_resyncs", "Unscheduled comparisons of all ENIs with EC2, by reason", "reason", looks
         text = "Requests to instance metadata, unanswered ones included"
         yield "ipamd_metadata_requests", text, self._counts.metadata_requests()
 
@@ -200,15 +202,19 @@ class Families(Collector):
         eni_max, address_max = self._limits()
         counts = sources.datastore.counts()
         enis = [stock for stock in sources.datastore.stock().enis if stock.eni.managed and not stock.has_left]
-        yield "awscni_eni_allocated", "ENIs attached that carry pods or may", len(enis)
+        yield "awscni_eni_allocated", "Attached ENIs that carry pods or may carry pods", len(enis)
         yield (
             "awscni_eni_max",
-            "ENIs this node may have for pods: without the places of ENIs that are not ours to use",
+            "ENIs that this node may have for pods; the places of ENIs that are not managed do not count",
             eni_max,
         )
-        yield "awscni_ip_max", "Addresses this node may have, in its mode and with the ENIs that are there", address_max
+        yield (
+            "awscni_ip_max",
+            "Addresses that this node may have, in its mode and with the ENIs that are attached now",
+            address_max,
+        )
         address_count = sum(stock.counts.total - stock.counts.lost for stock in enis)
-        yield "awscni_total_ip_addresses", f"Addresses on our ENIs{OF_REST}", address_count
+        yield "awscni_total_ip_addresses", f"Addresses on our ENIs{SPARSE_NOTE}", address_count
         prefix_count = 0
         if not sources.settings.now.network.family.is_sparse:
             prefix_count = sum(stock.prefix_count for stock in enis)
@@ -246,11 +252,11 @@ class Families(Collector):
                     errors[api, code] = attempts.count
         text = f"EC2 attempts that EC2 refused, by its code; `{OTHER}` is any beyond the first 24"
         yield "awscni_aws_api_error_count", text, "api", "error", errors
-        text = "What external changes added or took, as a resync with EC2 showed it"
+        text = "ENIs and addresses that external changes added or removed, as comparisons with EC2 showed"
         yield "awscni_reconcile_count", text, "fn", {fn: looks.get(kind, 0) for fn, kind in RECONCILED.items()}
-        text = "ENIs that EC2 showed no more while sandboxes had their addresses"
+        text = "ENIs that EC2 no longer showed while sandboxes had their addresses"
         yield "awscni_force_removed_enis", text, looks.get(ExternalChange.FORCED_ENI, 0)
-        text = "Addresses that EC2 showed no more while a sandbox had them"
+        text = "Addresses that EC2 no longer showed while a sandbox had them"
         yield "awscni_force_removed_ips", text, looks.get(ExternalChange.FORCED_ADDRESS, 0)
 
     def _durations(self) -> Iterator[Metric]:
@@ -264,10 +270,10 @@ class Families(Collector):
             for status, durations in sorted(report.statuses.items()):
                 is_error = str(status != ANSWERED).lower()
                 latency.add_metric((api, is_error, status), durations.count, durations.total_ms)
-        text = "Time from the start of the process to ready; one observation in a process"
+        text = "Time from the start of the process to ready; one observation per process"
         labels = ("success", "with_api_server", "failure_reason")
         startup = HistogramMetricFamily("awscni_ipamd_startup_duration_seconds", text, labels=labels)
-        text = "Time from the start of the process until ADD was served; one observation in a process"
+        text = "Time from the start of the process until ADD was served; one observation per process"
         init = HistogramMetricFamily("awscni_ipamd_node_initialization_duration_seconds", text, labels=("success",))
         for family, values, stage in ((startup, ("true", "false", ""), READY), (init, ("true",), Phase.SERVING)):
             seconds = health.reached_s.get(stage)

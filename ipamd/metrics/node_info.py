@@ -1,4 +1,4 @@
-"""The metric of facts about the node, to join other metrics with: zone, instance type, release and mode."""
+"""A metric whose labels are facts about the node (zone, instance type, release, mode), to join other metrics with."""
 
 from __future__ import annotations
 

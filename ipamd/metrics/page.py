@@ -71,7 +71,7 @@ class Metrics:
         self._refused.labels(reason.value).inc()
 
     def watch(self, sources: Sources, counts: Counts) -> None:
-        """Add the figures that services have, read at every scrape."""
+        """Add the families that are read from services at every scrape."""
         self.registry.register(Families(sources, counts, served=self._served))
 
     def _served(self, verb: str) -> float:

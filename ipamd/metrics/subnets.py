@@ -1,6 +1,6 @@
-"""Metrics by subnet and zone: the capacity of each subnet by EC2's last answer, and the addresses that this node has of it.
+"""Metrics by subnet and zone: the capacity of each subnet by EC2's last answer, and how many of its addresses this node has.
 
-Nothing here asks EC2 (I13), so the figures of an idle node grow old. A metric tells the age of the answer, and
+Nothing here asks EC2 (I13), so the figures of an idle node grow old. A metric has the age of the answer, and
 `manifests/monitoring/rules.yaml` takes the youngest answer of any node for each subnet. The number of label values is bounded by the
 number of subnets that this node may use.
 """
@@ -25,7 +25,7 @@ AddressCounts = Mapping[tuple[str, str, str], float]
 
 def subnet_rows(sources: Sources) -> Iterator[MetricRow]:
     """Yield the families by subnet. EC2's figures have no sample before its first answer, and none with IPv6."""
-    yield from _of_ec2(sources)
+    yield from _capacity_rows(sources)
     identity, zone = sources.identity(), ""
     if identity is not None:
         zone = identity.availability_zone
@@ -41,9 +41,10 @@ def _is_sparse(sources: Sources) -> bool:
     return bool(sources.settings.now.network.family.is_sparse)
 
 
-def _of_ec2(sources: Sources) -> Iterator[MetricRow]:
+def _capacity_rows(sources: Sources) -> Iterator[MetricRow]:
+    """Yield the families about EC2's last answer."""
     subnets = sources.subnets()
-    text = "Subnets of the node's zone by EC2's last answer: whether a new ENI may go there now; none before it"
+    text = "Subnets of the node's zone in EC2's last answer, by whether a new ENI may be made there now; no sample before it"
     yield "ipamd_subnets", text, "state", _counts_by_usability(subnets)
     counted: list[SubnetView] = []
     if not _is_sparse(sources):
@@ -53,9 +54,9 @@ def _of_ec2(sources: Sources) -> Iterator[MetricRow]:
     ages = {_key(subnet): subnet.answer_age_s for subnet in counted}
     text = "Free addresses of a subnet that a new ENI may go to, by EC2's last answer less what this node took since"
     yield "ipamd_subnet_free_addresses", text, "subnet", "zone", free
-    text = "Addresses of such a subnet that are in use, by anybody, by the same answer; without the five that AWS reserves"
+    text = "Addresses in use, by anybody, in a subnet that a new ENI may go to, by EC2's last answer; without the five of AWS"
     yield "ipamd_subnet_used_addresses", text, "subnet", "zone", used
-    text = "Free addresses that are in no whole /28, as far as EC2 refused one to this node; only in prefix mode"
+    text = "Free addresses outside whole free /28s; 0 unless EC2 refused a /28 to this node or under 16 are free; only in prefix mode"
     fragmented: BySubnet = {}
     if sources.pool.settings.prefix_delegation:
         fragmented = _fragmented(counted)
@@ -72,7 +73,10 @@ def _counts_by_usability(subnets: Sequence[SubnetView]) -> Mapping[str, float]:
 
 
 def _fragmented(subnets: Iterable[SubnetView]) -> BySubnet:
-    """Free addresses outside whole /28s: all free ones if EC2 refuses a /28 or there are fewer than 16, otherwise none is known."""
+    """Count the free addresses outside whole free /28s.
+
+    These are all free addresses if EC2 refuses a /28, or if fewer than 16 are free. Otherwise their number is not known: 0.
+    """
     fragmented = {}
     for subnet in subnets:
         fragmented[_key(subnet)] = 0

@@ -1,1 +1,3 @@
-"""The way from amazon-vpc-cni-k8s to us and back: its files, daemon and plugin calls. Removable: only the composition imports it."""
+"""Move a node from amazon-vpc-cni-k8s to vpc-ipamd and back. Here is all code that knows the files, daemon and plugin of
+amazon-vpc-cni-k8s. It can be removed as a whole, because only the composition (`ipamd/process/bootstrap.py`) imports it.
+"""

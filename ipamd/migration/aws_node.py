@@ -74,7 +74,7 @@ github.com/containerd/go-cni opts.go, loadFromConfDir."""
 TCP_ADDRESS = ("127.0.0.1", 50051)
 
 OFF = "off"
-"""In place of a socket: its daemon is not looked for, neither where it listens nor by the name of its pod."""
+"""Value of VPC_IPAMD_AWS_NODE_SOCKET by which aws-node is not looked for, neither where it listens nor by the name of its pod."""
 
 
 class FileAwsNode:
@@ -129,7 +129,7 @@ class FileAwsNode:
         return Sign(last_seen.text, age_s)
 
     def _last_seen(self, note: Mapping[str, object]) -> _LastSign | None:
-        """Return the later sign of that in memory and that in the note, if the note is of this boot."""
+        """Return the last sign of aws-node: the later of that in memory and that in the note. A note of another boot has none."""
         seen = self._last_sign
         match note.get("seen"):
             case [self._boot_id, float() as at_s, str(text), list(version)] if seen is None or at_s >= seen.at_s:
@@ -137,10 +137,10 @@ class FileAwsNode:
         return seen
 
     def _sign_of_file(self, version: Version, last_seen: _LastSign | None, *, now_s: float) -> _LastSign | None:
-        """Return aws-node's file as the last sign, unless the sign before is later or came from the same content."""
+        """Return the last sign of aws-node: that it wrote its file, unless `last_seen` is later or is about the same content."""
         if version == _version_of(last_seen):
             return last_seen
-        # Monotonic seconds count from the boot. A file from the future shows that the clock was set back: it counts as written now.
+        # Monotonic seconds count from the boot. If the file's time is in the future, the clock was set back; it counts as written now.
         written_s = now_s - max(self._clock.now().timestamp() - version[1] / 1e9, 0.0)
         last_sign_s = 0.0 if last_seen is None else last_seen.at_s
         if written_s < last_sign_s:
@@ -169,7 +169,7 @@ class FileAwsNode:
         handled_versions = _handled_versions(self._read_note())
         if handled_versions:
             return version not in handled_versions
-        # There is no version in our note. Without rows the whole file is new. A file that is older than the rows adds nothing to them.
+        # Our note has no version. If we have no rows, the whole file is new. If the file is older than our rows, they contain it.
         rows_written = [path.stat().st_mtime_ns for path in self._datastore.parent.glob("state.db*") if path.is_file()]
         return not rows_written or version[1] > max(rows_written)
 
@@ -196,7 +196,7 @@ class FileAwsNode:
         self._extra_state.write(allocations, routed=routed)
 
         def announce(version: Version) -> None:
-            # Before the rename: if this process dies in between, the next one must not take our content for aws-node's.
+            # Recorded before the rename: if this process dies after it, the next one must know that the content is ours.
             self._change_note(next=version)
 
         advice = f": mount {self._checkpoint.parent} into the daemon's pod"
@@ -306,8 +306,10 @@ def _handled_versions(note: Mapping[str, object]) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class _LastSign:
-    """The last sign of aws-node, as the note has it. `at_s`: monotonic. `version`: of its file, if that was this or an earlier
-    sign."""
+    """The last sign of aws-node, in the form of the note.
+
+    `at_s`: monotonic. `version`: the version of aws-node's file, if this or an earlier sign was that the file had been written.
+    """
 
     boot_id: str
     at_s: float

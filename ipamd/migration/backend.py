@@ -1,4 +1,4 @@
-"""Serve the plugin of amazon-vpc-cni-k8s, as its daemon did, on a Unix socket of root: for a node whose runtime still calls it.
+"""Serve the plugin of amazon-vpc-cni-k8s on the Unix socket of its daemon, for a node whose runtime still calls that plugin.
 
 The plugin gets an address and wires the pod itself. Its DEL is handled like ours, and removes all of the wiring. Releases of June 2026
 and later dial /var/run/aws-node/ipamd.sock. Older ones dial 127.0.0.1:50051, which is not served, because any process on the node's
@@ -31,7 +31,7 @@ from ipamd.rpc.envelope import POD_NAME_MAX, require_netns, require_network_name
 from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 
 DEADLINE_S = 60.0
-"""Deadline of an ADD or DEL without one; the plugin of amazon-vpc-cni-k8s never sets one. Ours: as our plugin's ADD."""
+"""Deadline of an ADD or DEL whose caller sets none, as the plugin of amazon-vpc-cni-k8s. Ours: the same as for our plugin's ADD."""
 
 MAX_REQUEST_BYTES = 64 * 1024
 """Largest request. Ours: a request is some names and a path."""
@@ -40,8 +40,8 @@ MAX_RPCS = 64
 """Requests at a time. Ours: as many ADDs and DELs as a runtime makes at once on a crowded node."""
 
 DIGEST = "amazon-vpc-cni-k8s"
-"""Stands for the digest of the configuration, which the plugin does not send: a request for the same sandbox and namespace is the
-same."""
+"""Used as the digest of the configuration, which this plugin does not send. So two requests for the same sandbox and namespace count
+as repetitions of one request."""
 
 T = TypeVar("T")
 
@@ -121,9 +121,13 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
             log.warning("refused the plugin of amazon-vpc-cni-k8s request=%s error=%s", subject, log_text(error))
             if isinstance(request, pb.AddNetworkRequest):
                 ids = request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX]
-                pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
+                pod = ""
+                if request.K8S_POD_NAME:
+                    pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}"
                 self._refused(RefusedAdd(*ids, printable(pod), error.cni_code, log_text(error), cause_of(error)))
-            code = grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            if error.retryable:
+                code = grpc.StatusCode.UNAVAILABLE
             context.abort(code, str(error))
             raise
         log.info("served the plugin of amazon-vpc-cni-k8s request=%s", subject)
@@ -137,7 +141,7 @@ def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
     if not (request.K8S_POD_NAME and request.K8S_POD_NAMESPACE and request.Netns):
         raise InvalidRequestError("a request needs a pod's name and namespace, and a netns")
     if max(len(request.K8S_POD_NAME), len(request.K8S_POD_NAMESPACE)) > POD_NAME_MAX:
-        # The link's name depends on them, so they are not cut; and our reader would refuse a file of ours with such a name.
+        # They are not cut, because the link's name depends on them. The export would write them into a file that we cannot read.
         raise InvalidRequestError(f"a pod's name and namespace have at most {POD_NAME_MAX} characters")
     require_netns(request.Netns)
     require_network_name(request.NetworkName)

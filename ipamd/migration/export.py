@@ -1,7 +1,8 @@
-"""Give the node back to amazon-vpc-cni-k8s: stop giving addresses, complete the wiring and aws-node's file, change the conflists.
+"""Give the node back to amazon-vpc-cni-k8s: refuse ADD, complete the wiring, write aws-node's file, and exchange the conflists.
 
-Every step can be repeated, and the next export finishes one that was cut short (docs/adr/0038). The note comes first: from then on no
-process of ours gives an address, even after a crash. aws-node's conflist comes last, so its daemon never sees half a file.
+Every step can be repeated, and the next export finishes one that was interrupted (docs/adr/0038). The first step is a note on disk:
+from then on no process of ours gives an address, even after a crash. The last step restores aws-node's conflist, so that its daemon
+never reads an incomplete file.
 """
 
 from __future__ import annotations
@@ -73,7 +74,11 @@ class ExportService(Service):
     def follow(
         self, *, quiesce: Callable[[], None], restart: Callable[[str], None], release: Callable[[], list[RepairReport]]
     ) -> None:
-        """Set the functions that end the loops and the process. `release`: `HostNetwork.allow_neighbour_discovery`."""
+        """Set the collaborators that exist only after the composition.
+
+        `quiesce`: ends the loops that change something. `restart`: ends the process with a reason. `release`:
+        `HostNetwork.allow_neighbour_discovery`.
+        """
         self._quiesce = quiesce
         self._restart = restart
         self._release = release
@@ -85,7 +90,7 @@ class ExportService(Service):
         self._freeze.set(FreezeCause.EXPORT, REASON)
 
     def export(self) -> ExportReport:
-        """Do all open steps. Returns: the steps that were done, and the problems."""
+        """Do all steps that are not done yet. Returns: the steps that were done, and the problems."""
         return self._exclusively(self._export, busy="another export is at work")
 
     def undo(self) -> ExportReport:
@@ -125,7 +130,7 @@ class ExportService(Service):
     def _export(self, report: ExportReport) -> None:
         try:
             self._begin()
-            report.steps.append("ADD is refused, and nothing is asked of EC2")
+            report.steps.append("ADD is refused, and no EC2 call is made")
             self._finish(report)
         except IpamError as error:
             self._health.record_error("export", error)
@@ -138,10 +143,12 @@ class ExportService(Service):
             raise failure(TakeoverError, FailureCode.EXPORT_NOT_READY)
         listener = aws_node.listener()
         if listener:
-            details = "it would overwrite what is written: export before its DaemonSet aws-node comes to this node"
+            details = "its daemon would overwrite the exported file: export before its DaemonSet aws-node comes to this node"
             raise failure(TakeoverError, FailureCode.EXPORT_OTHER_SERVES, listener=listener, advice=details)
-        if aws_node.has_run_since():  # our rows lack its addresses, and may have some that it has given to other pods
-            details = "our rows are older than its file: restart the daemon, which then takes over what the other gave"
+        if aws_node.has_run_since():  # our rows lack the addresses that it gave, and may call some of them free
+            details = (
+                "our rows are older than its file: restart vpc-ipamd, which then takes over the addresses that the other gave"
+            )
             raise failure(TakeoverError, FailureCode.EXPORT_OTHER_RAN, advice=details)
         if not aws_node.is_exporting:
             self._require_common_snat()
@@ -149,13 +156,13 @@ class ExportService(Service):
         try:
             aws_node.begin_export()
         finally:
-            if aws_node.is_exporting:  # even if only a part of it was written: the next process would refuse ADD too
+            if aws_node.is_exporting:  # also if only a part was written, because the next process would refuse ADD too
                 self.hold()
         self._failpoint("export.begun")
         self._quiesce()
 
     def _require_common_snat(self) -> None:
-        """Refuse while a sandbox differs from the node's SNAT. Raises: TakeoverError."""
+        """Refuse the export while a sandbox has another SNAT than the node, which aws-node cannot keep. Raises: TakeoverError."""
         chosen = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.snat is not None]
         if chosen:
             raise failure(TakeoverError, FailureCode.EXPORT_POD_SNAT, sandboxes=first_of(chosen, NAMED_MAX))
@@ -186,7 +193,8 @@ class ExportService(Service):
         self._failpoint("export.restored")
         if not self._aws_node.has_conflist():
             report.steps.append(
-                "its conflist was never here, so ours stays: its daemon writes one, which sorts before ours; remove ours then"
+                "amazon-vpc-cni-k8s had no conflist here, so ours stays for now: its daemon writes one, which sorts before ours; then "
+                "remove ours"
             )
         else:
             removed = self._aws_node.remove_our_conflist()
@@ -194,7 +202,9 @@ class ExportService(Service):
                 report.steps.append(removed)
         cooling = self._datastore.counts().cooling
         if cooling:
-            report.steps.append(f"{counted(cooling, 'address')} still cool: its daemon knows no cooldown from before its start")
+            report.steps.append(
+                f"{counted(cooling, 'address')} still cooling, which amazon-vpc-cni-k8s does not know: it may assign them at once"
+            )
         log.warning("exported to amazon-vpc-cni-k8s steps=%s", "; ".join([*report.steps, *report.problems]))
 
     def _await_adds(self) -> None:
@@ -210,7 +220,7 @@ class ExportService(Service):
         count = 0
         for attachment in self._datastore.attachments():
             if not attachment.is_of_pool:
-                continue  # it is named by pod already
+                continue  # its veth has been named by pod since its ADD
             wanted = wanted_name(attachment, prefix=self._prefix)
             if not wanted or attachment.host_veth == wanted:
                 continue
@@ -248,7 +258,7 @@ class ExportService(Service):
         uplinked_count = sum(not attachment.is_of_pool for attachment in attachments)
         if uplinked_count:
             report.steps.append(
-                f"{counted(uplinked_count, 'sandbox')} with ENIs of their own: their links stay, and are not in its file"
+                f"{counted(uplinked_count, 'sandbox')} with ENIs of their own: their links stay, and are not in the exported file"
             )
         return survey
 
@@ -261,7 +271,7 @@ class ExportService(Service):
                 self._wiring.rename_veth(replace(attachment.wiring, host_veth=name), to=attachment.host_veth)
 
     def _allocations(self, survey: KernelSurvey, report: ExportReport) -> list[Allocation]:
-        """Return one allocation for each address in use. aws-node would assign addresses again that are missing from its file."""
+        """Return one allocation for each address in use. aws-node assigns every address again that is missing from its file."""
         allocations = recorded(self._datastore.attachments(), survey, prefix=self._prefix)
         from_file = {}
         try:
@@ -271,7 +281,7 @@ class ExportService(Service):
         unrecorded_allocations = unrecorded(survey, allocations, listed=from_file, prefix=self._prefix, now=self._clock.now())
         for address, (veth, allocation) in unrecorded_allocations.items():
             report.steps.append(
-                f"{address} is not recorded, but {veth.name} ({veth.key or 'of nobody we know'}) has it: exported"
+                f"{address} is not recorded, but {veth.name} (of {veth.key or 'an unknown sandbox'}) has it: exported"
             )
             allocations[address] = allocation
         return [allocations[address] for address in sorted(allocations)]
@@ -292,7 +302,7 @@ def _missing_routing(attachments: Iterable[Attachment], survey: KernelSurvey) ->
 
 
 def _missing_extra_routes(attachments: Iterable[Attachment], survey: KernelSurvey) -> Iterator[str]:
-    """Describe the routes to addresses of extra legs that living sandboxes do not have. These have no rules: main has the route."""
+    """Describe the missing routes to addresses of extra legs of living sandboxes. Such an address has a route in main, and no rule."""
     living = survey.living_names
     for attachment in attachments:
         for leg in legs_of(attachment.wiring)[1:]:

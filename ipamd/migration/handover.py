@@ -5,9 +5,9 @@ amazon-vpc-cni-k8s (aws-node) has been away for a minute, and reads its file onl
 is renamed only when we are ready (docs/adr/0037). After `ipamctl export` we give no address any more (docs/adr/0038).
 
 ADD is blocked while aws-node may give addresses of this node too, and addresses that both gave are reported (I1, I20). aws-node may
-be restarting (after a crash, an upgrade, an OOM kill), so one refused connection does not prove that it has gone: once it was seen in
-this boot, it must have been away for a minute. If it has left no sign on a node, ADD is not blocked. While aws-node's file differs
-from the one that we took over or wrote, each check compares it with our rows (docs/adr/0043).
+be restarting (after a crash, an upgrade, an OOM kill), so one refused connection does not prove that it has gone: if it was seen in
+this boot, it must have been away for a minute before ADD is served. On a node where it has left no sign, ADD is not blocked. While
+aws-node's file differs from the one that we took over or wrote, each check compares it with our rows (docs/adr/0043).
 """
 
 from __future__ import annotations
@@ -81,11 +81,20 @@ class OtherDaemon(Service):
                 is_overtaken = self._health.phase is Phase.SERVING and self._aws_node.has_run_since()
             except IpamError as error:
                 reason = f"it is not known whether amazon-vpc-cni-k8s is away: {log_text(error)}"
-            overtaken = "amazon-vpc-cni-k8s gave addresses while we served" if is_overtaken else ""
+            overtaken = ""
+            if is_overtaken:
+                overtaken = "amazon-vpc-cni-k8s gave addresses while vpc-ipamd served"
             self._block_or_unblock_adds(reason or overtaken)
-            pairs = first_of([str(pair) for pair in self.given_twice()], NAMED_MAX)
-            self._health.report(CONFLICT, problem(ConditionCode.GIVEN_TWICE, pairs=pairs, remedy=REMOVE) if pairs else None)
+            self._report_conflict()
             return reason
+
+    def _report_conflict(self) -> None:
+        """Report the addresses that both daemons gave."""
+        conflict = None
+        pairs = first_of([str(pair) for pair in self.given_twice()], NAMED_MAX)
+        if pairs:
+            conflict = problem(ConditionCode.GIVEN_TWICE, pairs=pairs, remedy=REMOVE)
+        self._health.report(CONFLICT, conflict)
 
     def _recent_sign(self) -> str:
         """Describe the last sign of aws-node, "" if it has been away for long enough. Raises: IpamError."""
@@ -111,12 +120,16 @@ class OtherDaemon(Service):
             return ()
 
     def _block_or_unblock_adds(self, reason: str) -> None:
-        sentence = f"{reason}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two must not share a node (I20)"
+        sentence = (
+            f"{reason}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two daemons must not share a node (I20)"
+        )
         if reason:
             self._freeze.note_other_daemon(self._clock.monotonic())
             self._health.block_adds(CONDITION, sentence)
             self._freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
-        elif self._health.is_held:  # not while ADD is served already, because this renews the patience of STATUS
+        elif (
+            self._health.is_held
+        ):  # only if ADD was blocked, because `serve_adds` renews the time for which STATUS waits for a start
             self._health.serve_adds(CONDITION)
             self._freeze.clear(FreezeCause.AWS_NODE)
         self._hindrance.report(problem(ConditionCode.OTHER_DAEMON, cause=sentence) if reason else None)
@@ -155,9 +168,9 @@ class Handover:
         """Prepare the handover.
 
         Args:
-            is_overtaken: aws-node's file was written after our rows, which this start therefore made anew.
+            is_overtaken: aws-node's file was written after our rows, so this start has rebuilt the rows.
             quiesce: ends every loop that changes something.
-            leave_mark: shows STATUS that this daemon is at work.
+            leave_mark: writes the file by which STATUS sees that this daemon is starting.
             end: ends the process, so that the next one starts.
             left_chains: see `ImportService`.
         """
@@ -190,7 +203,7 @@ class Handover:
             if self._stopped.wait(CHECK_INTERVAL_S):
                 raise NotServingError("vpc-ipamd is shutting down")
         if self._aws_node.has_run_since() and not self._is_overtaken:
-            self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: they are made anew")
+            self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: the next start rebuilds them")
             return False
         if self._backend is not None:  # by the settings we listen on aws-node's socket; a failure is a condition
             try:
@@ -224,7 +237,7 @@ class Handover:
         return removed
 
     def check(self) -> bool:
-        """Check for aws-node while we serve. Returns: whether it is away, and gave no address.
+        """Check for aws-node while we serve. Returns: whether it is away and has given no address meanwhile.
 
         If it gave addresses and has gone, the process ends: pods have addresses that our rows call free, and the next start takes
         these over. Raises: ForeignStateError.
@@ -234,7 +247,7 @@ class Handover:
         if not self._aws_node.has_run_since():
             return True
         if not self._aws_node.is_exporting:
-            self._end("amazon-vpc-cni-k8s gave addresses while we served: our rows are made anew")
+            self._end("amazon-vpc-cni-k8s gave addresses while vpc-ipamd served: the next start rebuilds our rows")
         return False
 
     def take_conflist(self) -> str:
@@ -242,7 +255,7 @@ class Handover:
 
         Returns: what was done, "" if there was nothing to do. Raises: TakeoverError, ForeignStateError.
         """
-        # An export may begin during the check: then the runtime must use aws-node's conflist.
+        # Asked again after the check, because an export may begin during it. Then the runtime must use aws-node's conflist.
         if self._aws_node.is_exporting or not self.check() or self._aws_node.is_exporting:
             return ""
         change = self._aws_node.save_conflist()

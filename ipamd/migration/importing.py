@@ -1,8 +1,8 @@
 """Take over the sandboxes that amazon-vpc-cni-k8s wired: find the sandbox of each of its host veths, and write our alias on the veth.
 
-From then on such a veth is like one of ours whose row was lost: kernel and runtime decide whether it is adopted (docs/adr/0010,
-docs/adr/0037). Routes and rules, which carry its packets, are not changed. A veth whose sandbox is unknown stays as it is, and its
-address is given to nobody. It is checked again with each list of the runtime, which may then have its sandbox, or have deleted it.
+A veth with our alias is treated like one of ours whose row was lost: kernel and runtime decide whether it is adopted (docs/adr/0010,
+docs/adr/0037). Its routes and rules are not changed. A veth whose sandbox is unknown stays as it is, and its address is not assigned.
+It is checked again with each list of the runtime, because the sandbox may appear in the list, or may have been deleted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ImportService(Service):
         Args:
             kinds: take over sandboxes by their first legs; the first of them that recognises a host veth takes it over.
             extra: take over extra legs.
-            prefix: of the names of aws-node's host veths.
+            prefix: beginning of the names that aws-node gives to host veths.
         """
         super().__init__(context)
         self._kinds = kinds
@@ -57,9 +57,9 @@ class ImportService(Service):
         self._unnamed: frozenset[int] = frozenset()
 
     def take_over(self, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
-        """Write our alias on every host veth without one whose sandbox can be named.
+        """Write our alias on every host veth that has none and whose sandbox can be identified.
 
-        Raises nothing: a veth that fails counts as unnamed, and an unreadable file of aws-node is recorded as an error.
+        Raises nothing: a veth that cannot be taken over is reported as unnamed, and an unreadable file of aws-node as an error.
         """
         foreign = _foreign_veths(survey)
         self._allocations = ()
@@ -72,9 +72,10 @@ class ImportService(Service):
         return self._stamp_all(foreign, survey, listed)
 
     def retry_unnamed(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
-        """Look for aws-node's pod, and write our alias on veths that can be named only now, by aws-node's file as the start read it.
+        """Look for aws-node's pod, and write our alias on veths whose sandbox could not be identified before.
 
-        Returns: the veths that have our alias now. Raises nothing; the next list tries again.
+        `listed`: the runtime's new list. aws-node's file is not read again. Returns: the veths that got our alias. Raises nothing; the
+        next list tries again.
         """
         self._other.check_pods(listed.values())
         if not self._unnamed:
@@ -84,16 +85,17 @@ class ImportService(Service):
         except IpamError as error:
             log.info("takeover of host veths will be retried error=%s", log_text(error))
             return []
-        # Only these: the link of an ADD that is in progress has no alias for an instant.
+        # No other veths, because the link of an ADD that is in progress has no alias for an instant.
         unnamed_veths = [veth for veth in _foreign_veths(survey) if veth.ifindex in self._unnamed]
         names = {veth.name for veth in unnamed_veths}
         veths = self._stamp_all(unnamed_veths, survey, listed).veths
         return [veth for veth in veths if veth.name in names and veth.key is not None]
 
     def left_chains(self) -> tuple[Collection[str] | None, bool]:
-        """Name the chains that amazon-vpc-cni-k8s made for single sandboxes and that are not needed, because our rules replace them.
+        """Return the chains of amazon-vpc-cni-k8s that can be removed, because our own rules replace them.
 
-        Returns: their names, None for all; and whether that is final. All may be removed when every sandbox is taken over.
+        Returns: their names, or None for all of its chains, which can be removed once every sandbox is taken over; and whether no
+        further chain will become removable.
         """
         if not self._unnamed:
             return None, True
@@ -109,12 +111,12 @@ class ImportService(Service):
         import_pass = ImportPass(survey, listed, self._allocations)
         unnamed: list[Unnamed] = []
         for kind in self._extra:
-            kind.look(foreign)
+            kind.find_legs(foreign)
         for veth in foreign:
             addresses = tuple(sorted(by_device.get(veth.name, ()))) or self._diverted_addresses(veth, survey)
             takeover = self._take_over_veth(veth, addresses, import_pass)
-            if takeover.why:
-                unnamed.append(Unnamed(veth, takeover.addresses, takeover.why))
+            if takeover.reason:
+                unnamed.append(Unnamed(veth, takeover.addresses, takeover.reason))
         self._record_unnamed(unnamed)
         veths = tuple(import_pass.firsts.get(veth.name, veth) for veth in survey.firsts)
         return ImportResult(veths, unnamed, import_pass.extra, import_pass.uplinks)
@@ -131,14 +133,16 @@ class ImportService(Service):
         self._unnamed = frozenset(unnamed_veth.veth.ifindex for unnamed_veth in unnamed)
         if not unnamed:
             self._allocations = ()
-        names = "; ".join(
-            f"{unnamed_veth.veth.name} ({', '.join(map(str, unnamed_veth.addresses)) or 'no address'}): {unnamed_veth.reason}"
-            for unnamed_veth in unnamed
-        )
-        self._health.report(CONDITION, problem(ConditionCode.LINKS_NOT_IMPORTED, links=names) if names else None)
+            self._health.report(CONDITION, None)
+            return
+        links = []
+        for unnamed_veth in unnamed:
+            addresses = ", ".join(map(str, unnamed_veth.addresses)) or "no address"
+            links.append(f"{unnamed_veth.veth.name} ({addresses}): {unnamed_veth.reason}")
+        self._health.report(CONDITION, problem(ConditionCode.LINKS_NOT_IMPORTED, links="; ".join(links)))
 
     def _diverted_addresses(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IpAddress, ...]:
-        """Return the address of a veth's pod in aws-node's file, if packets to it go to another link: then both daemons gave it."""
+        """Return the address of a veth's pod in aws-node's file, if its packets go to another link, because both daemons gave it."""
         for allocation in self._allocations:
             if not allocation.pod_name or allocation.address not in survey.routes:
                 continue

@@ -13,8 +13,8 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.settings.settings_file import created
 
 Version = list[int]
-"""Inode and modification time of a file. They identify its content without reading it: both daemons replace the file by a rename, so
-another content has another inode or time."""
+"""Inode and modification time of a file. They identify its content, so that it need not be read: both daemons replace the file by a
+rename, which gives a new content another inode or time."""
 
 
 def read_bounded(path: Path, *, most: int) -> bytes | None:

@@ -48,10 +48,15 @@ class AwsNode(Protocol):
         """Remove the record of `begin_export`. Raises: TakeoverError."""
 
     def extra_addresses(self, family: Family) -> Mapping[str, IpAddress]:
-        """What its plugin for extra legs says it gave, by container ID. A file that cannot be read is left out, and logged."""
+        """The addresses of extra legs in the files of its plugin `egress-cni`, by container ID. A file that cannot be read is left
+        out, and logged.
+        """
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
-        """Replace its file, and its files of addresses of extra legs, but for those of other sandboxes' that are routed.
+        """Replace its file of allocations, and its files of the addresses of extra legs.
+
+        A file of an extra leg's address stays if no allocation has that address and the address is in `routed`: another sandbox uses
+        it.
 
         Returns: the path of the file of allocations. Raises: TakeoverError.
         """
@@ -69,7 +74,7 @@ class AwsNode(Protocol):
         """Undo `save_conflist`. Returns: what was done, "" if it is in place or was never saved. Raises: TakeoverError."""
 
     def remove_our_conflist(self) -> str:
-        """Remove ours. Returns: what was done, "" if there was none. Raises: TakeoverError."""
+        """Remove our conflist. Returns: what was done, "" if there was none. Raises: TakeoverError."""
 
 
 class Import(Protocol):

@@ -70,10 +70,14 @@ class UnitOfWork(Protocol):
         """Close an intent, with its outcome for the ledger. Raises: InvariantError if it is not open."""
 
     def owe(self, pod: PodName) -> None:
-        """Record that the network policy agent may know a pod's name from now on. Repeatable; writes no ledger row."""
+        """Record a pending policy cleanup: from now on the network policy agent may know this pod's name. Repeatable; writes no ledger
+        row.
+        """
 
     def clear_pending_policy_cleanup(self, pod: PodName) -> None:
-        """Record that the network policy agent does not know a pod's name any more. A pod that was not recorded is fine."""
+        """Remove the record that `owe` made: the network policy agent does not know the pod's name any more. It is fine if there is no
+        record.
+        """
 
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:
         """Record that kernel and runtime were read completely: from now on this datastore has every sandbox.
@@ -102,15 +106,16 @@ class UnitOfWork(Protocol):
     def confirm(self, attachment: Attachment) -> None:
         """reserved -> assigned, with the attachment. InvariantError if the reservation is not this key's.
 
-        Until COMMIT has succeeded memory keeps the address reserved, so that the caller can abort. A sandbox whose address is not
-        of the pool has no reservation: no row of an address changes, and none cools later. Raises: InvariantError if such a sandbox
-        has an address already, its DEL was done, or a part of its uplink belongs to another sandbox or ENI (I1).
+        Until COMMIT has succeeded the address stays reserved in memory, so that the caller can abort. A sandbox whose address is not
+        from the pool has no reservation: its attachment is recorded, no row of an address changes, and no address cools later.
+        Raises: InvariantError if such a sandbox has an address already, if its DEL was done, or if a part of its uplink belongs to
+        another sandbox or ENI (I1).
         """
 
     def adopt(self, attachment: Attachment) -> None:
         """free, cooling or quarantined -> assigned for a wired sandbox without a row.
 
-        A key with a reservation is refused, because an ADD for it is running. A sandbox whose address is not of the pool: as
+        A key with a reservation is refused, because an ADD for it is running. For a sandbox whose address is not from the pool: see
         `confirm`.
         """
 
@@ -133,16 +138,16 @@ class UnitOfWork(Protocol):
         """
 
     def find_other(self, address: IpAddress, *, other_address: IpAddress) -> None:
-        """Record what the sandbox of an assigned or quarantined address was found to have by an extra leg.
+        """Record the address of an extra leg that was found at the sandbox of an assigned or quarantined `address`.
 
-        That happens after the file was lost, or downgraded and upgraded again. Meanwhile nobody else gets that address, and it
-        cools with the sandbox's address.
+        The record can be missing after the datastore's file was lost, or was downgraded and upgraded again. From now on no other
+        sandbox gets `other_address`, and it cools together with `address`.
         """
 
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:
-        """assigned -> cooling, and remove the attachment. An address by an uplink does not cool, because it is not of the pool.
+        """assigned -> cooling, and remove the attachment. The address of a branch ENI does not cool, because it is not from the pool.
 
         `event`: `unassigned` if the runtime requested it, `reaped` if we concluded it. Raises: UnknownAttachmentError if there is
         none; that changes nothing and does not fail the unit, because a DEL may come twice (I3).
@@ -212,7 +217,7 @@ class Datastore(Protocol):
         managed ENIs count (I7); lost and withheld addresses are not taken. See docs/life.md, "The life of an ADD". Cost: the number
         of ENIs.
 
-        `extra_family`: of whose local range the sandbox gets an address too, the one that has been free for longest.
+        `extra_family`: the sandbox also gets an address of this family's local range, the one that has been free for longest.
         Raises: PoolEmptyError with the counts; LocalRangeEmptyError; InvariantError if the key has an address already (I1).
         """
 
@@ -234,7 +239,7 @@ class Datastore(Protocol):
         """The ENIs and kinds of addresses that are assigned last."""
 
     def set_draining(self, draining: Draining) -> None:
-        """Replace what `reserve` takes only if there is nothing else; in memory only."""
+        """Replace the ENIs and kinds of addresses that `reserve` takes only if there is no other free address. In memory only."""
 
     def identity(self) -> InstanceIdentity | None:
         """The node's identity as instance metadata last gave it in this boot, also to an earlier process; None if it never did."""
@@ -243,7 +248,9 @@ class Datastore(Protocol):
         """Whether a pod of this boot had the admission policy's mark."""
 
     def may_have_lost_row_of(self, key: AttachmentKey) -> bool:
-        """Whether a sandbox may lack a row because an earlier file was lost, as far as was known when this one was opened."""
+        """Whether this sandbox may have no row only because an earlier file was lost. Decided by what was known when the present file
+        was opened.
+        """
 
     def eni(self, eni_id: EniId) -> Eni | None:
         """Find one ENI."""
@@ -276,13 +283,13 @@ class Datastore(Protocol):
         """Container IDs of the pod's recorded sandboxes that have an address of the pool."""
 
     def repeated_pods(self) -> Counter[PodId]:
-        """Number of such sandboxes of each pod that has more than one."""
+        """Number of recorded sandboxes with an address of the pool, for each pod that has more than one."""
 
     def open_intents(self) -> tuple[Intent, ...]:
         """Open intents, oldest first: their outcome at EC2 is not known."""
 
     def owed(self) -> dict[PodName, datetime]:
-        """Pods whose names the network policy agent may know, each with the time since when."""
+        """The pending policy cleanups: each pod whose name the network policy agent may know, with the time since which it may."""
 
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment, for readers that need consistent rows. Reserved addresses are included as reserved.

@@ -38,4 +38,4 @@ class NoHistory:
 
     @staticmethod
     def _nothing() -> RecordedHistory:
-        return RecordedHistory(problem="no history is kept on disk (VPC_IPAMD_HISTORY_DIR=off): this is only this boot's ledger")
+        return RecordedHistory(problem="no history is kept on disk (VPC_IPAMD_HISTORY_DIR=off): only this boot's ledger is read")

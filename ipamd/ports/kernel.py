@@ -22,7 +22,10 @@ class Wiring(Protocol):
     """Sandbox wiring in the kernel. No dumps, no fork, no EC2 on the ADD and DEL path; every write is idempotent."""
 
     def identify_netns(self, path: str) -> NetnsIdentity:
-        """Which namespace a path leads to. NetnsError if it is missing or none, WiringError if that could not be found out."""
+        """Find which namespace a path leads to.
+
+        Raises: NetnsError if the path is missing or is no namespace; WiringError if that cannot be found out.
+        """
 
     def is_netns_gone(self, path: str) -> bool:
         """Whether nothing is at the path of a sandbox's namespace, and it would be visible if it were there.
@@ -41,15 +44,18 @@ class Wiring(Protocol):
         """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
 
     def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, address: IpAddress) -> None:
-        """Remove the rule that a further interface has inside a sandbox which may live on. A namespace that is gone is fine, and one
-        that is not `identity` is left alone (None: not compared). Raises: WiringError."""
+        """Remove the rule that a further interface (`net1`) has inside its sandbox, which may live on without this interface.
+
+        A namespace that is gone is fine. If another namespace than `identity` is at the path by now, nothing in it changes; with
+        None they are not compared. Raises: WiringError.
+        """
 
     def mark_for_deletion(
         self, spec: WiringSpec, *, is_source_checked: bool = False, owner: AttachmentKey | None = None
     ) -> HostVeth | None:
-        """Drop the routes and rules of all legs, take the links down and put them into the dying group (DEL). Absent parts are fine.
+        """Remove the routes and rules of all legs, take the links down and put them into the dying group (DEL). Absent parts are fine.
 
-        Links by which other sandboxes are reached by now stay as they are.
+        A link that another sandbox uses by now stays as it is.
 
         Args:
             is_source_checked: the host drops what comes from a source that is not routed back (`HostNetwork.is_source_checked`), so
@@ -64,14 +70,14 @@ class Wiring(Protocol):
         """Look at one link of the host; None if there is none of this name. WiringError if it is no veth."""
 
     def rename_veth(self, spec: WiringSpec, *, to: str) -> None:
-        """Rename a sandbox's first host veth, whose present name `spec` has, with what goes by its name.
+        """Rename a sandbox's first host veth, whose present name is in `spec`, and whatever contains the link's name.
 
-        Idempotent; a link of that name whose alias has another address stays. It may be down for a moment: older kernels rename only a
-        link that is down. Raises: WiringError.
+        Idempotent. A link of the present name whose alias has another address is not renamed. The renamed link may be down for a
+        moment, because older kernels rename only a link that is down. Raises: WiringError.
         """
 
     def sweep(self) -> None:
-        """Delete every dying link in one kernel call; returns when they are gone. None dying is fine."""
+        """Delete every dying link in one kernel call, and return when they are gone. It is fine if no link is dying."""
 
     def check(self, spec: WiringSpec) -> list[WiringDifference]:
         """Compare the kernel, both sides, with a spec (CHECK; may dump the host's tables). A sandbox that is gone is a difference."""
@@ -79,25 +85,25 @@ class Wiring(Protocol):
     def check_inside(self, spec: WiringSpec, *, is_arrival_only: bool = False) -> list[WiringDifference]:
         """Compare a sandbox's own side with a spec. Bounded in memory, whatever is there (I16).
 
-        `is_arrival_only`: tell only what keeps packets from it.
+        `is_arrival_only`: return only the differences that keep packets from arriving in the sandbox.
         Raises: NetnsError if its namespace is gone; WiringError.
         """
 
     def repair(
         self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, backed_off: Collection[RepairedObject] = ()
     ) -> list[RepairReport]:
-        """Put back route, rules, alias, MAC, MTU and up state of wired sandboxes; one report per repair or part beyond repair.
+        """Restore route, rules, alias, MAC, MTU and up state of wired sandboxes.
 
-        A link that is missing or may be another sandbox's, and a route to another sandbox's veth, are
-        reported and not touched (I1).
+        Returns: one report for each repair, and one for each part that cannot be repaired. A link that is missing or may be another
+        sandbox's, and a route to another sandbox's veth, are reported and not touched (I1).
 
         Args:
-            seen: a survey that is at hand; it need not be whole.
-            backed_off: objects to leave as they are.
+            seen: a survey that the caller has already; it need not be whole. Without it a survey is made.
+            backed_off: objects that must not be repaired now, because repairs of them pause.
         """
 
     def cut_off(self, spec: WiringSpec) -> RepairReport:
-        """Take the links of a sandbox's first leg down; `repair` brings them back, and DEL ends them as any.
+        """Take the links of a sandbox's first leg down; `repair` brings them up again, and DEL removes them as usual.
 
         A link whose alias names another sandbox or address is left alone. Returns: a report of what was done.
         Raises: WiringError.
@@ -106,13 +112,15 @@ class Wiring(Protocol):
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11).
 
-        `may_be_torn`: return what was seen then, with `is_whole` false: what it shows was there, what it lacks may be there.
+        `may_be_torn`: if every try was interrupted, return what was seen, with `is_whole` false. Objects in such a survey existed;
+        objects that are missing from it may exist too.
         """
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
-        """Give each sandbox the rules that amazon-vpc-cni-k8s gives it, then remove our own table and the rules to it and of prefixes.
+        """Give each sandbox the rules that amazon-vpc-cni-k8s would give it. Then remove our own route table, the rules that lead to
+        it, and the rules of whole prefixes.
 
-        No packet is lost. Raises: WiringError, KernelDumpError; the wiring then serves as it is, and the call can be repeated.
+        No packet is lost. Raises: WiringError, KernelDumpError; pods then still have their network, and the call can be repeated.
         """
 
     def remove_leftover(
@@ -125,11 +133,13 @@ class Wiring(Protocol):
     ) -> IpAddress | None:
         """Remove wiring without an owner: the link by name, and every route and rule of an address, in any table.
 
-        Without `address` it is the one that the link's alias names, unless it is routed through another link. With the link go those
-        of extra legs of its sandbox, which is `key` where the alias does not say.
+        Without `address` the address is the one that the link's alias names, unless that is routed through another link. The links of
+        the sandbox's extra legs are removed with the link.
 
         Args:
-            uplink: its link, its table and the rules that lead there go too, if the link's alias has this address, or none.
+            key: the sandbox, if the alias does not name it.
+            uplink: its link, its table and the rules that lead to the table are removed too, if the alias of the uplink's link names
+                this address or none.
         Returns: the address.
         """
 
@@ -138,16 +148,18 @@ class VlanLinks(Protocol):
     """Creates VLAN links if the kernel cannot (in a lab), and recognises them. They are changed and deleted like the kernel's."""
 
     kind: str
-    """Of the links that it creates, as the kernel names it."""
+    """The kernel's name of the kind of links that it creates."""
 
     def place(self, name: str, *, peer: int) -> tuple[int, int]:
-        """Index of the link that carries a link's frames, and their VLAN ID; twice 0 if it made no link of this name. `peer`: index of
-        the link's other end."""
+        """Find where a link's frames are sent: the index of the link that carries them, and their VLAN ID.
+
+        `peer`: index of the link's other end. Returns: (0, 0) if no link of this name was made here.
+        """
 
     def make(self, name: str, *, vlan: int, parent: int, mac: MacAddress) -> bool:
-        """Make a link, down, with a name and a MAC, on the link with index `parent`; frames there carry the ID `vlan`.
+        """Make a link that is down, with a name and a MAC, on the link with index `parent`. There its frames carry the ID `vlan`.
 
-        Returns: False if that has one of this ID, of any name, or the name is taken. Raises: WiringError.
+        Returns: False if the parent has a link of this ID already, or if the name is taken. Raises: WiringError.
         """
 
 
@@ -158,16 +170,16 @@ class HostNetwork(Protocol):
         """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[RepairReport]:
-        """Put in place what drops a sandbox's packets with a source that is not its own, redirects and IPv6, and the one rule that
-        leads to sandboxes. Idempotent.
+        """Set up the tables that drop a sandbox's packets if their source is not its own, redirects, and packets of the family that
+        pods do not have; and the one rule that leads to sandboxes. Idempotent.
 
-        Needs no identity of the node and no ENI. `is_silent`: as in `reconcile`. Returns: one report per repair, and one
-        per refusal.
+        Needs no identity of the node and no ENI. `is_silent`: as in `reconcile`. Returns: one report for each repair, and one for
+        each refusal of the kernel.
         """
 
     def allow_neighbour_discovery(self) -> list[RepairReport]:
-        """Let neighbour discovery of sandboxes pass, which those need that amazon-vpc-cni-k8s wires, and answer for no free address;
-        `confine_sandboxes` and `reject_free_addresses` end it.
+        """Prepare an export: sandboxes that amazon-vpc-cni-k8s wires need neighbour discovery, so no table drops it any more, and
+        packets to free addresses are not rejected any more. `confine_sandboxes` and `reject_free_addresses` undo this.
 
         Returns: what was removed. Raises: WiringError.
         """
@@ -182,26 +194,31 @@ class HostNetwork(Protocol):
         """
 
     def is_source_checked(self) -> bool:
-        """Whether no sandbox can send with a source that is not routed to it: verified once, and unchanged at this moment.
+        """Whether the kernel drops every packet of a sandbox whose source is not routed to it: the filter was verified once, and has
+        not changed since.
 
-        Cheap (tens of microseconds, no lock that is held while something outside is waited for). False when in doubt (I11).
+        Cheap: tens of microseconds, and no lock whose holder may wait for something outside the process. False when in doubt (I11).
         """
 
     def extra_family(self) -> tuple[Family | None, str]:
-        """Of which other family a new sandbox gets an address, and a sentence that says why of none although the settings ask for it.
+        """The second family of which a new sandbox gets an address, None if it gets one family only.
 
-        From memory: by the last look at the node; before the first one by the settings.
+        If the settings ask for a second family that the node cannot have, the text says why; otherwise it is "". Read from memory: the
+        node as it was last looked at, or the settings before the first look.
         """
 
     def dropped_packets(self) -> Mapping[str, int]:
-        """How many packets of sandboxes were dropped, by reason, at the last look. From memory."""
+        """How many packets of sandboxes had been dropped when the counters were last read, by reason. Read from memory."""
 
     def other_software(self) -> Sequence[RoutingDifference]:
-        """What other software on the node does to sandboxes' traffic, or may do, at the last look, with the command that mends it.
-        No proof that a sandbox has no network. From memory."""
+        """What other software on the node did, or may have done, to sandboxes' traffic when the node was last looked at, each with the
+        command that ends it.
+
+        It does not prove that a sandbox has no network. Read from memory.
+        """
 
     def foreign_links(self) -> Sequence[ForeignLink]:
-        """Links of the host that are not ours and lead into a sandbox's namespace, at the last look. From memory."""
+        """The links of others that led from the host into a sandbox's namespace when the node was last looked at. Read from memory."""
 
     def await_link(self, mac: MacAddress) -> None:
         """Return when the link of an ENI that is being attached has appeared. WiringError if it does not within a bound."""
@@ -210,7 +227,7 @@ class HostNetwork(Protocol):
         """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
 
     def reject_free_addresses(self, prefixes: Iterable[IpNetwork]) -> None:
-        """Have packets to the free addresses of prefixes answered as unreachable; idempotent. Raises: WiringError."""
+        """Let the kernel answer packets to the free addresses of prefixes as unreachable. Idempotent. Raises: WiringError."""
 
     def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         """Remove the rules 1536 from whole prefixes for which `is_needless` is true, by prefix and table. Raises: WiringError,
@@ -235,9 +252,10 @@ class HostNetwork(Protocol):
         """Repair what other software on the node removed or changed; one report per repair, and one per part beyond repair.
 
         Args:
-            addresses: all for sandboxes; none of them may be local on the host.
-            backed_off: objects to leave as they are.
-            is_silent: no link, address, route or rule was announced since the last call without it: what that read may be used again.
+            addresses: all addresses for sandboxes; none of them may be local on the host.
+            backed_off: objects that must not be repaired now, because repairs of them pause.
+            is_silent: the kernel announced no change of a link, address, route or rule since the last call with False. Then what that
+                call read of the kernel may be used again.
         """
 
     def reconcile_table(self, *, identity: InstanceIdentity) -> list[RepairReport]:
@@ -252,33 +270,34 @@ class HostNetwork(Protocol):
         """
 
     def reachability_problems(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
-        """Ask the kernel whether packets to and from wired sandboxes would arrive; what keeps them, by the sandbox's address.
+        """Ask the kernel whether packets to and from wired sandboxes would arrive.
 
-        Changes and sends nothing. `is_repaired`: `Wiring.repair` of that sandbox repairs it. Raises: KernelDumpError, WiringError.
+        Returns: what keeps packets from arriving, with the sandbox's address. Where `is_repaired` is true, `Wiring.repair` of that
+        sandbox ends it. Changes and sends nothing. Raises: KernelDumpError, WiringError.
         """
 
     def remove_left_chains(self, names: Collection[str] | None) -> str:
         """Remove what amazon-vpc-cni-k8s created with iptables-nft or nftables. The caller knows that nothing needs it any more.
 
         Args:
-            names: of its chains that serve single sandboxes only these; None: all.
-        Returns: what was removed, "" if there was nothing. Raises: WiringError, KernelDumpError; then nothing was.
+            names: the chains to remove among those that serve single sandboxes; None for all of them.
+        Returns: what was removed, "" if there was nothing. Raises: WiringError, KernelDumpError; then nothing was removed.
         """
 
     def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
         """MACs of the links that are present now, up or down, from one uninterrupted dump; sandboxes' links are left out.
 
         Args:
-            macs: only these matter. Links that are where they were are then asked for by name, which costs a node with many
-                sandboxes far less.
+            macs: only these matter. Links that were found before are then looked up by name first, without a dump. On a node with many
+                sandboxes that is far cheaper.
         Raises: KernelDumpError if every try was interrupted (I11); WiringError.
         """
 
     def host_events(self) -> Iterator[LinkEvent | HostChange]:
         """Follow the kernel's notifications, blocking: links of ENIs as `LinkEvent`, all else that may need a repair as `HostChange`.
 
-        The first event, OPENED, means that the subscription is open. Changes by this daemon's own wiring are left out, or tell of
-        the state that is wanted. Lost notifications are a MISSED of both, never silence (I11).
+        The first event, OPENED, means that the subscription is open. Changes by this daemon's own wiring are left out, or the event
+        has the state that the daemon wants. After lost notifications a MISSED of each type is yielded: no loss is silent (I11).
         Ends after `stop_host_events`. Raises: WiringError if the subscription cannot be opened or breaks. One reader at a time.
         """
 

@@ -1,4 +1,4 @@
-"""The kernel, for a migration: make the legs of sandboxes ours that amazon-vpc-cni-k8s wired."""
+"""The kernel, for a migration: make legs ours whose sandboxes amazon-vpc-cni-k8s wired."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ class LegAdoption(Protocol):
     """Writes our aliases on links of amazon-vpc-cni-k8s. Every method can be repeated."""
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
-        """Write our alias on a host veth that amazon-vpc-cni-k8s made; nothing that carries packets changes.
+        """Write our alias on a host veth that amazon-vpc-cni-k8s made. Packets go the same way as before.
 
-        Returns: the veth as it is now. Raises: WiringError, also if it is another link by now, or has an identity already.
+        Returns: the veth as it is now. Raises: WiringError, also if another link has the name by now, or if an alias of ours with a
+        sandbox is on the link already.
         """
 
     def stamp_uplinked(
         self, veth: HostVeth, link: VlanLink, *, key: AttachmentKey, address: IpAddress, uplink: Uplink, eni_id: EniId
     ) -> tuple[HostVeth, VlanLink]:
-        """Do the same with a host veth that leads to an uplink, and with the uplink's link.
+        """Write our alias on the host veth and on the VLAN link of a sandbox with a branch ENI.
 
-        `uplink`: how the sandbox is connected to it, by the kernel.
-
-        Returns: both as they are now. Raises: WiringError, as `stamp`.
+        `uplink`: the sandbox's connection to that ENI, as the kernel shows it.
+        Returns: both links as they are now. Raises: WiringError, as `stamp`.
         """
 
     def extra_links(self, firsts: Iterable[HostVeth], *, family: Family) -> Mapping[str, int]:
-        """The links by which amazon-vpc-cni-k8s gives sandboxes addresses of `family`, beside the pool's: index by the name of the
-        sandbox's own host veth.
+        """Find the extra links by which amazon-vpc-cni-k8s gives sandboxes a second address, of `family`.
 
+        Returns: the index of each extra link, by the name of the first host veth of the same sandbox.
         Raises: WiringError, KernelDumpError.
         """
 
     def adopt_extra(self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, told: IpAddress | None) -> HostVeth:
-        """Make such a link one of ours: fixed neighbours at both ends, alias, name. The link is down briefly; can be repeated.
+        """Make an extra link (`extra_links`) ours: set fixed neighbours at both ends, alias and name. The link is down for a moment.
 
-        `told`: its address by a file, where no route leads to it.
+        `told`: the link's address according to a file of amazon-vpc-cni-k8s; it is used if no route leads to the link.
         Returns: the link as it is now. Raises: WiringError, KernelDumpError.
         """

@@ -37,7 +37,7 @@ def _attach(subject: ProbeSubject, eni: OwnEni) -> CallAnswer:
 
 
 def _watch_attachment(subject: ProbeSubject, eni: OwnEni, *, asked_s: float) -> None:
-    """Read EC2, links and metadata until EC2 has shown the attachment twice, and then record the observations."""
+    """Read EC2, links and metadata until EC2 has shown the attachment in two successive answers, then record the observations."""
     link_s: list[float] = []
     listed: list[tuple[float, frozenset[str]]] = []
     terminates: list[bool] = []  # in the order of the answers: first the default, then the value that was set

@@ -45,7 +45,7 @@ CHECKS = (
         "The built-in table knows the type's ENIs and addresses",
         "the numbers of DescribeInstanceTypes",
         source="[types]; the table is from moto",
-        if_false="too high: a refusal teaches; too low: fewer pods",
+        if_false="too high: EC2's first refusal corrects it; too low: fewer pods fit",
         played_by="`tests/unit/cloud/test_limits.py::test_the_default_is_carried_by_every_type_that_can_be_unknown`",
     ),
     Check(
@@ -75,7 +75,7 @@ CHECKS = (
         "Describe shows a new ENI at once, and keeps showing it",
         "in the first look and in all after it",
         source="denied by [consistency]; terraform-provider-aws issue 35568",
-        if_false="NotFound of a new object is retried for 30 s; an intent believes it after 60 s",
+        if_false="NotFound of a new object is retried for 30 s; an intent counts the ENI as gone after 60 s",
         played_by="`tests/lab/cloud_adapter/test_ec2_faults.py::test_a_new_eni_is_not_believed_gone`, `tests/unit/service/test_operations.py::test_a_creation`",
     ),
     Check(
@@ -95,7 +95,7 @@ CHECKS = (
         "The kernel shows the link before EC2 says attached",
         "link seen no later than attached",
         source="unknown",
-        if_false="the link is waited for 10 s, then EC2 is asked; host set-up waits for it again",
+        if_false="the daemon waits 10 s for the link, then asks EC2; the set-up of the host waits for it again",
         played_by="`tests/netns/test_host_network.py::test_link_that_appears_late_is_waited_for`",
     ),
     Check(
@@ -105,7 +105,7 @@ CHECKS = (
         "An ENI shown as attached is shown with all its addresses",
         "those of the answer to Create",
         source="denied by amazon-vpc-cni-k8s issue 1148",
-        if_false="the pool asks for more, is refused as full, and reads the ENI again",
+        if_false="the pool requests more addresses, EC2 refuses because the ENI is full, and the pool reads the ENI again",
         played_by="`tests/unit/service/test_provisioner_external_changes.py::test_an_eni_that_another_hand_filled_does_not_stop_the_pool`",
     ),
     Check(
@@ -115,7 +115,7 @@ CHECKS = (
         "Metadata that lists an ENI lists all its addresses",
         "complete when first listed",
         source="denied by amazon-vpc-cni-k8s issue 1872",
-        if_false="a difference: one Describe, and nothing is removed",
+        if_false="it counts as a difference, which costs one Describe; nothing is removed",
         played_by="`tests/unit/service/test_external_changes.py::test_growth_is_not_taken_for_other_hands`",
     ),
     Check(
@@ -125,7 +125,7 @@ CHECKS = (
         "DeleteOnTermination is off after Attach",
         "false",
         source="unknown",
-        if_false="nothing: it is set where it is off",
+        if_false="no consequence: the daemon sets it only where it is off",
         played_by="none needed",
     ),
     Check(
@@ -145,7 +145,7 @@ CHECKS = (
         "A search by tag finds a new ENI once Describe shows it by its ID",
         "in the first look",
         source="unknown",
-        if_false="a search that finds nothing counts only after a second one, 60 s later",
+        if_false="that a search finds nothing counts only after a second search, 60 s later",
         played_by="`tests/contract/ports/test_ec2.py::test_an_eni_is_found_by_the_token_that_made_it`",
     ),
     Check(
@@ -155,7 +155,7 @@ CHECKS = (
         "The list of an instance's ENIs has a new one once Describe shows it by its ID",
         "in the first look",
         source="unknown; [consistency] promises no time",
-        if_false="an answer without the primary ENI is not believed; absence counts after two looks apart",
+        if_false="an answer without the primary ENI is ignored; an ENI counts as absent after two answers that are apart in time",
         played_by="`tests/unit/service/test_cloud_comparison_enis.py::test_a_vanished_eni_is_no_supply_and_frees_its_place`",
     ),
     Check(
@@ -175,7 +175,7 @@ CHECKS = (
         "A list with one missing ID fails as a whole",
         "InvalidNetworkInterfaceID.NotFound",
         source="amazon-vpc-cni-k8s pull request 1011",
-        if_false="one ID at a time is described",
+        if_false="no consequence: the daemon describes one ID at a time",
         played_by="none needed",
     ),
     Check(
@@ -195,7 +195,7 @@ CHECKS = (
         "The same token with other parameters is refused",
         "IdempotentParameterMismatch",
         source="[idempotency], [errors]",
-        if_false="parameters are stored with the token, so only a defect could ask",
+        if_false="the daemon stores the parameters with the token, so only a defect could send others",
         played_by="`tests/lab/cloud_adapter/test_ec2_faults.py::test_a_token_for_another_request_is_refused`",
     ),
     Check(
@@ -205,7 +205,7 @@ CHECKS = (
         "Attaching an attached ENI is refused as in use",
         IN_USE,
         source="[errors]; terraform-provider-aws issue 27513",
-        if_false="an unlisted code fails the attach: the ENI is detached and deleted, unless it is recorded",
+        if_false="with an unlisted code the attach counts as failed: the ENI is detached and deleted, unless it is recorded",
         played_by="`tests/lab/cloud_adapter/test_attach_refusals.py::test_a_lost_attach_answer_is_found_again`, `tests/unit/service/test_operations.py::test_a_creation`",
     ),
     Check(
@@ -215,7 +215,7 @@ CHECKS = (
         "Deleting an attached ENI is refused as in use",
         IN_USE,
         source="[errors]",
-        if_false="only ENIs that no record names are deleted (I2)",
+        if_false="only ENIs without a record are deleted (I2), so no pod loses its ENI",
         played_by="`tests/contract/ports/test_ec2.py::test_what_is_attached_is_not_deleted`",
     ),
     Check(
@@ -225,7 +225,7 @@ CHECKS = (
         "The answer to Assign names the new addresses only",
         "one address, not on the ENI before",
         source='[assign] says "assigned to the network interface"',
-        if_false="known addresses are not added twice; one of another ENI is reported, and EC2 is compared",
+        if_false="known addresses are not added twice; an address of another ENI is reported, and the daemon compares with EC2",
         played_by="`tests/unit/service/test_assumptions.py::test_an_assign_that_names_old_addresses_adds_only_the_new`",
     ),
     Check(
@@ -235,7 +235,7 @@ CHECKS = (
         "Describe shows an assigned address at once",
         "in the first look and in the next",
         source="unknown; cilium issue 36428 suspects not",
-        if_false="the answer to Assign counts; absence counts after two looks apart",
+        if_false="the answer to Assign counts; an address counts as absent after two answers that are apart in time",
         played_by="`tests/stories/test_vpc_cni_3019.py`",
     ),
     Check(
@@ -255,7 +255,7 @@ CHECKS = (
         "Assign beyond the limit is refused whole",
         "PrivateIpAddressLimitExceeded",
         source="[errors]",
-        if_false="another code: back-off, and no look at the ENI",
+        if_false="with another code the daemon backs off, and does not read the ENI again",
         played_by="`tests/unit/service/test_provisioner_external_changes.py::test_an_eni_that_another_hand_filled_does_not_stop_the_pool`",
     ),
     Check(
@@ -265,7 +265,7 @@ CHECKS = (
         "Describe stops showing an unassigned address at once",
         "absent in the first look and in the next",
         source="unknown",
-        if_false="our Unassign's success counts; what Describe shows of it is left out for 5 min",
+        if_false="the success of our Unassign counts; for 5 min the daemon ignores that Describe still shows the address",
         played_by="`tests/unit/service/test_release.py`",
     ),
     Check(
@@ -275,7 +275,7 @@ CHECKS = (
         "Unassigning an address that is gone is refused as not found",
         "a code that ends in NotFound, or InvalidParameterValue with `not assigned to interface`",
         source="cilium issue 15877 for the words",
-        if_false="another code: what is still there is not released, and is reported",
+        if_false="with another code the addresses that are still there are not released, and a condition reports it",
         played_by="`tests/lab/cloud_adapter/test_ec2_calls.py::test_what_is_not_there_is_released_all_the_same`",
     ),
     Check(
@@ -285,7 +285,7 @@ CHECKS = (
         "A prefix is a /28 on a multiple of 16, alone in the answer",
         "one new aligned /28 in the subnet",
         source="[prefixes] for the size; the multiple follows from CIDR notation",
-        if_false="the address list of that ENI is not understood: an error, and the intent stays open",
+        if_false="the addresses of that ENI cannot be read: an error, and the intent stays open",
         played_by="`tests/unit/cloud/test_answers.py::test_a_malformed_address_is_an_error`",
     ),
     Check(
@@ -295,7 +295,7 @@ CHECKS = (
         "A prefix of IPv6 is a /80, alone in the answer",
         "one /80 without host bits",
         source="[prefixes]",
-        if_false="not understood: an error, and the intent stays open",
+        if_false="the prefix cannot be read: an error, and the intent stays open",
         played_by="`tests/lab/cloud_adapter/false_answers.py`",
     ),
     Check(
@@ -315,7 +315,7 @@ CHECKS = (
         "Metadata shows an assigned /80 within 60 s",
         "seen within 60 s",
         source="unknown",
-        if_false="a difference: one Describe",
+        if_false="it counts as a difference, which costs one Describe",
         played_by="`tests/lab/cloud_adapter/false_answers.py`",
     ),
     Check(
@@ -355,7 +355,7 @@ CHECKS = (
         "The link is gone when EC2 shows no attachment",
         "link gone no later than the attachment",
         source="unknown",
-        if_false="the kernel's notification freezes the ENI at once, EC2 decides what follows",
+        if_false="the kernel's notification freezes the ENI at once, and EC2's answer decides what follows",
         played_by="`tests/unit/service/test_external_changes_links.py::test_a_link_that_goes_freezes_its_eni_at_once`",
     ),
     Check(
@@ -365,7 +365,7 @@ CHECKS = (
         "Describe says NotFound as soon as Delete was answered",
         "in the first look and in the next",
         source="unknown",
-        if_false="our Delete's success counts; only attached ENIs are recorded",
+        if_false="the success of our Delete counts; only attached ENIs are recorded",
         played_by="none needed",
     ),
     Check(

@@ -21,7 +21,7 @@ DRY_RUN_VERDICTS = {
     "AccessDenied": DENIED,
     "AccessDeniedException": DENIED,
 }
-"""EC2's code -> verdict. Any other code leaves it open."""
+"""EC2's code -> verdict. With any other code it is not known whether IAM allows the call."""
 
 WITHOUT_DRY_RUN = tuple(f"{verb}{kind}Addresses" for kind in ("PrivateIp", "Ipv6") for verb in ("Assign", "Unassign"))
 

@@ -15,7 +15,8 @@ def inspect(subject: ProbeSubject, left_over: Collection[str]) -> None:
     """Ask EC2 for the type's limits and for what is attached: two calls.
 
     Args:
-        left_over: ENIs of former probes. Their places are free or will be, though a delayed Describe may still show them attached.
+        left_over: ENIs of former probes, which have been deleted or will be. Their places count as free, although a delayed answer may
+            still show them as attached.
     Raises: Ended if the limits or the attached ENIs are not known, or no place is free.
     """
     type_name = subject.identity.instance_type

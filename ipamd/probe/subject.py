@@ -43,7 +43,7 @@ class NotPossible(Exception):
 
 
 class ProbeResult(NamedTuple):
-    """The outcome of one check; `calls` are numbers of answers."""
+    """The outcome of one check. `calls`: the numbers of the calls whose answers decided it."""
 
     verdict: str
     observed: str
@@ -221,7 +221,7 @@ class ProbeSubject:
         return macs
 
     def listed(self, leaf: str = IPV4.addresses_leaf) -> frozenset[str] | None:
-        """Metadata's list for the ENI under test, by default of its addresses. None if metadata lacks the ENI or does not answer."""
+        """What metadata lists for the ENI under test: by default its addresses. None if metadata lacks the ENI or does not answer."""
         path = f"meta-data/network/interfaces/macs/{self.eni().mac}/"
         try:
             addresses = self.read_metadata(f"{path}{leaf}")

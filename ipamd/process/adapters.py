@@ -188,7 +188,7 @@ def _kernel(
     failpoint: Failpoint,
     vlan_links: VlanLinks | None,
 ) -> tuple[KernelHostNetwork, KernelWiring]:
-    """Make the adapters of the host's network and of the wiring, which share what was chosen for the SNAT of sandboxes."""
+    """Make the adapters of the host's network and of the wiring. Both use one `PodSnatSets`: the choices of SNAT by pod."""
     nft, settings = Nftables(host), current.now
     pod_snat = PodSnatSets(host, nft, is_on=settings.network.has_pod_snat, recorded=opened.datastore.attachments)
     hostnet = _host_network(host, current, opened, node_info, nft=nft, pod_snat=pod_snat, vlan_links=vlan_links)
@@ -220,7 +220,10 @@ def _ec2_client(settings: Settings, node_info: NodeInfo, health: Health, *, proc
 def _open(
     settings: Settings, aws_node: AwsNode, *, boot_id: str, clock: Clock, failpoint: Failpoint, health: Health
 ) -> tuple[OpenedDatastore, bool]:
-    """Open the datastore. Returns: the datastore, and whether it is new because amazon-vpc-cni-k8s gave out addresses meanwhile."""
+    """Open the datastore.
+
+    Returns: the datastore; and whether it is new because amazon-vpc-cni-k8s gave out addresses after our rows were written.
+    """
     path = settings.daemon.run_dir / "state.db"
     with health.stage("datastore") as stage:
         is_overtaken = _is_overtaken(path, aws_node)

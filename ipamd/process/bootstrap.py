@@ -51,7 +51,7 @@ from ipamd.model.errors import SUPPLY, UNFILTERED, log_text
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.growth_state import GrowthRefusal
-from ipamd.model.ids import PodName
+from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
 from ipamd.model.pool_counts import assignable_count
 from ipamd.model.record import dataclass
@@ -462,7 +462,7 @@ class App:
             pending_policy_cleanups=self._pending_policy_cleanups,
             cut_off=self.host_network.cut_off,
             unplaced=self.quarantine.cut_off,
-            trunk=lambda: (pool.enis.book.trunk() or [None])[0],
+            trunk=self._trunk_eni,
             waiting_for_uplink=self._waiting_branch_count,
             limits_of=from_table,
             companions=lambda: self.companions.seen,
@@ -481,6 +481,13 @@ class App:
         if self.policy is None:
             return {}
         return self.policy.pending_cleanups()
+
+    def _trunk_eni(self) -> EniId | None:
+        trunk = self.pool.enis.book.trunk()
+        if trunk is None:
+            return None
+        eni_id, _ = trunk
+        return eni_id
 
     def _waiting_branch_count(self) -> int:
         if self.branches is None:

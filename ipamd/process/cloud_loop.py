@@ -125,7 +125,7 @@ class CloudLoop:
             return result
         if not self._is_primary_recorded():
             raise CloudError(
-                f"EC2's answer about {identity.instance_id} does not tell its primary ENI {identity.primary_eni_id}",
+                f"EC2's answer about {identity.instance_id} does not contain its primary ENI {identity.primary_eni_id}",
                 details=f"{result.implausible or result}; nothing is concluded from it; if this lasts, compare with the EC2 console",
             )
         return result

@@ -49,7 +49,7 @@ RUNTIME_PATIENCE_S = 1.0
 pod, and without its answer nothing is freed."""
 
 REPEATED = ("spool", "kernel", "aws-node", "host-routing", "conflist")
-"""Steps of a start that are repeated after a failure; each is a part of the condition of its name."""
+"""Steps of a start that are repeated after a failure. Each reports the part `start` of the condition with the step's name."""
 
 CHECK_S = 0.2
 """How often a wait for a first turn checks whether the daemon ends. Ours; it reads memory only."""
@@ -353,7 +353,7 @@ class Lifecycle:
         with self._health.stage("host-routing") as stage:
             problems = self._app.pool.enis.routing.set_up_all()
             if self._app.adapters.node_info.identity() is None:
-                problems.append("the node's own part waits for instance metadata")
+                problems.append("the node's own routing is set up once instance metadata answers")
             if problems:
                 stage.degrade("; ".join(problems))
 

@@ -1,10 +1,10 @@
 """Record when this daemon last served. From this mark the plugin counts how long STATUS may bridge an absence (I17, docs/adr/0033).
 
-The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in milliseconds, replaced by a rename. /run is a tmpfs,
-so no disk is written. Only a daemon that is *ready*, or that holds ADDs while the node changes hands, writes it: a crash loop must
-not prolong the bridging. It is written at *ready*, at SIGTERM, and every 5 s by the loop of `Maintenance`, so after a kill -9 the
-absence seems at most 5 s longer. The mark means that the daemon lives and serves ADD, not that it answers in time.
-`cni_plugin/absence.py` reads it.
+The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in milliseconds, replaced by a rename. /run is a tmpfs, so
+no disk is written. The mark is written only by a daemon that is *ready*, or that holds ADDs because amazon-vpc-cni-k8s is taking over
+the node or leaving it. A crash loop must not prolong the bridging. It is written at *ready*, at SIGTERM, and every 5 s by the loop of
+`Maintenance`, so after a kill -9 the absence seems at most 5 s longer. The mark means that the daemon lives and serves ADD, not that
+it answers in time. `cni_plugin/absence.py` reads it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ServedMark:
         self._writing = threading.Lock()
 
     def leave(self) -> None:
-        """Write the mark if the daemon is ready, or hands its node back: until amazon-vpc-cni-k8s serves, ours may be the only
-        conflist.
+        """Write the mark if the daemon is ready, or if ADD is held.
 
-        If the file cannot be written, STATUS bridges nothing.
+        ADD is held while the node is given back: until amazon-vpc-cni-k8s serves, our conflist may be the only one. If the file cannot
+        be written, STATUS bridges no absence.
         """
         if not (self._health.is_ready or self._health.is_held):
             return

@@ -51,7 +51,8 @@ def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
         ask_ec2: make one Describe call; otherwise EC2 is not compared.
     Returns: the report. It names each source that failed; nothing is raised.
     """
-    datastore, silent = sources.datastore, list[str]()
+    datastore = sources.datastore
+    silent: list[str] = []
     before = datastore.snapshot()  # one read: an ADD between two reads would look like a contradiction
     findings = [finding(FindingCode.MEMORY_DIFFERS, "datastore", difference=difference) for difference in datastore.audit()]
     sources.health.count_defects(Defect.DATASTORE, len(findings))
@@ -77,7 +78,7 @@ def _addresses_given_twice(sources: Sources) -> list[AuditFinding]:
 
 
 def _pending_policy_cleanups(sources: Sources) -> list[AuditFinding]:
-    """Report the pods that are gone and that the network policy agent may still have."""
+    """Report the pods that have no sandbox any more, but that the network policy agent may still remember."""
     findings = []
     for pod, since in sources.pending_policy_cleanups().items():
         findings.append(finding(FindingCode.POLICY_OWED, pod, since=rfc3339(since)))
@@ -107,13 +108,17 @@ def _compare_with_kernel(sources: Sources, before: Snapshot, silent: list[str]) 
     if survey is None:
         return []
     if not survey.is_whole:
-        silent.append("kernel: links or routes changed without pause: nothing is concluded from what was not seen")
+        silent.append("kernel: links or routes changed without pause while they were read: an object that was not seen may exist")
     findings = against_kernel(before, survey, datastore=sources.datastore, locks=sources.locks)
     return findings + _inside_sandboxes(sources, before, survey, silent)
 
 
 def _inside_sandboxes(sources: Sources, before: Snapshot, survey: KernelSurvey, silent: list[str]) -> list[AuditFinding]:
-    """Compare the inside of each sandbox that has its veth and a recorded namespace. Other findings report the others."""
+    """Compare interfaces and routes inside the sandboxes with the records.
+
+    Left out are sandboxes without a host veth or a recorded namespace, which other findings report, and sandboxes with a running
+    operation.
+    """
     wired = survey.living_names
     busy = {lock.key for lock in sources.locks.holders()}
     findings = []

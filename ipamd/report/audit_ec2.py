@@ -130,7 +130,7 @@ def _addresses_that_are_primary(before: Snapshot, enis: Collection[DescribedEni]
 
 
 def _held_otherwise(eni_of_address: Mapping[IpAddress, EniId], after: Snapshot) -> list[AuditFinding]:
-    """Report addresses that EC2 shows on an ENI for pods, and that are recorded as a primary address or as one by an uplink."""
+    """Report addresses that EC2 shows as secondary addresses, but that are recorded as a primary address or as that of an uplink."""
     holders: dict[IpAddress, str] = {eni.primary_address: f"the primary address of {eni.eni_id}" for eni in after.enis.values()}
     for attachment in after.attachments.values():
         if not attachment.is_of_pool:
@@ -162,7 +162,7 @@ def _changed_enis(enis: Collection[DescribedEni], after: Snapshot) -> list[Audit
 
 
 def _released(snapshot: Snapshot) -> set[CloudKey]:
-    """Addresses and ENIs that our open intents remove at EC2: no sandbox can have them meanwhile."""
+    """Addresses and ENIs that our open intents release or delete at EC2; no sandbox has them."""
     intents = snapshot.intents.values()
     enis = {EniId(intent.payload.get("eni_id", "")) for intent in intents if intent.kind is IntentKind.DELETE_ENI}
     return {*leaving_addresses(intents), *enis}
@@ -172,14 +172,14 @@ def _unrecorded_enis(enis: Collection[DescribedEni], after: Snapshot) -> list[Au
     """Report attached ENIs without a row. An ENI that was recorded during the call, or that an intent covers, is known."""
     covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
     unknown = [eni for eni in enis if eni.eni_id not in after.enis and eni.eni_id not in covered]
-    # An ENI that was taken from its sandboxes stays on record for them, with its primary address.
+    # The record of an ENI that was detached under its sandboxes stays until they are gone, and with it the ENI's primary address.
     holders: dict[IpAddress | None, str] = {row.primary_address: row.eni_id for row in after.enis.values()}
     holders |= {row.address: "a sandbox" for row in after.addresses.values() if row.is_lost}
     return [_unrecorded_eni(eni, holders.get(eni.primary_address)) for eni in sorted(unknown, key=lambda eni: eni.eni_id)]
 
 
 def _unrecorded_eni(eni: DescribedEni, holder: str | None) -> AuditFinding:
-    """Describe an attached ENI without a row. `holder`: who still has its primary address by the records."""
+    """Describe an attached ENI without a row. `holder`: the ENI or sandbox that has its primary address in the records, or None."""
     if holder:
         return finding(FindingCode.ENI_PLACE_TAKEN, eni.eni_id, address=eni.primary_address, holder=holder)
     if eni.is_readable:

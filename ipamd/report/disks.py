@@ -1,7 +1,8 @@
 """Fold the conditions that one failing disk causes into one condition, which names the disk and its problem.
 
-A loop, the mark of service, the history and the datastore each report that they cannot write. Each report is right, but the operator
-has to mend one file system. So the first condition names the others, and each of them is shown again if it outlasts the first.
+The datastore, the history, a loop, and the writer of the file that marks the daemon as serving each report that they cannot write.
+Each report is right, but the operator has to mend one file system. So the first condition names the others. A condition that lasts
+longer than the first one is shown by itself again.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ def fold_by_disk(
     """Fold the conditions that one file system causes into one, with its cause, the names of the others, and what to do.
 
     Args:
-        conditions: by subject, as they were reported.
-        refusals: the kind of the disk's refusal, by subject; "" or absent if the disk refused nothing (`disk_refusal`).
-        paths: a path on the disk, by subject; under "" for all other subjects.
-        sentence: of a condition, with another text in the place of its subject.
-    Returns: the conditions, one for each failing disk, and what to do about these, both by subject. Conditions without a refusal are
-        returned unchanged.
+        conditions: the text of each condition, by subject.
+        refusals: how the disk refused a write (a key of DISK_STEPS), by subject; "" or absent if the condition has another cause
+            (`disk_refusal`).
+        paths: a path on the disk that a condition is about, by subject; the path under "" is that of all other subjects.
+        sentence: makes the text of a condition, from its subject and the words that the text shows instead of the subject.
+    Returns: the conditions, with one for each failing disk, and what to do about each failing disk; both by subject. Conditions with
+        another cause are returned unchanged.
     """
     subjects_by_disk: dict[object, list[str]] = {}
     for subject in sorted(conditions, key=lambda subject: (subject != DATASTORE, subject)):
@@ -55,7 +57,7 @@ def fold_by_disk(
         kind, room = _room(path, refusals[first])
         folded[first] = sentence(first, f"{first}: the file system of {path} {DISK_PROBLEMS[kind]}{room}")
         if further:
-            folded[first] += f"; so do: {', '.join(further)}"
+            folded[first] += f"; the same disk causes: {', '.join(further)}"
         steps[first] = DISK_STEPS[kind].format(path)
         for subject in further:
             del folded[subject]

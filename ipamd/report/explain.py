@@ -64,7 +64,7 @@ def explain(sources: Sources, question: HistoryQuestion, *, find: bool = False) 
 
 
 def _explain_given_twice(sources: Sources, subject: HistorySubject) -> list[str]:
-    return [f"{pair} (I1, I20)" for pair in sources.given_twice() if _is_about(pair, subject)]
+    return [f"{pair} (I1, I20)" for pair in sources.given_twice() if _is_in_question(pair, subject)]
 
 
 def _explain_pending_policy_cleanup(sources: Sources, subject: HistorySubject) -> list[str]:
@@ -72,7 +72,8 @@ def _explain_pending_policy_cleanup(sources: Sources, subject: HistorySubject) -
     for pod, since in sources.pending_policy_cleanups().items():
         if subject.names_pod(str(pod)):
             sentences.append(
-                f"the network policy agent may know {pod} since {rfc3339(since)}, and no sandbox has it: it is told to forget it"
+                f"{pod} has no sandbox any more, but the network policy agent may remember it since {rfc3339(since)}: the daemon asks "
+                "the agent to forget it"
             )
     return sentences
 
@@ -111,10 +112,13 @@ def _explain_address_without_row(sources: Sources, address: IpAddress) -> list[s
 
 
 def _explain_foreign(sources: Sources, address: IpAddress, *, find: bool) -> list[str]:
-    """Explain an address that is not of this node, and with `find` who has it in EC2. Raises: CloudError."""
-    sentences = [f"{address} is not of this node: no ENI of it has it now, and no sandbox on it"]
+    """Explain an address that is not of this node, and with `find` which ENI has it in EC2. Raises: CloudError."""
+    sentences = [f"{address} is not of this node: none of its ENIs and sandboxes has the address now"]
     if not find:
-        hint = "`--find` asks EC2 whose it is; who had it is told on that node: docs/troubleshooting.md#who-had-this-address"
+        hint = (
+            "`--find` asks EC2 which ENI has it; which pods had it, only their node knows: "
+            "docs/troubleshooting.md#who-had-this-address"
+        )
         return [*sentences, hint]
     enis = _find_in_ec2(sources, address)
     for eni in enis:
@@ -126,7 +130,8 @@ def _explain_foreign(sources: Sources, address: IpAddress, *, find: bool) -> lis
         )
     if not enis:
         sentences.append(
-            "EC2 shows it on no ENI of this VPC; what is of a prefix it tells only of subnets in which this node has an ENI"
+            "EC2 shows it on no ENI of this VPC; if it is part of a prefix, EC2 was asked only about subnets in which this node "
+            "has an ENI"
         )
     return sentences
 
@@ -154,7 +159,7 @@ def _explain_extra_address(sources: Sources, address: IpAddress) -> list[str]:
         return sentences
     owner = _owner(sources, row)
     if owner is None:
-        return [*sentences, f"it waits for {row.address}, with which it was given", *_explain_delay(sources, row)]
+        return [*sentences, f"it was assigned together with {row.address}, and is free with it", *_explain_delay(sources, row)]
     return sentences + _explain_attachment(sources, owner)
 
 
@@ -172,7 +177,7 @@ def _explain_delay(sources: Sources, row: Address) -> list[str]:
     if row.state is not AddressState.FREE:
         return []
     if _is_end_of_sparse_prefix(row):
-        return ["it is never given: of a /80 the first and the last are left out"]
+        return ["it is never assigned: the first and the last address of a /80 are left out"]
     eni = sources.datastore.eni(row.eni_id)
     if eni is not None and not eni.host_ready:
         return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]
@@ -187,7 +192,10 @@ def _is_end_of_sparse_prefix(row: Address) -> bool:
 
 
 def _explain_sandbox(sources: Sources, subject: str) -> list[str]:
-    """Explain the ENI of a pod or of the trunk, a pod, or or a sandbox by the start of its container ID. Returns: [] if none."""
+    """Explain the trunk ENI, the ENI of a pod, a pod, or a sandbox that is named by the beginning of its container ID.
+
+    Returns: [] if the subject is none of these.
+    """
     if subject == sources.trunk():
         return [explain_trunk(subject, uplinked_count=len(sources.uplinked()))]
     uplinked = [attachment for attachment in sources.uplinked() if attachment.eni_id == subject]
@@ -205,7 +213,7 @@ def _explain_attachments(sources: Sources, attachments: Iterable[Attachment]) ->
 
 
 def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
-    """Explain which sandbox has an address, its wiring, and its end if no DEL comes."""
+    """Explain which sandbox has an address, how it is wired, and what will happen to it if no DEL comes."""
     name = ""
     if attachment.sandbox_name:
         name = f" ({attachment.sandbox_name})"
@@ -252,7 +260,7 @@ def _explain_wiring(sources: Sources, attachment: Attachment) -> list[str]:
     return sentences
 
 
-def _is_about(pair: GivenTwice, subject: HistorySubject) -> bool:
+def _is_in_question(pair: GivenTwice, subject: HistorySubject) -> bool:
     """Whether a question is about the address that both daemons gave, or about either sandbox."""
     ours, theirs = pair.ours, pair.theirs
     if subject.text == str(ours.address):

@@ -58,7 +58,11 @@ def latest(sources: Sources, limit: int) -> list[HistoryRecord]:
 
 
 def _named(datastore: Datastore, rows: Iterable[HistoryRecord]) -> list[HistoryRecord]:
-    """Convert ledger rows to history records; an ADD's row has the pod's name in its detail."""
+    """Convert ledger rows to history records with pod names.
+
+    The row that an ADD wrote has the name in its detail. For other rows it is the name that the attachment has now, if it is still
+    recorded.
+    """
     pods = {
         f"{attachment.key.container_id}/{attachment.key.ifname}": attachment.sandbox_name
         for attachment in datastore.attachments()

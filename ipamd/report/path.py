@@ -22,7 +22,7 @@ from ipamd.report.path_report import LookupPlace, PathEni, PathKind, PathLookup,
 from ipamd.report.path_sender import PathSender, PathTarget, read_target, select_sender
 from ipamd.report.sources import UNREACHED, Sources
 
-NO_IDENTITY = "instance metadata has not told which node this is"
+NO_IDENTITY = "instance metadata has not answered, so this node is not known"
 
 
 def trace_path(sources: Sources, subject: str, destination: str) -> PathReport:
@@ -244,7 +244,7 @@ class _PathWalk:
                 self.find(cause, what=problem.text, mend=problem.mend)
 
     def report(self) -> PathReport:
-        """Make the report of the findings. The parts that this node cannot see are listed unless the packet is dropped here."""
+        """Make the report of the findings. Unless the packet is dropped here, it lists what decides about it beyond this node."""
         findings = tuple(by_weight(self._findings))
         sandbox, policy_mode = "", NO_POLICY
         if not self._sender.is_host_network:

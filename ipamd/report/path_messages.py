@@ -71,11 +71,11 @@ MESSAGES: Mapping[PathCause, PathMessage] = {
     PathCause.POD_REFUSES: PathMessage(
         _DROPPED,
         "the routes inside the pod refuse it: {error}",
-        "delete the pod: its successor is wired anew; what the pod changed itself is in its own rules and routes",
+        "look for rules and routes that the pod itself has changed; otherwise delete it, and its successor is wired anew",
     ),
     PathCause.LOCAL_RANGE: PathMessage(
         _DROPPED,
-        "{destination} is of the range that is valid on this node only, to which nobody may connect",
+        "{destination} is in the range that is valid on this node only, and nobody may connect to these addresses",
         "connect to the pod's own address: `ipamctl attachments`",
     ),
     PathCause.REVERSE_PATH: PathMessage(
@@ -101,10 +101,12 @@ MESSAGES: Mapping[PathCause, PathMessage] = {
     PathCause.FOREIGN_INTERFACE: PathMessage(
         _UNSEEN,
         "it leaves the pod by its interface {link}, which this daemon did not make",
-        "ask the software that made {link}: a VPN, a service mesh or another CNI plugin",
+        "look at the configuration of the software that made {link}: a VPN, a service mesh or another CNI plugin",
     ),
     PathCause.FOREIGN_LINK: PathMessage(
-        _UNSEEN, "it leaves the node by {link}, which is no ENI's, {rule}", "ask the software that made {link}"
+        _UNSEEN,
+        "it leaves the node by {link}, which does not belong to an ENI, {rule}",
+        "look at the configuration of the software that made {link}",
     ),
     PathCause.MAY_BE_FILTERED: PathMessage(_UNSEEN, "a filter may be in the way: {what}", _FILTER),
     PathCause.WIRING_DIFFERS: PathMessage(

@@ -12,7 +12,7 @@ from ipamd.report.path_messages import PathFinding
 
 
 class PathKind(StrEnum):
-    """By what the packet leaves, if not by a leg of the pod."""
+    """How the packet leaves if it does not leave by a leg of a pod: from the node's own network, or not known."""
 
     HOST_NETWORK = "host-network"
     UNKNOWN = ""
@@ -54,7 +54,7 @@ class PathEni:
 class UnseenPart:
     """Something that decides about the packet and cannot be seen from the node.
 
-    `text`: its name. `console`: where the AWS console, or a command, shows it. `subject`: which one it is, or what it must allow.
+    `text`: its name. `console`: the page of the AWS console, or the command, that shows it. `subject`: its ID, or what it must allow.
     """
 
     text: str

@@ -149,7 +149,7 @@ class Sources:
     given_twice: Callable[[], tuple[GivenTwice, ...]]
     """Addresses of our sandboxes that amazon-vpc-cni-k8s, by its file, gave to other sandboxes."""
     pending_policy_cleanups: Callable[[], Mapping[PodName, datetime]]
-    """Pods that are gone and that the network policy agent may still have, and since when."""
+    """Pods that have no sandbox any more but that the network policy agent may remember, and since when."""
     cut_off: Callable[[], Set[str]]
     """Sandboxes, as `container_id/ifname`, whose wiring could not be repaired or whose own ENI EC2 contradicts."""
     unplaced: Callable[[], Collection[HostVeth]]
@@ -163,9 +163,9 @@ class Sources:
     companions: Callable[[], tuple[Companion, ...]]
     """Other software whose plugins run beside ours."""
     groups_of: Callable[[EniId], tuple[str, ...]]
-    """Security groups of an ENI by EC2's last answer; empty before the first."""
+    """Security groups of an ENI, according to EC2's last answer; empty before the first."""
     tracking_of: Callable[[EniId], ConnectionTracking]
-    """Timeouts of connection tracking that are set on an ENI by EC2's last answer."""
+    """Timeouts of connection tracking of an ENI, according to EC2's last answer."""
     primary_carries_pods: bool
     """Whether pods may be on the primary ENI; False with custom networking."""
     version: str
@@ -209,7 +209,7 @@ def _unrecorded_without_network(rows: Iterable[Address], lost: Set[IpAddress], f
 
 
 def _cause(address: IpAddress, eni_id: EniId, lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> str:
-    """Why a sandbox with this address on this ENI has no network; "" if neither of them is the cause."""
+    """Why a sandbox with this address on this ENI has no network; "" if neither the address nor the ENI explains it."""
     if address in lost:
         return LOST
     if eni_id in frozen:

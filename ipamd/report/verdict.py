@@ -28,12 +28,12 @@ from ipamd.report.sources import Sources
 NOT_READY = "NOT READY: "
 
 POOL = "pool"
-"""Subject of the condition "ready, and no address to give". It is computed at each report, so it is never stale."""
+"""Subject of the condition that a ready node has no address for a new pod. It is computed at each report, so it is never stale."""
 
 NO_NEW_PODS = (DATASTORE, "plugins", "appended plugins", "other conflist", AGENT, "pod security groups", POOL)
 """Conditions under which a ready node starts no new pod. The line shows the first of them instead of the number of addresses."""
 
-MOST = 120
+LINE_MAX = 120
 """Characters of the line. Ours: a terminal, a chat and a page's title show so many without a break."""
 
 NAMES_MAX = 40
@@ -55,7 +55,7 @@ MIGRATION = "docs/migration.md"
 
 BY_ITSELF = "it is tried again by itself"
 
-ASK_EC2 = "do what it says, then `ipamctl retry`; while EC2 throttles, wait"
+ASK_EC2 = "follow the message, then `ipamctl retry`; while EC2 throttles, wait"
 
 CRI_NEXT = "start the container runtime, or set VPC_IPAMD_CRI_SOCKET; it is asked again by itself"
 
@@ -66,7 +66,7 @@ STEPS = {
     "spool": (f"{BY_ITSELF}; see the spool's directory and the log", DEGRADED),
     "kernel": (f"{BY_ITSELF}; see `ipamctl audit` and the log", DEGRADED),
     "host-routing": (f"{BY_ITSELF}; see the log", DEGRADED),
-    "plugins": ("do what it says; the files are watched, no restart is needed", DEGRADED),
+    "plugins": ("follow the message; the files are watched, no restart is needed", DEGRADED),
     "conflist": (f"mount a writable CNI configuration directory; {BY_ITSELF}", DEGRADED),
 }
 """Conditions that stop a start: what to do, and the page about it; in the order of the start."""
@@ -77,22 +77,25 @@ ADVICE = STEPS | {
     "served mark": ("free or mend the run directory's disk (`df`, `df -i`); it is tried every 5 s", CODES),
     "ec2": (ASK_EC2, NO_ADDRESS),
     POOL: (ASK_EC2, NO_ADDRESS),
-    "first address": ("it becomes ready with the first address; do what it says, then `ipamctl retry`", NO_ADDRESS),
+    "first address": ("the node becomes ready with its first address; follow the message, then `ipamctl retry`", NO_ADDRESS),
     "release": (ASK_EC2, DEGRADED),
     UNFILTERED: ("run the policy agent and remove VPC_IPAMD_POLICY_AGENT, or set NETWORK_POLICY_ENFORCING_MODE=none", POLICY),
     "security groups": (ASK_EC2, DEGRADED),
     "connection tracking": ("allow what it names; it is tried with each new ENI", DEGRADED),
-    "tracked connections": (f"do what it says: cooled addresses are not given again meanwhile; {BY_ITSELF}", DEGRADED),
+    "tracked connections": (f"follow the message: cooled addresses are not assigned again meanwhile; {BY_ITSELF}", DEGRADED),
     "subnets": (ASK_EC2, "docs/subnets.md"),
     "cri": (CRI_NEXT, DEGRADED),
-    AGENT: ("do what it says: no pod starts meanwhile, because it would run without a filter", POLICY),
-    "policy cleanup": ("look at the agent's log; a new pod of such a name is refused until the agent has forgotten it", POLICY),
-    "ec2 answer": ("compare with the EC2 console; nothing is concluded from it", BY_HAND),
+    AGENT: ("follow the message: no pod starts meanwhile, because it would run without a filter", POLICY),
+    "policy cleanup": (
+        "look at the agent's log; a new pod with this name is refused until the agent has forgotten the old one",
+        POLICY,
+    ),
+    "ec2 answer": ("compare with the EC2 console; the daemon does not act on this answer", BY_HAND),
     "ec2 differences": (f"{BY_ITSELF}; if it stays: `ipamctl audit`", BY_HAND),
     "ec2 process": (f"{BY_ITSELF}; if it lasts: the log, and the OOM killer", DEGRADED),
     "frozen eni": ("`ipamctl audit` names its pods: attach the ENI again, or delete them", BY_HAND),
     "frozen": ("`ipamctl thaw` if an operator froze it; every other cause ends by itself", "docs/pool.md#frozen"),
-    "external changes": ("find out who changes ENIs; EC2 is asked which of the two is right", BY_HAND),
+    "external changes": ("find out who changes ENIs; the daemon asks EC2 for the present state", BY_HAND),
     "lost addresses": ("`ipamctl audit` names their pods: delete them", BY_HAND),
     "mass loss": ("compare with the EC2 console; nothing is freed meanwhile", BY_HAND),
     "history": ("free or mount the disk, or set VPC_IPAMD_HISTORY_DIR=off; ADD and DEL go on", DEGRADED),
@@ -104,26 +107,26 @@ ADVICE = STEPS | {
     ),
     "foreign links": ("delete pods that should not have a second link", "docs/host.md#links-of-others"),
     "pod security groups": (
-        "start who tells it, or turn ENABLE_POD_ENI off",
+        "run the source of what pods want (see the page), or turn ENABLE_POD_ENI off",
         "docs/security-groups.md#who-tells-what-a-pod-wants",
     ),
     "pod admission policy": ("apply manifests/pod-eni to the cluster", "docs/security-groups.md#who-tells-what-a-pod-wants"),
     "trunk": ("label the node so that the control plane attaches one", "docs/security-groups.md#the-trunk"),
-    "other conflist": ("remove that file, let it sort behind ours, or let it lead to ours", BESIDE),
-    "other conflist copy": ("let its owner copy ours again", BESIDE),
-    "other conflist unclear": ("see that the first network that it names is vpc-ipamd", BESIDE),
+    "other conflist": ("remove that file, rename it so that it sorts behind ours, or let it delegate to ours", BESIDE),
+    "other conflist copy": ("have its owner copy our conflist again", BESIDE),
+    "other conflist unclear": ("check that the first network that it names is vpc-ipamd", BESIDE),
     "appended plugins": ("put its binary back, or take its entry out of the file", BESIDE),
-    "appended entries": ("ask its owner; the file is left as it is", BESIDE),
-    "confinement": ("do what it says: sandboxes may send forged packets meanwhile", DEGRADED),
-    "node routing": (f"do what it says; {BY_ITSELF} every 30 s", "docs/host.md"),
+    "appended entries": ("ask the owner of the entry; the file is left as it is", BESIDE),
+    "confinement": ("follow the message: sandboxes may send forged packets meanwhile", DEGRADED),
+    "node routing": (f"follow the message; {BY_ITSELF} every 30 s", "docs/host.md"),
     "duplicate addresses": ("delete the sandbox that should not have the address", DEGRADED),
     "aws-node conflict": ("delete one pod of each pair, and remove the DaemonSet aws-node", MIGRATION),
     "aws-node chains": (BY_ITSELF, MIGRATION),
     "import": ("delete the pods of these links", MIGRATION),
-    "cni-backend": ("see that nobody else has the socket, and that its directory is mounted", MIGRATION),
-    "socket": ("free its place: no ADD or DEL reaches the daemon meanwhile", DEGRADED),
-    "requests": ("the daemon ends after a minute, and the next one serves; if it comes again, report it with the log", DEGRADED),
-    "request threads": ("raise the pids limit of the pod or the node, or free memory; it ends by itself", DEGRADED),
+    "cni-backend": ("check that no other program has the socket, and that its directory is mounted", MIGRATION),
+    "socket": ("remove what is at the socket's path: no ADD or DEL reaches the daemon meanwhile", DEGRADED),
+    "requests": ("none now: the daemon restarts after a minute; if this comes again, report it with the log", DEGRADED),
+    "request threads": ("raise the pids limit of the pod or the node, or free memory; no restart is needed", DEGRADED),
     "quarantine": (BY_ITSELF, "docs/troubleshooting.md#addresses-are-quarantined"),
     "spooled DELs": (BY_ITSELF, "docs/troubleshooting.md#dels-stay-in-the-spool"),
     "prefixes": ("use a Nitro type, or unset ENABLE_PREFIX_DELEGATION", "docs/prefixes.md"),
@@ -133,28 +136,34 @@ ADVICE = STEPS | {
 """What to do about a condition, and the page about it, by the beginning of its subject. `advice` has the default."""
 
 SUBJECTS = frozenset(map(str.lower, ADVICE)) | {
-    *(
-        "resync",
-        "answers",
-        "cloud",
-        "cooldown",
-        "drain hook",
-        "events",
-        "files",
-        "health port",
-        "host network",
-        "links",
-        "maintenance",
-    ),
-    *("metrics port", "ports", "reaping", "recovery", "removal of links", "removal of rules", "repair of sandboxes", "runtime"),
-    *("settings reload", "settings restart"),
+    "resync",
+    "answers",
+    "cloud",
+    "cooldown",
+    "drain hook",
+    "events",
+    "files",
+    "health port",
+    "host network",
+    "links",
+    "maintenance",
+    "metrics port",
+    "ports",
+    "reaping",
+    "recovery",
+    "removal of links",
+    "removal of rules",
+    "repair of sandboxes",
+    "runtime",
+    "settings reload",
+    "settings restart",
 }
 """Beginnings of the subjects of conditions: the labels of `ipamd_conditions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionReport:
-    """A condition as `ipamctl status` and the page show it. `refusals`: of EC2, of which it comes."""
+    """A condition as `ipamctl status` and the status page show it. `refusals`: the refusals of EC2 that cause it."""
 
     subject: str
     since: datetime | None
@@ -169,9 +178,9 @@ class ConditionReport:
 class Facts:
     """Everything that the verdict depends on.
 
-    `conditions`, `since`, `problems`, `next_steps`: by subject the text, the begin, the problems, and a next step if it differs from
-    that of `ADVICE`. `refusal`: the last refusal of an EC2 call that is being retried, or None. `cut_off_count`: sandboxes without
-    network.
+    `conditions`, `since`, `problems`: the text, the start time and the problems of each condition, by subject. `next_steps`: what to
+    do, of those conditions for which `ADVICE` is not right. `refusal`: the last refusal of an EC2 call that is being retried, or None.
+    `cut_off_count`: sandboxes without network.
     """
 
     is_ready: bool
@@ -236,9 +245,10 @@ def facts(sources: Sources) -> Facts:
 
 
 def _empty_pool(sources: Sources, *, disk: str) -> Condition:
-    """The condition of a pool without an address to give.
+    """The condition that the pool has no address for a new pod.
 
-    `disk`: the refusal of the datastore's disk, "" for none. While it refuses no address can be recorded, so it causes this condition.
+    `disk`: how the datastore's disk refuses writes, "" if it does not. A disk that refuses is the cause of this condition, because no
+    new address can be recorded.
     """
     status, delayed_by = sources.demand.status, delay(sources.ec2, sources.clock)
     empty = problem(ConditionCode.NO_ADDRESS, cause=status.shortage(delayed_by), next_step=status.step(delayed_by))
@@ -256,7 +266,7 @@ def _last_refused_call(sources: Sources) -> CallUnderWay | None:
 
 
 def paths_by_subject(sources: Sources) -> dict[str, Path]:
-    """The path to which the parts behind a subject write; under "" the path of all other subjects."""
+    """The path that is written to, by the subject of the condition that reports a failure; the path under "" is that of all others."""
     daemon = sources.settings.generation.settings.daemon
     return {
         "conflist": daemon.conflist_path.parent,
@@ -279,7 +289,9 @@ def condition_reports(node: Facts) -> list[ConditionReport]:
     reports = []
     for subject in ranked:
         # Each refusal is reported once: other conditions refer to the condition `ec2`.
-        shown_by_ec2 = _refusals(node, "ec2") if subject in (POOL, "first address") else ()
+        shown_by_ec2: tuple[Ec2Refusal, ...] = ()
+        if subject in (POOL, "first address"):
+            shown_by_ec2 = _refusals(node, "ec2")
         text = _sentence(node, subject, Form.FULL, shown_by_ec2)
         step, page = advice(subject)
         codes = [str(problem.code) for problem in node.problems.get(subject, ())]
@@ -290,17 +302,22 @@ def condition_reports(node: Facts) -> list[ConditionReport]:
 
 
 def _refusals(node: Facts, subject: str) -> tuple[Ec2Refusal, ...]:
-    """The refusals of EC2 that a condition comes of, each once."""
-    refusals = [refusal for problem in node.problems.get(subject, ()) for refusal in problem.refusals]
+    """The refusals of EC2 that cause a condition, each once."""
+    refusals: list[Ec2Refusal] = []
+    for reported in node.problems.get(subject, ()):
+        refusals += reported.refusals
     return tuple(dict.fromkeys(refusals))
 
 
 def _sentence(node: Facts, subject: str, form: Form, shown: Container[Ec2Refusal] = ()) -> str:
-    """Say what is wrong. A condition without a refusal of EC2 has one form. `shown`: refusals that another condition shows."""
+    """Return the text of a condition in a form that is long or short; only refusals of EC2 have a short form.
+
+    `shown`: refusals that another condition shows already, so this text only refers to them.
+    """
     if not _refusals(node, subject):
         return node.conditions[subject]
-    problems = node.problems[subject]
-    return "; ".join(dict.fromkeys(printable(condition_text(subject, each, form, shown)) for each in problems))
+    texts = [printable(condition_text(subject, reported, form, shown)) for reported in node.problems[subject]]
+    return "; ".join(dict.fromkeys(texts))
 
 
 def advice(subject: str) -> tuple[str, str]:
@@ -315,16 +332,20 @@ def kind_of(subject: str, kinds: Iterable[str] = SUBJECTS) -> str:
 
 
 def verdict(node: Facts) -> str:
-    """Say in one line of MOST characters whether this node can run pods now. Concurrency: pure."""
+    """Report in one line of at most LINE_MAX characters whether this node can run pods now. Concurrency: pure."""
     if not node.is_ready:
         cause, next_step = _not_ready(node)
         line_with_step = f"{NOT_READY}{cause(Form.FULL)}; next: {next_step}"
-        return line_with_step if len(line_with_step) <= MOST else f"{NOT_READY}{_brief(cause, MOST - len(NOT_READY))}"
+        if len(line_with_step) <= LINE_MAX:
+            return line_with_step
+        return f"{NOT_READY}{_brief(cause, LINE_MAX - len(NOT_READY))}"
     head = _ready(node)
     stopped_by = next((subject for subject in NO_NEW_PODS if subject in node.conditions), "")
     further = _names(sorted(set(node.conditions) - {stopped_by}))
-    room = MOST - len(head) - len(further) - 2
-    supply = _brief(partial(_sentence, node, stopped_by), room) if stopped_by else _supply(node.assignable_count)
+    supply = _supply(node.assignable_count)
+    if stopped_by:
+        room = LINE_MAX - len(head) - len(further) - len(": ")
+        supply = _brief(partial(_sentence, node, stopped_by), room)
     return f"{head}: {supply}{further}"
 
 
@@ -385,21 +406,23 @@ def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
 
 
 def _cause(node: Facts, subject: str, *, about: str = "") -> Callable[[Form], str]:
-    """Why there is a condition, without its sentence. `about`: goes first."""
+    """The cause of a condition, in every form; without a cause, the text of the condition. `about`: words that go first."""
     causes = [problem.cause for problem in node.problems.get(subject, ()) if problem.cause is not None]
     if not causes:
         return _only(node.conditions[subject])
     cause = joined(causes)
-    return (cause.about(about) if about else cause).render
+    if about:
+        cause = cause.about(about)
+    return cause.render
 
 
 def _only(text: str) -> Callable[[Form], str]:
-    """A sentence of one form."""
+    """A sentence that is the same in every form."""
     return lambda _: text
 
 
 def _waits_for_runtime(node: Facts) -> bool:
-    """Whether the start goes on without the container runtime's answer."""
+    """Whether the start has given up waiting for the container runtime's answer and goes on without it."""
     if node.phase is Phase.SERVING:
         return False
     return any(stage.name == "cri" and stage.state is StageState.DEGRADED for stage in node.stages)

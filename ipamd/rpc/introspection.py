@@ -249,7 +249,7 @@ class IntrospectionServicer:
         return pb.FreezeReply(freezes=self._freezes(), problem=problem)
 
     def Thaw(self, _: pb.ThawRequest) -> pb.ThawReply:
-        """End what `Freeze` began."""
+        """End the freeze of `Freeze`; other causes of a freeze stay in force."""
         problem = self.thaw()
         return pb.ThawReply(freezes=self._freezes(), problem=problem)
 

@@ -29,9 +29,9 @@ LOCK_POLL_S = 0.05
 NAMES_OF_OURS = frozenset(
     {LOCK_NAME, "spool", "spool.lock", "spool-bad", "hooks", "state.db", "state.db-wal", "state.db-shm", "freeze.json"}
 )
-"""Names by which a run directory is recognised; a daemon, a plugin before its first daemon, or an operator made them. The daemon
-refuses any other directory that contains directories: if it closed /etc to all but root, no program of the node could look up a name
-or user."""
+"""A directory with one of these names in it is recognised as a run directory. A daemon made them, a plugin that ran before the first
+daemon, or an operator. The daemon refuses any other directory that contains directories, because it makes its run directory
+accessible to root only: if that were /etc, no program of the node could look up a name or user."""
 
 NAMED_MAX = 3
 

@@ -53,5 +53,8 @@ class RpcServer(UnixServer):
         return super().keep() or _made_private(self.path.parent, RUN_DIR_MODE)
 
     def _is_live(self) -> bool:
-        """Never before our own start: we have the lock, so only a killed predecessor, whose socket is still closing, can listen."""
+        """Whether a process listens at the path; False before our own start.
+
+        We have the instance lock, so before our start only a killed predecessor can listen, whose socket is still closing.
+        """
         return self._own is not None and super()._is_live()

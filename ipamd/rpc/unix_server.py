@@ -60,7 +60,7 @@ class UnixServer:
         advice: str,
         add: Callable[[grpc.Server], object],
     ) -> None:
-        """`advice` is the operator's next step where the path cannot be used; `add` adds the services."""
+        """`advice`: what an operator can do if the socket's path cannot be used. `add`: adds the services to a new server."""
         self.path = path
         self._advice = advice
         self._add = add

@@ -51,7 +51,8 @@ REPORT_S = 15.0
 """Silence after which the condition is reported. Ours: longer than one lost call after a pause of the process."""
 
 UNWATCHED_S = 20.0
-"""Longest time that one call of `is_alive` adds to the time without a turn of the loop. Ours: kubelet's period."""
+"""How much a pause between two calls of `is_alive` can add, at most, to the time in which the loop made no turn. Ours: kubelet's
+period."""
 
 NOT_ANSWERED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 """Statuses that gRPC's client makes by itself; the server sent any other."""
@@ -121,7 +122,7 @@ class ServiceWatch:
         self.loop = Loop("answers", self.turn, health=health, clock=clock)
 
     def turn(self) -> float:
-        """End what is overdue, and make a call if no request was answered lately. Returns: seconds until the next turn."""
+        """End connections of overdue calls, and make a call if no request was answered lately. Returns: seconds until the next."""
         self._turn_count += 1
         for socket in self._end_overdue():
             log.warning("ended the connections to a program that neither answers nor reads socket=%s", socket)

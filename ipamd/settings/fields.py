@@ -53,15 +53,18 @@ class PolicyConfig:
         "Have aws-network-policy-agent filter each new pod: standard, strict or none.",
     )
     agent_socket: str = setting(
-        "VPC_IPAMD_POLICY_AGENT_SOCKET", parse_socket, "/var/run/aws-node/npa.sock", "Where that agent listens."
+        "VPC_IPAMD_POLICY_AGENT_SOCKET",
+        parse_socket,
+        "/var/run/aws-node/npa.sock",
+        "Unix socket on which aws-network-policy-agent listens.",
     )
 
     agent: str = setting(
         "VPC_IPAMD_POLICY_AGENT",
         choice(REQUIRED, ABSENT),
         REQUIRED,
-        "absent: no policy agent is on this node, and pods run unfiltered although NETWORK_POLICY_ENFORCING_MODE=standard asks for a "
-        "filter; required: without the agent's yes no pod starts.",
+        "required: no pod starts before the agent has confirmed that it filters it; absent: no policy agent is on this node, and pods "
+        "run unfiltered although NETWORK_POLICY_ENFORCING_MODE=standard asks for a filter.",
     )
 
     @property
@@ -88,7 +91,8 @@ class PodFactsConfig:
         "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE",
         choice(FROM_ANNOTATIONS, FROM_KUBELET),
         FROM_ANNOTATIONS,
-        "annotations: those that the runtime hands over, with the mark of an admission policy; kubelet: its pods service (from 1.37).",
+        "How the daemon learns whether a pod has security groups of its own. annotations: from those that the runtime passes on, one "
+        "of which an admission policy sets; kubelet: from kubelet's pods service (1.37 or later).",
     )
     kubelet_socket: str = setting(
         "VPC_IPAMD_KUBELET_PODS_SOCKET",
@@ -100,7 +104,8 @@ class PodFactsConfig:
         "VPC_IPAMD_UNMARKED_PODS",
         choice(LEARN, REFUSE),
         LEARN,
-        "Pods without the admission policy's mark get addresses of the pool, learn: until the boot's first marked pod; refuse: never.",
+        "Whether pods without the admission policy's mark get addresses of the pool. learn: they do until the first marked pod of "
+        "this boot, and are refused then; refuse: never.",
     )
 
     @property
@@ -139,9 +144,9 @@ class PoolConfig:
         "WARM_IP_TARGET",
         integer(0, ADDRESSES_MAX),
         0,
-        "Free addresses to keep, topped up at half of it or after 5 s without an ADD; 0: not defined.",
+        "Free addresses to keep. They are topped up when half of them are left, or after 5 s without an ADD; 0: not defined.",
     )
-    minimum_ip_target: int = live("MINIMUM_IP_TARGET", integer(0, ADDRESSES_MAX), 0, "Floor for all addresses; 0: not defined.")
+    minimum_ip_target: int = live("MINIMUM_IP_TARGET", integer(0, ADDRESSES_MAX), 0, "Least number of addresses in all; 0: none.")
     warm_target: str = live(
         "VPC_IPAMD_WARM_TARGET_MODE",
         choice("fixed", "auto"),
@@ -161,21 +166,22 @@ class PoolConfig:
         "DISABLE_NETWORK_RESOURCE_PROVISIONING",
         parse_bool,
         False,
-        "Make no ENI and assign nothing: the pool is what is attached to the instance. The pool stays frozen; EC2 is still read.",
+        "Create no ENI and allocate no address: the pool consists of what is attached to the instance. It stays frozen; EC2 is still "
+        "read.",
     )
     release_hold_s: int = live(
         "VPC_IPAMD_RELEASE_HOLD_SECONDS",
         integer(1, 86400),
         3600,
-        "Seconds for which addresses are in excess before they are released. With WARM_ENI_TARGET one whole ENI is held so "
-        "long; what a burst needed beyond it goes a minute after the burst has ended, or after this time if it is shorter.",
+        "Seconds for which addresses must be in excess before they are released. With WARM_ENI_TARGET this applies to one whole ENI; "
+        "further ENIs, which a burst needed, are released a minute after the burst has ended, or after this time if it is shorter.",
     )
     spare_eni_delay_s: int = live(
         "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS",
         integer(0, 3600),
         30,
-        "Seconds, once to twice by node, after the last ADD until an ENI is asked for that only WARM_ENI_TARGET or WARM_PREFIX_TARGET "
-        "wants; 0: at once. What ADDs wait for, and half of the target, is asked for at once in any case.",
+        "Seconds after the last ADD until an ENI or prefix is requested that only WARM_ENI_TARGET or WARM_PREFIX_TARGET needs; each "
+        "node multiplies them by a factor from 1 to 2; 0: at once. What ADDs wait for, and half of the target, is requested at once.",
     )
     cooldown_s: int = live(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
@@ -198,7 +204,7 @@ class CloudConfig:
         "DISABLE_LEAKED_ENI_CLEANUP",
         parse_bool,
         False,
-        "Leave alone the ENIs that this node made and that leaked; else deleted after a start.",
+        "Do not delete ENIs that this node made and that leaked. Otherwise they are deleted after a start.",
     )
     http_timeout_s: int = setting("HTTP_TIMEOUT", integer(1, 300), 10, "Seconds for the whole answer to an HTTP request to AWS.")
 
@@ -211,13 +217,13 @@ class RuntimeConfig:
         "VPC_IPAMD_CRI_EVENTS",
         parse_bool,
         True,
-        "Follow the runtime's events; turn off where kubelet's EventedPLEG uses containerd 1.x.",
+        "Follow the runtime's events; turn this off where kubelet uses EventedPLEG with containerd 1.x.",
     )
     cri_socket: str = setting(
         "VPC_IPAMD_CRI_SOCKET",
         parse_cri_socket,
         "",
-        "Path of the CRI socket; empty: the usual ones in turn; 'off': no CRI, no reaping.",
+        "Path of the CRI socket; empty: the usual paths are tried in turn; 'off': no CRI, so dead sandboxes are not reaped.",
     )
 
 
@@ -230,13 +236,15 @@ class DaemonConfig:
         "VPC_IPAMD_FREEZE_FILE",
         parse_file_text,
         "",
-        "A drain hook's file: while it exists no ENI is made and nothing released; empty: hooks/freeze in the run directory.",
+        "File that a drain hook makes: while it exists, no ENI is created and nothing is released; empty: hooks/freeze in the run "
+        "directory.",
     )
     settings_file: str = setting(
         "VPC_IPAMD_SETTINGS_FILE",
         parse_file_text,
         "",
-        "A file of further settings, NAME=VALUE in each line, over the environment and read again when it changes; empty: none.",
+        "File of further settings, NAME=VALUE in each line. It overrides the environment, and is read again when it changes; empty: "
+        "none.",
     )
     reload_spread_s: int = live(
         "VPC_IPAMD_RELOAD_JITTER_SECONDS",
@@ -245,7 +253,10 @@ class DaemonConfig:
         "Seconds over which the nodes of a fleet spread the reading of a changed settings file; SIGHUP reads it at once.",
     )
     conflist_path: Path = setting(
-        "VPC_IPAMD_CONFLIST_FILE", parse_conflist, CONFLIST_PATH, "Where the conflist is written once ready; ends in .conflist."
+        "VPC_IPAMD_CONFLIST_FILE",
+        parse_conflist,
+        CONFLIST_PATH,
+        "File to which the conflist is written once the daemon is ready; it must end in .conflist.",
     )
     cni_bin_dir: Path = setting(
         "VPC_IPAMD_CNI_BIN_DIR", parse_path, CNI_BIN_DIR, "The node's directory of CNI plugins, where the runtime looks for them."
@@ -254,8 +265,8 @@ class DaemonConfig:
         "VPC_IPAMD_REFERENCE_PLUGINS_DIR",
         parse_path,
         REFERENCE_PLUGINS,
-        "Directory of the plugins that come with the image (loopback, portmap, bandwidth, tuning); each is put into the node's where "
-        "it is missing. Nothing is, if this directory does not exist.",
+        "Directory of the plugins that come with the image (loopback, portmap, bandwidth, tuning). Each is copied into the node's "
+        "plugin directory if it is missing there. If this directory does not exist, nothing is copied.",
     )
     portmap: bool = setting("VPC_IPAMD_ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
     bandwidth: bool = setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
@@ -263,7 +274,7 @@ class DaemonConfig:
         "DISABLE_POD_V6",
         parse_bool,
         False,
-        "Turn IPv6 off inside pods of IPv4: the tuning plugin is chained with net.ipv6.conf.{all,default,lo}.disable_ipv6=1.",
+        "Turn IPv6 off inside IPv4 pods: the tuning plugin is chained with net.ipv6.conf.{all,default,lo}.disable_ipv6=1.",
     )
     chained_plugins: str = setting(
         "VPC_IPAMD_CHAINED_PLUGINS",
@@ -290,20 +301,20 @@ class DaemonConfig:
         "VPC_IPAMD_HISTORY_DIR",
         or_off(parse_path_text),
         HISTORY_DIR,
-        "Directory on the node's disk for what `ipamctl history` tells, which outlives reboots; 'off': none is kept.",
+        "Directory on the node's disk for the history of `ipamctl history`, which survives reboots; 'off': no history is kept.",
     )
     history_days: int = setting("VPC_IPAMD_HISTORY_DAYS", integer(1, 365), 7, "Days for which the history is kept.")
     history_bytes: int = setting(
         "VPC_IPAMD_HISTORY_MAX_BYTES",
         integer(4 << 20, 1 << 40),
         32 << 20,
-        "Bytes that the history may have; the oldest goes first, and a quarter is for refused ADDs.",
+        "Largest size of the history in bytes. The oldest records are removed first; a quarter is reserved for refused ADDs.",
     )
     drain_s: int = live(
         "VPC_IPAMD_DRAIN_SECONDS",
         integer(0, 60),
         0,
-        "Seconds of serving DEL after the first SIGTERM; the plugin spools it anyway.",
+        "Seconds for which DEL is still served after the first SIGTERM. Later DELs are spooled by the plugin.",
     )
 
     @property
@@ -328,8 +339,8 @@ OF_IPV4 = frozenset(
         "VPC_IPAMD_SNAT_FORCED_PODS",
     }
 )
-"""Settings without meaning for pods of IPv6. Such a node has one /80 on the primary ENI and no SNAT. Every reply leaves by that ENI,
-and the pods have VPC addresses of IPv6 already. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager;
+"""Settings without meaning for IPv6 pods. Such a node has one /80 on the primary ENI and no SNAT. Every reply leaves by that ENI, and
+the pods have IPv6 addresses of the VPC already. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager;
 pkg/networkutils/network.go, SetupHostNetwork."""
 
 

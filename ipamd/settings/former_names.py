@@ -1,7 +1,7 @@
-"""Former names of settings, from before they got the prefix VPC_IPAMD_ and their units, with their present names (I15).
+"""Former names of settings, which had no prefix VPC_IPAMD_ or no unit, with their present names (I15).
 
-Without this table a former name without the prefix, such as MAX_PODS, would be ignored. One with the prefix would be refused with the
-nearest present name as the advice, which may be another setting's.
+Without this table a former name without the prefix, such as MAX_PODS, would be ignored. A former name with the prefix would be refused
+with the advice to use the present name that is spelt most like it, which may be the name of another setting.
 """
 
 from __future__ import annotations

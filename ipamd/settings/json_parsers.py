@@ -1,4 +1,4 @@
-"""Parse the settings that are JSON: tags for ENIs, and plugins to chain. They are as strict as EC2 and the runtimes."""
+"""Parse the settings that are JSON: tags for ENIs, and plugins to chain. What EC2 or a runtime would refuse is refused here."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def parse_plugins(text: str) -> str:
     for plugin in plugins:
         key = key_of_wrong_kind(plugin)
         if key is not None:
-            raise ValueError(
-                f"{key} of {plugin['type']} is not of the kind that every plugin must have: no runtime would read the list"
-            )
+            raise ValueError(f"{key} of {plugin['type']} has a value of the wrong JSON type, so no runtime would load the list")
     return json.dumps(plugins, separators=(",", ":"))
 
 

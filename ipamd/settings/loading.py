@@ -78,7 +78,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     problems: list[str] = []
     in_file = _from_file(environ, problems)
     given = adapt({**environ, **in_file}).given
-    problems += [*unknown(environ, is_ours=False), *unknown(in_file, is_ours=True)]
+    problems += [*unknown(environ, is_settings_file=False), *unknown(in_file, is_settings_file=True)]
     problems += upstream.refused(given)
     for name, parse in OF_THE_SDK.items():
         _value(name, parse, environ, problems)
@@ -180,7 +180,7 @@ def _two_warm_targets(settings: Settings) -> list[str]:
 
 
 def _shared_ports(settings: Settings) -> list[str]:
-    """The ports of metrics and health must differ, unless both listen on different addresses."""
+    """One sentence if metrics and health probes would listen on the same port of the same address."""
     listeners = settings.daemon.metrics_address, settings.daemon.health_address
     if "off" in listeners:
         return []
@@ -211,7 +211,7 @@ def _without_policy(settings: Settings, chained: Set[str]) -> list[str]:
     setting = f"NETWORK_POLICY_ENFORCING_MODE={policy.mode}"
     if policy.is_unfiltered and policy.mode != "standard":
         step = "set it to standard or none, or remove VPC_IPAMD_POLICY_AGENT"
-        return [f"{setting}: without an agent on the node nothing keeps a new pod from speaking with all: {step}"]
+        return [f"{setting}: without an agent on the node nothing restricts the connections of a new pod: {step}"]
     if not policy.is_on:
         return []
     problems = []
@@ -221,13 +221,13 @@ def _without_policy(settings: Settings, chained: Set[str]) -> list[str]:
     if "bandwidth" in chained:
         step = "remove the plugin from VPC_IPAMD_CHAINED_PLUGINS"
         problems.append(
-            f"{setting}: of a link's qdiscs the policy agent's (clsact) and the bandwidth plugin's exclude each other: {step}"
+            f"{setting}: a link cannot have both the policy agent's qdisc (clsact) and that of the bandwidth plugin: {step}"
         )
     return problems
 
 
 def _pods_without_ipv6(settings: Settings) -> list[str]:
-    """DISABLE_POD_V6 turns off what pods of IPv6 and egress by IPv6 need."""
+    """One sentence if DISABLE_POD_V6 turns IPv6 off in pods that need it for their own address or for egress."""
     network = settings.network
     if settings.daemon.pod_ipv6_disabled and IPV6 in (network.family, network.extra_family):
         return ["DISABLE_POD_V6=true: pods of this node have IPv6 (ENABLE_IPv6 or ENABLE_V6_EGRESS): remove one of them"]
@@ -242,12 +242,13 @@ def _without_branches(settings: Settings) -> list[str]:
     problems = []
     setting = "ENABLE_POD_ENI=true"
     if settings.takeover.cni_backend_socket:
-        step = "remove VPC_IPAMD_CNI_BACKEND_SOCKET once the node's runtime calls vpc-cni, or this"
-        problems.append(f"{setting}: the plugin of amazon-vpc-cni-k8s hands over nothing that tells which pods want them: {step}")
+        step = "remove VPC_IPAMD_CNI_BACKEND_SOCKET once the node's runtime calls vpc-cni, or remove ENABLE_POD_ENI"
+        problems.append(f"{setting}: the plugin of amazon-vpc-cni-k8s does not pass on which pods need branch ENIs: {step}")
     if facts.unmarked_pods == REFUSE and facts.source != FROM_ANNOTATIONS:
         step = f"remove it, or set VPC_IPAMD_POD_SECURITY_GROUP_SOURCE={FROM_ANNOTATIONS}"
         problems.append(
-            f"VPC_IPAMD_UNMARKED_PODS={REFUSE}: with VPC_IPAMD_POD_SECURITY_GROUP_SOURCE={facts.source} no mark is read: {step}"
+            f"VPC_IPAMD_UNMARKED_PODS={REFUSE}: it has no effect with VPC_IPAMD_POD_SECURITY_GROUP_SOURCE={facts.source}, which reads "
+            f"no mark: {step}"
         )
     if settings.network.enforcing_mode is EnforcingMode.STRICT and settings.network.connmark & STRICT_MARK:
         step = "choose from 0xff, as 0x80"
@@ -289,7 +290,7 @@ def _pools_of_ipv6(settings: Settings) -> list[str]:
 
 
 def _network_contradictions(network: NetworkConfig, *, custom_networking: bool) -> list[str]:
-    """Families of pods and sizes of packets that exclude each other."""
+    """One sentence for each pair of settings about IP families or MTUs that exclude each other."""
     problems = []
     if network.ipv4 == network.ipv6:
         problems.append(f"ENABLE_IPv4 and ENABLE_IPv6 are both {str(network.ipv6).lower()}: pods have one family, set one")

@@ -32,14 +32,14 @@ class NetworkConfig:
     """How sandboxes and the node are wired."""
 
     ipv4: bool = setting(
-        "ENABLE_IPv4", parse_bool, True, "Pods have IPv4 addresses; one of the two families, for the life of the node."
+        "ENABLE_IPv4", parse_bool, True, "Pods have IPv4 addresses. A node has one of the two families, for all of its life."
     )
     ipv6: bool = setting("ENABLE_IPv6", parse_bool, False, "Pods have IPv6 addresses, of one /80 on the primary ENI.")
     v4_egress: bool = setting(
-        "ENABLE_V4_EGRESS", parse_bool, True, "Let pods of IPv6 reach IPv4 by the node's own address; means nothing for others."
+        "ENABLE_V4_EGRESS", parse_bool, True, "Let IPv6 pods reach IPv4 by the node's own address; no effect with IPv4 pods."
     )
     v6_egress: bool = setting(
-        "ENABLE_V6_EGRESS", parse_bool, False, "Let pods of IPv4 reach IPv6 by the node's own address; means nothing for others."
+        "ENABLE_V6_EGRESS", parse_bool, False, "Let IPv4 pods reach IPv6 by the node's own address; no effect with IPv6 pods."
     )
     eni_mtu: int = live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
     pod_mtu: int = live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
@@ -67,19 +67,20 @@ class NetworkConfig:
         "VPC_IPAMD_SNAT_EXEMPT_PODS",
         parse_pod_subjects,
         (),
-        "Namespaces, or IPv4 CIDRs of pods' addresses, comma separated: what these pods send keeps their own address.",
+        "Namespaces, or IPv4 CIDRs of pods' addresses, comma separated: packets from these pods keep the pod's own address.",
     )
     snat_forced_pods: tuple[str | IPv4Network, ...] = setting(
         "VPC_IPAMD_SNAT_FORCED_PODS",
         parse_pod_subjects,
         (),
-        "The same for pods whose connections to outside the VPC all get the node's address, whatever the other settings say.",
+        "Namespaces, or IPv4 CIDRs of pods' addresses, comma separated: connections from these pods to outside the VPC get the node's "
+        "address, whatever the other settings say.",
     )
     external_service_cidrs: tuple[IPv4Network, ...] = live(
         "AWS_EXTERNAL_SERVICE_CIDRS",
         parse_service_cidrs,
         (),
-        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
+        "IPv4 CIDRs, comma separated, that every sandbox reaches through route table main and not through its own ENI (rule 1535).",
     )
     randomize_snat: str = live(
         "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
@@ -92,13 +93,14 @@ class NetworkConfig:
         "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
         parse_cidrs,
         (),
-        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
+        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for pods that route for others.",
     )
     foreign_links: str = live(
         "VPC_IPAMD_FOREIGN_LINK_POLICY",
         choice("confine", "drop"),
         "confine",
-        "By links of others into a sandbox (Multus), drop packets whose source is routed elsewhere, or all.",
+        "For links into a sandbox that other software made (Multus). confine: drop packets whose source address is routed elsewhere; "
+        "drop: drop all packets.",
     )
     pod_eni: bool = setting(
         "ENABLE_POD_ENI",
@@ -110,13 +112,13 @@ class NetworkConfig:
         "POD_SECURITY_GROUP_ENFORCING_MODE",
         choice(*EnforcingMode),
         str(EnforcingMode.STRICT),
-        "strict: all packets of such a pod pass its branch ENI; standard: those of its own node do not.",
+        "strict: all packets of a pod with security groups pass its branch ENI; standard: packets between it and its own node do not.",
     )
     early_demux_disabled: bool = setting(
         "DISABLE_TCP_EARLY_DEMUX",
         parse_bool,
         False,
-        "Turn off early demultiplexing of TCP on the node: kubelet's TCP probes reach pods in strict mode only without it.",
+        "Turn off early demultiplexing of TCP on the node. Without this, kubelet's TCP probes do not reach pods in strict mode.",
     )
 
     @property
@@ -149,7 +151,7 @@ class NetworkConfig:
 
     @property
     def enforcing_mode(self) -> EnforcingMode | None:
-        """How pods with security groups of their own are wired; None: none are served."""
+        """How pods with security groups of their own are wired; None if such pods are not served."""
         if not self.pod_eni:
             return None
         return EnforcingMode(self.pod_groups_mode)
@@ -182,7 +184,10 @@ class SubnetsConfig:
         "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
     )
     network_file: Path = setting(
-        "VPC_IPAMD_NETWORK_FILE", parse_file, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
+        "VPC_IPAMD_NETWORK_FILE",
+        parse_file,
+        NETWORK_FILE,
+        "The network file, of custom networking and of pools of pods: JSON, read at the start (docs/subnets.md).",
     )
     pod_pools: tuple[str, ...] = setting(
         "VPC_IPAMD_POD_POOLS",

@@ -132,7 +132,10 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def parse_veth_prefix(text: str) -> str:
-    """Accept a host veth prefix. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars. Raises: ValueError."""
+    """Accept the beginning of host veth names. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars.
+
+    Raises: ValueError.
+    """
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
     for name in LINK_NAMES:
@@ -140,7 +143,9 @@ def parse_veth_prefix(text: str) -> str:
         if name == "enx":
             digit = "[0-9a-f]"
         if name.startswith(text) or re.match(name + digit, text):
-            raise ValueError(f"must not begin the names of other links ({name}...): rules for sandboxes would take them too")
+            raise ValueError(
+                f"other links have names with this beginning ({name}...), and rules for sandboxes would apply to them"
+            )
     return text
 
 

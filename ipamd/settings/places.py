@@ -1,4 +1,4 @@
-"""Rename files in the run directory that are in the way of our own files and directories.
+"""Rename files in the run directory that have the name of one of our own files or directories, but another kind.
 
 A node must start even if a plain file is where the spool's directory belongs, or a directory where a lock belongs. Such a file is
 renamed within its directory, never deleted, and logged. A link counts as a wrong kind, because none of our files is a link. Three

@@ -28,8 +28,8 @@ REASON_MAX = 400
 class ProcessStart(NamedTuple):
     """A start of the daemon.
 
-    `boottime_s`: CLOCK_BOOTTIME at the start. `exit_status`: None while the process runs, or if it was killed. `reason`: of its end,
-    "" if it is not known.
+    `boottime_s`: CLOCK_BOOTTIME at the start. `exit_status`: None while the process runs, or if it was killed. `reason`: why it ended,
+    "" if that is not known.
     """
 
     boottime_s: float
@@ -47,14 +47,14 @@ class StartRecord:
 
     def begin(self) -> None:
         """Record that this process began."""
-        self._put()
+        self._write()
 
     def end(self, exit_status: int, *, reason: str) -> None:
         """Record how this process ends."""
         self._this_start = self._this_start._replace(exit_status=exit_status, reason=printable(reason, most=REASON_MAX))
-        self._put()
+        self._write()
 
-    def _put(self) -> None:
+    def _write(self) -> None:
         with suppress(OSError):
             if not _is_ours(self._run_dir):
                 return

@@ -1,4 +1,4 @@
-"""Define the settings of a node that moves between amazon-vpc-cni-k8s and this daemon. Each needs a restart."""
+"""Define the settings of a node that moves between amazon-vpc-cni-k8s and this daemon. A change needs a restart."""
 
 from __future__ import annotations
 
@@ -23,37 +23,41 @@ class TakeoverConfig:
         "AWS_VPC_K8S_CNI_BACKING_STORE",
         parse_file,
         Path("/var/run/aws-node/ipam.json"),
-        "Its file of allocations: read at the start, written by `ipamctl export`.",
+        "File of amazon-vpc-cni-k8s with the addresses that it gave: read at the start, written by `ipamctl export`.",
     )
     daemon_socket: str = setting(
         "VPC_IPAMD_AWS_NODE_SOCKET",
         or_off(parse_socket),
         AWS_NODE_SOCKET,
-        "Its daemon's socket: while that or 127.0.0.1:50051 accepts connections, or its pod runs, we give no address; 'off': none of "
-        "these is looked at.",
+        "Socket of the daemon of amazon-vpc-cni-k8s. While it or 127.0.0.1:50051 accepts connections, or that daemon's pod runs, ADD "
+        "is refused; 'off': nothing of this is checked.",
     )
     conflist: str = setting(
         "VPC_IPAMD_AWS_NODE_CONFLIST_FILE",
         parse_file_text,
         "",
-        "Its conflist, renamed while we are ready; empty: 10-aws.conflist beside ours.",
+        "Conflist of amazon-vpc-cni-k8s, which is renamed while vpc-ipamd is ready; empty: 10-aws.conflist beside our conflist.",
     )
     egress_state: Path = setting(
         "VPC_IPAMD_AWS_NODE_EGRESS_DIR",
         parse_path,
         Path("/run/cni"),
-        "Where its plugin for egress keeps which addresses it gave: written by `ipamctl export`.",
+        "Directory in which the egress plugin of amazon-vpc-cni-k8s records the addresses that it gave: written by `ipamctl export`.",
     )
     cni_backend_socket: str = setting(
         "VPC_IPAMD_CNI_BACKEND_SOCKET",
         parse_socket,
         "",
-        "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
+        "Unix socket on which the plugin of amazon-vpc-cni-k8s is served instead of by its daemon; empty: it is not served "
+        "(docs/migration.md).",
     )
 
     @property
     def questions_socket(self) -> str:
-        """The socket on which its policy agent calls its daemon: that of VPC_IPAMD_CNI_BACKEND_SOCKET if set, else that daemon's."""
+        """The socket on which aws-network-policy-agent calls the daemon of amazon-vpc-cni-k8s.
+
+        It is that of VPC_IPAMD_CNI_BACKEND_SOCKET if set, otherwise the one on which that daemon itself listens.
+        """
         if self.cni_backend_socket:
             return self.cni_backend_socket
         if self.daemon_socket == "off":
@@ -62,14 +66,14 @@ class TakeoverConfig:
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Directories of its socket and its file of allocations. A change there may mean that its daemon has started."""
+        """The directories of the socket and the file of amazon-vpc-cni-k8s. A change there may mean that its daemon has started."""
         paths = [self.checkpoint]
         if self.daemon_socket != "off":
             paths.append(Path(self.daemon_socket))
         return tuple(dict.fromkeys(path.parent for path in paths))
 
     def conflist_beside(self, ours: Path) -> Path:
-        """The path of its conflist: by the setting, or else beside ours."""
+        """The path of the conflist of amazon-vpc-cni-k8s: that of the setting, or beside `ours`."""
         if self.conflist:
             return Path(self.conflist)
         return ours.with_name(CONFLIST_NAME)

@@ -33,7 +33,8 @@ UNKNOWN_MAX = 20
 of 1 MB may hold 100,000 names."""
 
 SHORT, SHORT_DISTANCE, LONG_DISTANCE = 12, 1, 2
-"""A misspelt name differs in one character, or in two where it has more than 12. Ours: no name of the SDK is that near."""
+"""A name counts as misspelt if it differs from a setting in one character, or in two if it has more than 12 characters. Ours: no
+variable of the AWS SDK differs so little."""
 
 
 @cache
@@ -42,30 +43,31 @@ def ours() -> frozenset[str]:
     return frozenset(field.metadata["env"] for _, field, _ in Settings().declared())
 
 
-def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
+def unknown(given: Mapping[str, str], *, is_settings_file: bool) -> list[str]:
     """Find variables that are not settings. Returns: one sentence for each, sorted by name.
 
     Args:
-        is_ours: `given` is the settings file. It holds nothing but settings, so a name in it need not look like one.
+        is_settings_file: whether `given` comes from the settings file. In that file every unknown name is wrong; in the environment
+            only one that resembles a setting.
     """
-    names = _unknown_names(given, is_ours=is_ours)
+    names = _unknown_names(given, is_settings_file=is_settings_file)
     more_count = 0
-    if is_ours:
+    if is_settings_file:
         more_count = max(len(names) - UNKNOWN_MAX, 0)
     sentences = []
     for name in names[: len(names) - more_count]:
-        if _may_be_misspelt(name, is_ours=is_ours):
-            sentences += _sentences_about(name, is_ours=is_ours)
+        if _may_be_misspelt(name, is_settings_file=is_settings_file):
+            sentences += _sentences_about(name, is_settings_file=is_settings_file)
     if more_count:
         sentences.append(f"{counted(more_count, 'more name')} in the file: there are no such settings")
     return sentences
 
 
-def _sentences_about(name: str, *, is_ours: bool) -> list[str]:
-    """The sentence about an unknown name; none if it resembles no setting, and others may have set it."""
+def _sentences_about(name: str, *, is_settings_file: bool) -> list[str]:
+    """The sentence about an unknown name; none if it resembles no setting and comes from the environment."""
     suggestion = FORMER_NAMES.get(name, "") or _spelt_otherwise(name) or nearest(name, _meant())
     family = _family_of(name)
-    if not (suggestion or family or is_ours):
+    if not (suggestion or family or is_settings_file):
         return []
     return [_advise(name, suggestion or _nearest_in_family(name, family))]
 
@@ -97,22 +99,22 @@ def nearest(name: str, candidates: Iterable[str], *, most: int | None = None) ->
     return best
 
 
-def _unknown_names(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
+def _unknown_names(given: Mapping[str, str], *, is_settings_file: bool) -> list[str]:
     """Names in `given` that are no setting, sorted. An empty variable of the environment counts as not set."""
     names = ours() | {setting.name for setting in UPSTREAM} | set(OURS_BESIDE_FIELDS)
-    return sorted(name for name in given if name not in names and (given[name] or is_ours))
+    return sorted(name for name in given if name not in names and (given[name] or is_settings_file))
 
 
-def _may_be_misspelt(name: str, *, is_ours: bool) -> bool:
+def _may_be_misspelt(name: str, *, is_settings_file: bool) -> bool:
     """Exclude names that are too long, and variables of Services: `vpc-ipamd` is a likely name of a Service."""
     if len(name) > LENGTH_MAX:
         return False
-    return is_ours or not OF_A_SERVICE.fullmatch(name)
+    return is_settings_file or not OF_A_SERVICE.fullmatch(name)
 
 
 @cache
 def _meant() -> tuple[str, ...]:
-    """Names that a misspelt name may stand for: all settings that have a meaning here."""
+    """The names that a misspelt name may stand for: those of all settings that have a meaning here."""
     return tuple(sorted(ours() | {setting.name for setting in UPSTREAM if setting.fate is not Fate.WITHOUT_MEANING}))
 
 

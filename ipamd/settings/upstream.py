@@ -1,13 +1,12 @@
 """List every setting that amazon-vpc-cni-k8s v1.23.1 documents or reads, and what this program does with it (I15).
 
 - Honoured: it is a field of `Settings`.
-- Different: the daemon starts, although this program does not do what the value requests, or does it by another setting. Log and
-status
-  report the difference.
+- Different: the daemon starts, although this program does not do what the value requests, or does it by another setting. The log and
+  `ipamctl status` report the difference.
 - Refused: the daemon does not start, because the value would break an invariant or make it manage foreign ENIs.
 - Without meaning: nothing here depends on it. The daemon lists all given settings of this kind in one line at the start.
 
-`harmless` values request nothing. Values that only the code of amazon-vpc-cni-k8s accepts are translated in `upstream_values.py`.
+Values that only the code of amazon-vpc-cni-k8s accepts are translated in `upstream_values.py`.
 Source: amazon-vpc-cni-k8s README.md, "CNI Configuration Variables", and the code.
 """
 
@@ -34,7 +33,7 @@ class UpstreamSetting:
     """One setting of amazon-vpc-cni-k8s.
 
     text: the condition under which it is honoured, what is different, what to do instead of a refused value, or why it has no meaning.
-    harmless: values of a different or refused setting that ask for nothing, in lower case.
+    harmless: values of a different or refused setting that request nothing unusual and are accepted, in lower case.
     """
 
     name: str
@@ -59,45 +58,45 @@ def _without_meaning(text: str, *names: str) -> tuple[UpstreamSetting, ...]:
     return tuple(UpstreamSetting(name, Fate.WITHOUT_MEANING, text) for name in names)
 
 
+SAME_MEANING = (
+    "WARM_ENI_TARGET",
+    "WARM_IP_TARGET",
+    "MINIMUM_IP_TARGET",
+    "WARM_PREFIX_TARGET",
+    "MAX_ENI",
+    "IP_COOLDOWN_PERIOD",
+    "ENABLE_PREFIX_DELEGATION",
+    "ENABLE_IPv4",
+    "ENABLE_IPv6",
+    "ENABLE_V4_EGRESS",
+    "ENABLE_V6_EGRESS",
+    "ENABLE_SUBNET_DISCOVERY",
+    "DISABLE_LEAKED_ENI_CLEANUP",
+    "CLUSTER_NAME",
+    "ADDITIONAL_ENI_TAGS",
+    "AWS_EC2_ENDPOINT",
+    "HTTP_TIMEOUT",
+    "AWS_VPC_K8S_CNI_EXTERNALSNAT",
+    "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+    "AWS_EXTERNAL_SERVICE_CIDRS",
+    "AWS_VPC_K8S_CNI_RANDOMIZESNAT",
+    "AWS_VPC_CNI_NODE_PORT_SUPPORT",
+    "AWS_VPC_K8S_CNI_CONNMARK",
+    "AWS_VPC_ENI_MTU",
+    "POD_MTU",
+    "AWS_VPC_K8S_CNI_VETHPREFIX",
+    "ENABLE_BANDWIDTH_PLUGIN",
+    "POD_SECURITY_GROUP_ENFORCING_MODE",
+    "DISABLE_TCP_EARLY_DEMUX",
+)
+"""Settings that are honoured without any condition."""
+
 UPSTREAM: tuple[UpstreamSetting, ...] = (
-    *(
-        UpstreamSetting(name, Fate.HONOURED)
-        for name in (
-            "WARM_ENI_TARGET",
-            "WARM_IP_TARGET",
-            "MINIMUM_IP_TARGET",
-            "WARM_PREFIX_TARGET",
-            "MAX_ENI",
-            "IP_COOLDOWN_PERIOD",
-            "ENABLE_PREFIX_DELEGATION",
-            "ENABLE_IPv4",
-            "ENABLE_IPv6",
-            "ENABLE_V4_EGRESS",
-            "ENABLE_V6_EGRESS",
-            "ENABLE_SUBNET_DISCOVERY",
-            "DISABLE_LEAKED_ENI_CLEANUP",
-            "CLUSTER_NAME",
-            "ADDITIONAL_ENI_TAGS",
-            "AWS_EC2_ENDPOINT",
-            "HTTP_TIMEOUT",
-            "AWS_VPC_K8S_CNI_EXTERNALSNAT",
-            "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
-            "AWS_EXTERNAL_SERVICE_CIDRS",
-            "AWS_VPC_K8S_CNI_RANDOMIZESNAT",
-            "AWS_VPC_CNI_NODE_PORT_SUPPORT",
-            "AWS_VPC_K8S_CNI_CONNMARK",
-            "AWS_VPC_ENI_MTU",
-            "POD_MTU",
-            "AWS_VPC_K8S_CNI_VETHPREFIX",
-            "ENABLE_BANDWIDTH_PLUGIN",
-            "POD_SECURITY_GROUP_ENFORCING_MODE",
-            "DISABLE_TCP_EARLY_DEMUX",
-        )
-    ),
+    *(UpstreamSetting(name, Fate.HONOURED) for name in SAME_MEANING),
     UpstreamSetting(
         "AWS_VPC_K8S_CNI_BACKING_STORE",
         Fate.HONOURED,
-        "its file is read when a node comes over and written by `ipamctl export`; the datastore is in VPC_IPAMD_RUN_DIR",
+        "the file is read when a node is taken over, and written by `ipamctl export`; our datastore is in VPC_IPAMD_RUN_DIR",
     ),
     UpstreamSetting(
         "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
@@ -108,10 +107,10 @@ UPSTREAM: tuple[UpstreamSetting, ...] = (
     UpstreamSetting(
         "NETWORK_POLICY_ENFORCING_MODE",
         Fate.HONOURED,
-        "with what docs/policy.md says; without an agent on the node no pod starts, unless VPC_IPAMD_POLICY_AGENT=absent says so",
+        "as docs/policy.md describes; without an agent on the node no pod starts, unless VPC_IPAMD_POLICY_AGENT=absent is set",
     ),
-    UpstreamSetting("ENABLE_POD_ENI", Fate.HONOURED, "with what docs/security-groups.md says"),
-    UpstreamSetting("DISABLE_POD_V6", Fate.HONOURED, "not with pods or egress of IPv6: then the daemon does not start"),
+    UpstreamSetting("ENABLE_POD_ENI", Fate.HONOURED, "as docs/security-groups.md describes"),
+    UpstreamSetting("DISABLE_POD_V6", Fate.HONOURED, "except with IPv6 pods or egress by IPv6: then the daemon does not start"),
     UpstreamSetting(
         "DISABLE_NETWORK_RESOURCE_PROVISIONING",
         Fate.HONOURED,
@@ -138,7 +137,8 @@ UPSTREAM: tuple[UpstreamSetting, ...] = (
         harmless=YES,
     ),
     *_without_meaning(
-        "set VPC_IPAMD_LOG_LEVEL; its manifest asks for DEBUG everywhere, which would fill logs here", "AWS_VPC_K8S_CNI_LOGLEVEL"
+        "set VPC_IPAMD_LOG_LEVEL; the manifest of amazon-vpc-cni-k8s sets DEBUG, with which this daemon would write too much",
+        "AWS_VPC_K8S_CNI_LOGLEVEL",
     ),
     *_without_meaning(
         "the daemon logs to standard error, and writes what the plugin does into its own log",
@@ -149,18 +149,20 @@ UPSTREAM: tuple[UpstreamSetting, ...] = (
         "AWS_VPC_K8S_EGRESS_V6_PLUGIN_LOG_FILE",
     ),
     *_without_meaning(
-        "the custom network's file is by availability zone (docs/subnets.md)", "ENI_CONFIG_ANNOTATION_DEF", "ENI_CONFIG_LABEL_DEF"
+        "the file of custom networking has its entries by availability zone (docs/subnets.md)",
+        "ENI_CONFIG_ANNOTATION_DEF",
+        "ENI_CONFIG_LABEL_DEF",
     ),
     *_without_meaning("ENIs are managed whether the node is schedulable or not", "AWS_MANAGE_ENIS_NON_SCHEDULABLE"),
     *_without_meaning(
-        "introspection is served on a socket that root alone reaches (`ipamctl`)",
+        "introspection is served on a Unix socket that only root can open (`ipamctl`)",
         "INTROSPECTION_BIND_ADDRESS",
         "DISABLE_INTROSPECTION",
     ),
-    *_without_meaning("the init container installs the plugin where its mount leads", "HOST_CNI_BIN_PATH"),
+    *_without_meaning("the init container installs the plugin into the directory that is mounted", "HOST_CNI_BIN_PATH"),
     *_without_meaning("the conflist is written where VPC_IPAMD_CONFLIST_FILE says", "HOST_CNI_CONFDIR_PATH"),
     *_without_meaning("the Kubernetes API is never called", "CLUSTER_ENDPOINT", "MY_NODE_NAME", "MY_POD_NAME"),
-    *_without_meaning("instance metadata tells the VPC", "VPC_ID"),
+    *_without_meaning("the VPC is read from instance metadata", "VPC_ID"),
     *_without_meaning("the user agent names this program", "VPC_CNI_VERSION"),
     *_without_meaning("amazon-vpc-cni-k8s ignores it as well", "AWS_VPC_K8S_CNI_CONFIGURE_RPFILTER", "ENABLE_NFTABLES"),
     *_without_meaning(

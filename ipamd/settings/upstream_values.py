@@ -1,8 +1,8 @@
 """Translate values that only the code of amazon-vpc-cni-k8s accepts, and report where this program behaves differently.
 
-This daemon must start with the environment of its DaemonSet (docs/adr/0071). So a value that means "not set" there is not set here, a
-part of a list that is skipped there is skipped here, and a variable that corresponds to another one of ours sets that one. All other
-values are left to the parsers, which refuse invalid ones.
+This daemon must start with the environment of the DaemonSet of amazon-vpc-cni-k8s (docs/adr/0071). So a value that means "not set"
+there counts as not set here, parts of a list that are skipped there are skipped here, and a variable that we have under another name
+sets ours. All other values are left to the parsers, which refuse invalid ones.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _skip_other_cidrs(given: dict[str, str]) -> list[str]:
         skipped = [part for part in parts[: CIDRS_MAX + 1] if not _is_cidr(part)]
         if skipped:
             given[name] = ",".join(part for part in parts if part not in skipped)
-            differences.append(f"{name}: skipped, as no CIDR of IPv4: {printable(', '.join(skipped), most=120)}")
+            differences.append(f"{name}: skipped, because not an IPv4 CIDR: {printable(', '.join(skipped), most=120)}")
     return differences
 
 
@@ -117,14 +117,11 @@ def _skip_reserved_tags(given: dict[str, str]) -> list[str]:
     if not reserved:
         return []
     given["ADDITIONAL_ENI_TAGS"] = unreserved
-    return [f"ADDITIONAL_ENI_TAGS: skipped, as reserved: {printable(', '.join(reserved), most=120)}"]
+    return [f"ADDITIONAL_ENI_TAGS: skipped, because reserved: {printable(', '.join(reserved), most=120)}"]
 
 
 def _adapt_to_policy_agent(given: dict[str, str]) -> list[str]:
-    """Name links as the policy agent expects, and report pods that it cannot filter.
-
-    The agent refuses those, so none is unfiltered.
-    """
+    """Name links as the policy agent expects, and report which pods it cannot filter. It refuses them, so no pod runs unfiltered."""
     mode = given.get("NETWORK_POLICY_ENFORCING_MODE", "").lower()
     if mode not in POLICY_MODES or given.get(AGENT_SETTING, "").lower() == NO_AGENT:
         return []

@@ -99,14 +99,16 @@ def _parser() -> argparse.ArgumentParser:
     environ = os.environ
     parser = argparse.ArgumentParser(prog="vpc-ipamd-sweeper", description="Delete the leaked ENIs of one cluster.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("--cluster", default=environ.get("CLUSTER_NAME", ""), help="its tag is required (default: CLUSTER_NAME)")
+    parser.add_argument(
+        "--cluster", default=environ.get("CLUSTER_NAME", ""), help="only ENIs with this cluster's tag (default: CLUSTER_NAME)"
+    )
     parser.add_argument("--vpc-id", default=environ.get("VPC_ID", ""), help="the cluster's VPC (default: VPC_ID)")
     parser.add_argument("--region", default="", help="default: AWS_REGION")
     parser.add_argument("--delete", action="store_true", help="delete; without it only list what would be deleted")
     age_help = f"least age of an ENI, at least {MIN_AGE_LEAST_S} (default: %(default)s)"
     parser.add_argument("--min-age", type=_at_least(MIN_AGE_LEAST_S), default=MIN_AGE_S, metavar="SECONDS", help=age_help)
     parser.add_argument("--max-deletions", type=_at_least(1), default=DELETE_COUNT_MAX, metavar="N", help="default: %(default)s")
-    time_help = "no deletion begins later (default: %(default)s)"
+    time_help = "begin no deletion after this time (default: %(default)s)"
     parser.add_argument("--max-seconds", type=_at_least(1), default=TIME_S, metavar="SECONDS", help=time_help)
     parser.add_argument("-o", "--output", choices=("lines", "json"), default="lines")
     return parser

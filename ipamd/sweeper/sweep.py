@@ -41,7 +41,7 @@ class SweepOutcome(StrEnum):
 class SweepOrder:
     """Scope and bounds of a sweep.
 
-    `cluster_name` and `vpc_id` must not be empty. `time_s`: no deletion begins later after the start.
+    `cluster_name` and `vpc_id` must not be empty. `time_s`: seconds after the start of the sweep; later no deletion begins.
     """
 
     cluster_name: str

@@ -509,7 +509,7 @@ POLICY = {"NETWORK_POLICY_ENFORCING_MODE": "Strict", "VPC_IPAMD_POD_VETH_NAMES":
 @each_of(
     [
         ({"VPC_IPAMD_POD_VETH_NAMES": "false"}, "set VPC_IPAMD_POD_VETH_NAMES=true, or remove it"),
-        ({"VPC_IPAMD_CHAINED_PLUGINS": '[{"type": "tuning"}, {"type": "bandwidth"}]'}, "exclude each other"),
+        ({"VPC_IPAMD_CHAINED_PLUGINS": '[{"type": "tuning"}, {"type": "bandwidth"}]'}, "cannot have both"),
     ]
 )
 def test_what_the_policy_agent_cannot_work_with(environment: dict[str, str], words: str) -> None:
@@ -531,11 +531,11 @@ BRANCHES = {"ENABLE_POD_ENI": "true"}
     [
         (
             {"VPC_IPAMD_CNI_BACKEND_SOCKET": "/var/run/aws-node/ipamd.sock"},
-            "ENABLE_POD_ENI=true: the plugin of amazon-vpc-cni-k8s hands",
+            "ENABLE_POD_ENI=true: the plugin of amazon-vpc-cni-k8s does not pass on",
         ),
         (
             {"VPC_IPAMD_UNMARKED_PODS": "refuse", "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": "kubelet"},
-            "VPC_IPAMD_UNMARKED_PODS=refuse: with VPC_IPAMD_POD",
+            "VPC_IPAMD_UNMARKED_PODS=refuse: it has no effect with VPC_IPAMD_POD",
         ),
         ({"AWS_VPC_K8S_CNI_CONNMARK": "0x1080"}, "AWS_VPC_K8S_CNI_CONNMARK has bit 0x1000, which ENABLE_POD_ENI=true"),
     ]

@@ -145,7 +145,7 @@ def test_rows_that_were_opened_before_it_wrote_are_not_used(tmp_path: Path, monk
     waits = Waits(hands, monkeypatch)
     assert not hands.handover.begin()
     assert len(waits.seen) == ABSENCE_S, "it wrote a moment ago: it may be about to come back"
-    assert "made anew" in hands.ended[0]
+    assert "rebuilds" in hands.ended[0]
     (tmp_path / "next").mkdir()
     later = Hands(tmp_path / "next", is_overtaken=True)
     later.theirs.tell()
@@ -195,7 +195,7 @@ def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Han
     assert hands.ended == [], "it may come back"
     hands.node.clock.advance(ABSENCE_S)
     assert not hands.handover.check()
-    assert "made anew" in hands.ended[0]
+    assert "rebuilds" in hands.ended[0]
     assert hands.node.health.is_held
     hands.handover.finish()  # as the next start does
     assert hands.handover.check()

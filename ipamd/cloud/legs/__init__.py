@@ -1,1 +1,1 @@
-"""What is known of instance types for legs."""
+"""Facts about instance types that only one kind of leg needs."""

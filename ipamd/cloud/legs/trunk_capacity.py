@@ -1,4 +1,4 @@
-"""How many branch ENIs the trunk ENI of an instance type can carry. No API of EC2 tells them.
+"""How many branch ENIs the trunk ENI of an instance type can carry. No API of EC2 reports this number.
 
 Source: amazon-vpc-resource-controller-k8s pkg/aws/vpc/limits.go (BranchInterface, IsTrunkingCompatible), as generated 2026-03-20.
 """
@@ -49,8 +49,8 @@ m8azn p5 trn1 x8aedz = 3:medium 8:large 18:xlarge 17:2xlarge 34:3xlarge 58:4xlar
 x2iedn = 11:xlarge 27:2xlarge 54:4xlarge 114:8xlarge 107:16xlarge,24xlarge,32xlarge,metal
 z1d = 13:large 28:xlarge 58:2xlarge 54:3xlarge,6xlarge 107:12xlarge,metal
 """
-"""A paragraph has families, then for each number the sizes that have it; a size that some of the families do not have is no type. 0:
-the type can have no trunk."""
+"""Each paragraph has instance families, and then for each number the sizes that have it; 0 means that the type can have no trunk ENI.
+Not every family of a paragraph has every size that is listed in it."""
 
 
 def trunk_capacity(instance_type: str) -> int | None:

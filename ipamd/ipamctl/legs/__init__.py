@@ -1,1 +1,1 @@
-"""What the command line writes about legs."""
+"""The lines and columns of `ipamctl` that are about one kind of leg."""

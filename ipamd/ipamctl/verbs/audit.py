@@ -27,7 +27,8 @@ def _colour(finding: Answer) -> Colour | None:
 
 AUDIT = Verb(
     help="compare datastore, kernel, EC2 and runtime; exit 1 on a violation",
-    about="Compares what should be with what is, changes nothing, and says what will be done about each difference.",
+    about="Compares what is recorded with what the kernel, the runtime and EC2 show, and names the next step for each difference. It "
+    "changes nothing.",
     examples=("ipamctl audit --skip-ec2",),
     lay_out=render_audit,
     rpc="Audit",

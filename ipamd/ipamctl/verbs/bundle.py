@@ -80,7 +80,7 @@ BUNDLE = Verb(
     make=_bundle,
     arguments=(
         argument("-f", "--file", default="", metavar="FILE", help="file to write; - is standard output, as for kubectl exec"),
-        argument("--log", action="append", default=[], metavar="FILE", help="a log of the daemon to take in (repeatable)"),
+        argument("--log", action="append", default=[], metavar="FILE", help="a log of the daemon to include (repeatable)"),
         argument("--history-dir", default="", metavar="DIR", help="directory of the history (default: the setting's)"),
     ),
     needs_attention=lambda answer: any(part["problem"] for part in answer["parts"]),

@@ -11,7 +11,7 @@ from ipamd.ipamctl.verb import Answer, Ask, UsageError, Verb, argument
 
 SOURCES = {"ec2": "EC2's answer", "table": "the built-in table", "default": "a safe default, because the type is not known"}
 
-NOTE = "MAX PODS counts two pods on the host's network besides, as EKS does. EKS caps it: 110 below 30 vCPUs, 250 above."
+NOTE = "MAX PODS includes two pods on the host's network, as in EKS. EKS limits it to 110 with fewer than 30 vCPUs, else to 250."
 
 
 POOL_COLUMNS: Columns = {
@@ -79,7 +79,7 @@ CAPACITY = Verb(
     rpc="Capacity",
     make=_ask_capacity,
     arguments=(
-        argument("--instance-type", metavar="TYPE", default="", help="of this type; the daemon is not asked"),
-        argument("--vcpus", metavar="N", type=int, default=0, help="its vCPUs, for EKS's cap"),
+        argument("--instance-type", metavar="TYPE", default="", help="count for this instance type, without the daemon"),
+        argument("--vcpus", metavar="N", type=int, default=0, help="vCPUs of that type, for EKS's limit on pods"),
     ),
 )

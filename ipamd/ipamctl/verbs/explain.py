@@ -53,7 +53,7 @@ EXPLAIN = Verb(
     make=_explain,
     arguments=(
         *SUBJECT,
-        argument("--find", action="store_true", help="ask EC2 which ENI and instance have an address that this node has not"),
+        argument("--find", action="store_true", help="ask EC2 which ENI and instance have an address that is not this node's"),
     ),
     needs_attention=lambda answer: not (answer["sentences"] or answer["history"]),
 )

@@ -1,4 +1,4 @@
-"""`ipamctl export`: give this node back to amazon-vpc-cni-k8s; `--undo` keeps it after all."""
+"""`ipamctl export`: give this node back to amazon-vpc-cni-k8s; `--undo` cancels that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def render_export(answer: Answer, layout: Layout) -> str:
 
 EXPORT = Verb(
     help="give this node back to amazon-vpc-cni-k8s: ADD is refused from then on",
-    about="Writes what amazon-vpc-cni-k8s needs to take this node over with its pods, and refuses ADD from then on.",
+    about="Writes the files that amazon-vpc-cni-k8s needs to take over this node with its pods. ADD is refused from then on.",
     examples=("ipamctl export",),
     lay_out=render_export,
     rpc="Export",

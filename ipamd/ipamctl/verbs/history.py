@@ -11,7 +11,7 @@ HISTORY_LIMIT = 100
 
 
 def render_history(answer: Answer, layout: Layout) -> str:
-    """Write who had it, if the question was about an instant, then one row per entry, oldest first, then the notes."""
+    """Write who had the address, if the question was about an instant; then one row per entry, oldest first; then the notes."""
     tenures = []
     if answer["at"]:
         tenures = [tenure["sentence"] for tenure in answer["tenures"]]

@@ -32,5 +32,5 @@ def ask_or_read(daemon: Ask, rpc: str, arguments: argparse.Namespace, *, limit: 
             raise AwayError(f"{away}; and there is no history in {setting}", kind=away.kind) from away
         question = question_of(request_of("GetHistory", **fields), limit=limit)  # type: ignore[arg-type]  # it makes the class that it names
         reply = history_reply(answer(question, read(directory, question.subject)), question, source="file")
-        reply.notes.append(f"read from {directory}, which lacks the daemon's last second at most: {away}")
+        reply.notes.append(f"read from {directory}, in which the last second before the daemon ended may be missing: {away}")
         return plain(reply)

@@ -44,7 +44,7 @@ def render_plan(answer: Answer, layout: Layout) -> str:
 
 
 def _auto_lines(auto: Answer | None) -> list[str]:
-    """The lines about the target by measured demand; none if the daemon did not send it."""
+    """The lines about the target of VPC_IPAMD_WARM_TARGET_MODE=auto; none if the answer has no such target."""
     if not auto:
         return []
     sentence = auto["sentence"]
@@ -69,7 +69,7 @@ def _unusable(answer: Answer) -> str:
 
 PLAN = Verb(
     help="what the pool would do now and why, also under other settings; changes nothing",
-    about="What the pool would ask EC2 for now, and what is in the way. Other settings may be tried; nothing is changed.",
+    about="Shows what the pool would request from EC2 now, and what blocks it; also under other settings. Nothing is changed.",
     examples=("ipamctl plan --set WARM_IP_TARGET=10",),
     lay_out=render_plan,
     rpc="Plan",

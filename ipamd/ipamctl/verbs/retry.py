@@ -14,14 +14,14 @@ def render_retry(answer: Answer, layout: Layout) -> str:
         f"asked now  {wait['subject']}: {fitting(wait['reason'], LINE_MAX)} ({wait['retry_in_s']:.0f} s were left)"
         for wait in answer["retried"]
     ]
-    none = "nothing was put off: EC2 is asked as usual; while it throttles, only for what pods wait for"
+    none = "no request was waiting for a retry; while EC2 throttles, only what pods wait for is requested"
     lines = [*(lines or [none]), "next       `ipamctl status` shows what EC2 says"]
     return "\n".join(filled(line, layout, indent=11) for line in lines)
 
 
 RETRY = Verb(
     help="ask EC2 now for what it refused: after IAM, a subnet or a quota was mended",
-    about="Ends the pauses after refusals of EC2. Run it when the cause is mended, or each call waits for its pause.",
+    about="Ends the pauses after refusals of EC2. Run it after the cause was mended; otherwise each call waits until its pause ends.",
     examples=("ipamctl retry",),
     lay_out=render_retry,
     rpc="Retry",

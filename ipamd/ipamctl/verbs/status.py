@@ -26,7 +26,7 @@ _STAGES: Columns = {
 }
 
 REPEATED_MIN = 30
-"""Shortest text that is not printed twice, in characters. Ours: a sentence has as many, a word has not."""
+"""A text of at least so many characters is not printed twice. Ours: sentences are longer, single words are shorter."""
 
 
 def render_status(answer: Answer, layout: Layout) -> str:
@@ -81,8 +81,15 @@ def _conditions(answer: Answer) -> list[str]:
 
 
 def _without_repetition(line: str, printed: Sequence[str]) -> str:
-    """Point to a condition above instead of its sentence, but keep what is before it, and when the next try is."""
-    beginnings = [line.find(core) for text in printed for core in _cores(text) if core in line]
+    """Replace a condition's sentence, if the line repeats it, by a pointer to the condition above.
+
+    The part of the line before the sentence stays, and so does the time of the next try.
+    """
+    beginnings = []
+    for text in printed:
+        for core in _cores(text):
+            if core in line:
+                beginnings.append(line.find(core))
     if beginnings:
         next_try = _NEXT_TRY.search(line)
         head = line[: min(beginnings)].rstrip(" :;")
@@ -170,7 +177,7 @@ def _feature_lines(answer: Answer) -> list[str]:
     if answer["policy_mode"] != "none":
         names = counted(answer["pending_policy_cleanup_count"], "name")
         lines.append(
-            f"policy   {answer['policy_mode']}: the agent is asked for each new pod; {names} of pods that are gone it may know still"
+            f"policy   {answer['policy_mode']}: the agent is asked about each new pod; it may still remember {names} of deleted pods"
         )
     return [*lines, *uplink_lines(answer), f"source   {_confinement(answer['confinement'])}"]
 
@@ -223,7 +230,7 @@ def _pool(pool: Answer) -> str:
 
 
 def _confinement(confinement: Answer) -> str:
-    state = "not checked, or not only its own is allowed"
+    state = "not checked, or others are allowed too (VPC_IPAMD_EXTRA_SOURCE_CIDRS)"
     if confinement["source_check_enforced"]:
         state = "checked for every packet of a sandbox"
     dropped = ", ".join(f"{packets['count']} {packets['reason']}" for packets in confinement["dropped"])
@@ -235,7 +242,7 @@ def _settings(settings: Answer) -> str:
     if settings["file"]:
         line += f" and {settings['file']}"
     if not settings["valid"]:
-        line += ", kept because what was read last is wrong"
+        line += ", kept because the settings that were read last are wrong"
     if settings["awaiting_restart"]:
         line += f"; needs a restart: {', '.join(settings['awaiting_restart'])}"
     return line

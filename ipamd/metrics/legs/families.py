@@ -13,26 +13,29 @@ LOCAL_RANGE_STATES = ("in use", "cooling", "free")
 
 
 def uplink_rows(sources: Sources) -> Iterator[MetricRow]:
-    """Yield the metrics of pods with security groups of their own. No sample where pods get no security groups of their own."""
-    is_on, branches = sources.settings.now.network.pod_eni, sources.uplinked()
-    yield (
-        "ipamd_branch_sandboxes",
-        "Sandboxes with a branch ENI; none without ENABLE_POD_ENI",
-        len(branches) if is_on else None,
+    """Yield the metrics of pods with security groups of their own. They have no samples without ENABLE_POD_ENI."""
+    branches = sources.uplinked()
+    mismatched_count = sum(bool(attachment.objection) for attachment in branches)
+    unconfirmed_count = sum(attachment.is_unconfirmed for attachment in branches)
+    rows = (
+        ("ipamd_branch_sandboxes", "Sandboxes with a branch ENI; none without ENABLE_POD_ENI", len(branches)),
+        (
+            "ipamd_mismatched_branch_enis",
+            "Sandboxes whose branch ENI is different in EC2's answer; in strict mode they are cut off",
+            mismatched_count,
+        ),
+        ("ipamd_unconfirmed_branch_enis", "Sandboxes without network until EC2 confirms their branch ENI", unconfirmed_count),
+        ("ipamd_trunk_attached", "1 while the trunk ENI is attached, by EC2's last answer", int(sources.trunk() is not None)),
+        ("ipamd_waiting_branch_adds", "ADDs that wait for the control plane to name a branch ENI", sources.waiting_for_uplink()),
     )
-    text = "Sandboxes of whose branch ENI EC2 says something else; in strict mode they are cut off"
-    yield "ipamd_mismatched_branch_enis", text, sum(bool(attachment.objection) for attachment in branches) if is_on else None
-    text = "Sandboxes without network until EC2 confirms their branch ENI"
-    yield "ipamd_unconfirmed_branch_enis", text, sum(attachment.is_unconfirmed for attachment in branches) if is_on else None
-    text = "1 while the trunk ENI is attached, as far as EC2 has shown"
-    yield "ipamd_trunk_attached", text, int(sources.trunk() is not None) if is_on else None
-    text = "ADDs that wait for the control plane to name a branch ENI"
-    yield "ipamd_waiting_branch_adds", text, sources.waiting_for_uplink() if is_on else None
+    is_on = sources.settings.now.network.pod_eni
+    for name, text, count in rows:
+        yield name, text, count if is_on else None
 
 
 def extra_leg_rows(sources: Sources) -> Iterator[MetricRow]:
     """Yield the metrics of the addresses of extra legs."""
-    text = "Addresses for egress of the other family on this node, by state; none where sandboxes have no egress"
+    text = "Addresses for egress of the other family on this node, by state; no sample where sandboxes have no such egress"
     yield "ipamd_egress_addresses", text, "state", _local_range_states(sources)
 
 

@@ -20,7 +20,7 @@ from ipamd.ports.pod_facts import PodFactsSource
 log = logging.getLogger(__name__)
 
 FACTS_S = 2.0
-"""For one answer about a pod. Ours, as an ADD's."""
+"""Longest wait for one answer about a pod. Ours: the same as in an ADD."""
 
 
 class BranchImport:
@@ -38,9 +38,9 @@ class BranchImport:
         """Keep the collaborators.
 
         Args:
-            is_on: pods may have branch ENIs.
-            pod_facts: the source of their annotations where the runtime has none.
-            prefix: of the names of its host veths.
+            is_on: whether the settings allow pods with branch ENIs.
+            pod_facts: the source of pods' annotations where the runtime does not pass them on.
+            prefix: beginning of the names that amazon-vpc-cni-k8s gives to host veths.
         """
         self._adoption = adoption
         self._is_on = is_on
@@ -48,18 +48,20 @@ class BranchImport:
         self._prefix = prefix
         self._failpoint = failpoint
 
-    def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], look: ImportPass) -> Takeover | None:
-        """See `FirstLegImport`. A veth of which the kernel does not show for certain where it leads is not taken over."""
-        path = find_branch_path(veth, look.survey)
+    def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> Takeover | None:
+        """See `FirstLegImport`. A veth is not taken over if the kernel does not show for certain to which VLAN link it leads."""
+        path = find_branch_path(veth, import_pass.survey)
         if isinstance(path, BranchPath):
-            return Takeover((path.address,), self._take_over(veth, path, look))
-        return Takeover(addresses, path) if path else None
+            return Takeover((path.address,), self._take_over(veth, path, import_pass))
+        if path:
+            return Takeover(addresses, path)
+        return None
 
-    def _take_over(self, veth: HostVeth, path: BranchPath, look: ImportPass) -> str:
-        """Write our aliases on one veth and its VLAN link. Returns: why it was not done, "" if it was."""
+    def _take_over(self, veth: HostVeth, path: BranchPath, import_pass: ImportPass) -> str:
+        """Write our aliases on one veth and its VLAN link. Returns: why they were not written, "" if they were."""
         if not self._is_on:
-            return f"it has a branch ENI by {path.link.name}: set ENABLE_POD_ENI=true, or delete its pod"
-        identified = identify_branch(veth.name, path, listed=look.listed, annotation=self._annotation, prefix=self._prefix)
+            return f"its pod has a branch ENI, by {path.link.name}: set ENABLE_POD_ENI=true, or delete the pod"
+        identified = identify_branch(veth.name, path, listed=import_pass.listed, annotation=self._annotation, prefix=self._prefix)
         if isinstance(identified, str):
             return identified
         key, eni_id = identified
@@ -69,7 +71,7 @@ class BranchImport:
             )
         except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
             return log_text(error)
-        look.firsts[veth.name], look.uplinks[path.link.name] = first, uplink
+        import_pass.firsts[veth.name], import_pass.uplinks[path.link.name] = first, uplink
         self._failpoint("import.stamped")
         log.info("imported veth=%s address=%s sandbox=%s eni=%s link=%s", veth.name, path.address, key, eni_id, path.link.name)
         return ""

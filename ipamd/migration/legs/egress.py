@@ -24,29 +24,31 @@ class EgressImport:
     """Takes over legs for egress. See `ExtraLegImport`."""
 
     def __init__(self, adoption: LegAdoption, aws_node: AwsNode, *, family: Family, failpoint: Callable[[str], None]) -> None:
-        """`family`: the one that is not the pool's, whatever the settings say: its plugin may have given addresses of it."""
+        """`family`: the family that is not the pool's. It is needed even if our settings turn egress off, because the plugin of
+        amazon-vpc-cni-k8s may have given addresses of it.
+        """
         self._adoption = adoption
         self._aws_node = aws_node
         self._family = family
         self._failpoint = failpoint
         self._links: dict[str, int] = {}
 
-    def look(self, foreign: Collection[HostVeth]) -> None:
-        """See `ExtraLegImport`. After a failure every sandbox counts as one with such a leg: none is taken over by halves."""
+    def find_legs(self, foreign: Collection[HostVeth]) -> None:
+        """See `ExtraLegImport`. If the links cannot be read, every sandbox counts as one with such a leg, and is taken over later."""
         try:
             self._links = dict(self._adoption.extra_links(foreign, family=self._family))
         except IpamError as error:
             log.warning("links for egress are taken over later error=%s", log_text(error))
             self._links = dict.fromkeys((veth.name for veth in foreign), 0)
 
-    def take_over(self, first: HostVeth, key: AttachmentKey, look: ImportPass) -> None:
+    def take_over(self, first: HostVeth, key: AttachmentKey, import_pass: ImportPass) -> None:
         """See `ExtraLegImport`."""
         index = self._links.get(first.name)
         if index is None:
             return
         address = self._aws_node.extra_addresses(self._family).get(key.container_id)
         veth = self._adoption.adopt_extra(index, first=first, key=key, family=self._family, told=address)
-        look.extra.append(veth)
+        import_pass.extra.append(veth)
         self._failpoint("import.second")
 
     def left_chains(self, attachments: Iterable[Attachment]) -> list[str]:

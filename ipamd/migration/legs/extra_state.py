@@ -1,4 +1,4 @@
-"""The files in which the plugins for egress of amazon-vpc-cni-k8s keep which addresses they gave."""
+"""Read and write the files in which the egress plugins of amazon-vpc-cni-k8s record the addresses that they gave."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 
 
 class ExtraLegState:
-    """Reads and replaces these files. Safe from any thread: each call looks anew; `write` is one thread's work."""
+    """Reads and replaces these files. Any thread may read, because each call reads the disk; only one thread may `write`."""
 
     def __init__(self, config: TakeoverConfig, *, network_name: Callable[[], str]) -> None:
-        """`network_name`: of its conflist, part of the path."""
+        """`network_name`: returns the network's name in the conflist of amazon-vpc-cni-k8s, which is a part of the files' path."""
         self._directory = config.egress_state
         self._network_name = network_name
 
     def addresses(self, family: Family) -> Mapping[str, IpAddress]:
-        """Return what its plugin says it gave, by container ID. A file that cannot be read is left out, and logged."""
+        """Return the addresses that the plugin gave, by container ID. An unreadable file ends the reading, and is logged."""
         folder = self._directory / EGRESS_STATE[family] / self._network_name()
         by_container = dict[str, IpAddress]()
         try:
@@ -42,7 +42,7 @@ class ExtraLegState:
         return by_container
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> None:
-        """Replace the files, but for those of other sandboxes' addresses that are routed. Raises: TakeoverError."""
+        """Write the files of `allocations`, and remove all others except those of addresses in `routed`. Raises: TakeoverError."""
         with _done_or_refused(f"{self._directory} cannot be written", advice=": mount it into the daemon's pod"):
             self._write(allocations, routed)
 

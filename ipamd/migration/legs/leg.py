@@ -1,4 +1,4 @@
-"""What a pass of the import knows, what it has taken over so far, and what each kind of leg does in it."""
+"""The inputs and results of one pass of the import, and the interface of the classes that take over one kind of leg."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ipamd.model.sandbox import Sandbox
 
 @dataclass(slots=True)
 class ImportPass:
-    """One look at the host veths of amazon-vpc-cni-k8s, and the links that carry our aliases since.
+    """One pass over the host veths of amazon-vpc-cni-k8s.
 
-    `listed`: sandboxes by container ID, None if the runtime is silent. `allocations`: of its file. `firsts`, `uplinks`: by name.
+    Inputs: `survey`; `listed`, sandboxes by container ID, None if the runtime did not answer; `allocations`, the content of its file.
+    Results, the links that have got our aliases: `firsts` and `uplinks`, by name; `extra`.
     """
 
     survey: KernelSurvey
@@ -31,32 +32,32 @@ class ImportPass:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What became of one host veth: the addresses that it leads to, and why it was not taken over, "" if it was."""
+    """The result for one host veth. `addresses`: those routed to it. `reason`: why it was not taken over, "" if it was."""
 
     addresses: tuple[IpAddress, ...]
-    why: str
+    reason: str
 
 
 class FirstLegImport(Protocol):
     """Takes over sandboxes with one kind of first leg."""
 
-    def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], look: ImportPass) -> Takeover | None:
-        """Take one sandbox over by its first host veth, to which `addresses` are routed; None if it has another kind of leg.
+    def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> Takeover | None:
+        """Take over the sandbox of one first host veth, to which `addresses` are routed. Returns: None if it is of another kind.
 
-        Raises nothing: a veth that refuses does not stop the others.
+        Raises nothing, so that a failure with one veth does not stop the others.
         """
 
 
 class ExtraLegImport(Protocol):
     """Takes over extra legs of one kind."""
 
-    def look(self, foreign: Collection[HostVeth]) -> None:
-        """Find such legs of the sandboxes that have these first host veths. Raises nothing."""
+    def find_legs(self, foreign: Collection[HostVeth]) -> None:
+        """Find the legs of this kind of the sandboxes that have these first host veths, for `take_over`. Raises nothing."""
 
-    def take_over(self, first: HostVeth, key: AttachmentKey, look: ImportPass) -> None:
-        """Take over the leg of one sandbox, if it has one, before its first leg: the sandbox is never recorded without it.
+    def take_over(self, first: HostVeth, key: AttachmentKey, import_pass: ImportPass) -> None:
+        """Take over the leg of one sandbox, if it has one. Called before its first leg, so that no sandbox is recorded without it.
 
-        Raises: IpamError; then its first leg is not taken over either.
+        Raises: IpamError. The caller then does not take over the first leg either.
         """
 
     def left_chains(self, attachments: Iterable[Attachment]) -> list[str]:

@@ -32,39 +32,39 @@ class PoolImport:
         prefix: str,
         failpoint: Callable[[str], None],
     ) -> None:
-        """`prefix`: of the names of its host veths."""
+        """`prefix`: beginning of the names that amazon-vpc-cni-k8s gives to host veths."""
         self._adoption = adoption
         self._datastore = datastore
         self._extra = extra
         self._prefix = prefix
         self._failpoint = failpoint
 
-    def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], look: ImportPass) -> Takeover | None:
+    def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> Takeover | None:
         """See `FirstLegImport`."""
-        return Takeover(addresses, self._take_over(veth, addresses, look))
+        return Takeover(addresses, self._take_over(veth, addresses, import_pass))
 
-    def _take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], look: ImportPass) -> str:
-        """Stamp one veth. Returns: why it was not, "" if it was."""
+    def _take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> str:
+        """Write our aliases on one veth and the sandbox's extra legs. Returns: why they were not written, "" if they were."""
         if len(addresses) != 1:
-            return f"main has {counted(len(addresses), 'route')} to a single address through it, not 1"
+            return f"table main has {counted(len(addresses), 'route')} to single addresses through it, not one"
         (address,) = addresses
-        identified = self._identify(veth, address, look)
+        identified = self._identify(veth, address, import_pass)
         if isinstance(identified, str):
             return identified
         key, witness = identified
         try:
             for kind in self._extra:
-                kind.take_over(veth, key, look)
-            look.firsts[veth.name] = self._adoption.stamp(veth, key=key, address=address)
+                kind.take_over(veth, key, import_pass)
+            import_pass.firsts[veth.name] = self._adoption.stamp(veth, key=key, address=address)
         except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
             return log_text(error)
         self._failpoint("import.stamped")
         log.info("imported veth=%s address=%s sandbox=%s witness=%s", veth.name, address, key, witness)
         return ""
 
-    def _identify(self, veth: HostVeth, address: IpAddress, look: ImportPass) -> tuple[AttachmentKey, str] | str:
-        """Return the sandbox of a veth and what says so; or why it is not known."""
+    def _identify(self, veth: HostVeth, address: IpAddress, import_pass: ImportPass) -> tuple[AttachmentKey, str] | str:
+        """Return the sandbox of a veth, and the source that names it; or a sentence about why it is not known."""
         for row in self._datastore.attachments():
             if row.host_veth == veth.name and row.address == address:
                 return row.key, "its row"
-        return identify(veth.name, address, allocations=look.allocations, listed=look.listed, prefix=self._prefix)
+        return identify(veth.name, address, allocations=import_pass.allocations, listed=import_pass.listed, prefix=self._prefix)

@@ -1,1 +1,1 @@
-"""What reports say of legs, and only of them."""
+"""The parts of reports that are about one kind of leg."""

@@ -6,5 +6,5 @@ from collections.abc import Mapping
 
 LEG_ADVICE: Mapping[str, tuple[str, str]] = {
     "branch": ("find out who wrote the pod's annotation, and delete the pod", "docs/security-groups.md#what-happens"),
-    "egress": ("do what it says, or turn the egress off", "docs/ipv6.md"),
+    "egress": ("follow the message, or turn the egress off", "docs/ipv6.md"),
 }

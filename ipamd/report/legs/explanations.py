@@ -1,4 +1,4 @@
-"""What an explanation says of the legs of a sandbox, and of addresses that only extra legs have."""
+"""The sentences of `ipamctl explain` about the legs of a sandbox, and about addresses that only extra legs have."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ipamd.model.pod_snat import PodSnat
 from ipamd.model.words import counted
 
 SNAT_MEANINGS = {
-    PodSnat.NONE: "SNAT was chosen for it: none, so that outside the VPC it is seen with its own address",
-    PodSnat.FORCE: "SNAT was chosen for it: force, so that outside the VPC it is seen with the node's address",
+    PodSnat.NONE: "its pod chose SNAT none, so outside the VPC its packets have its own address",
+    PodSnat.FORCE: "its pod chose SNAT force, so outside the VPC its packets have the node's address",
 }
-"""By the choice: what an explanation says of it."""
+"""The sentence for each choice of SNAT by pod."""
 
 
 def explain_legs(attachment: Attachment) -> list[str]:
-    """Explain what a sandbox has beside an address of the pool, and what was chosen for it."""
+    """Explain a sandbox's branch ENI, address for egress of the other family, and own choice of SNAT, as far as it has them."""
     sentences = []
     if not attachment.is_of_pool:
         sentences.append(_explain_branch(attachment, branch_of(attachment)))
@@ -30,8 +30,10 @@ def explain_legs(attachment: Attachment) -> list[str]:
 
 
 def setting_of_extra_legs(family: Family) -> str:
-    """Return the setting that gives pods addresses of a family that is not the pool's."""
-    return "ENABLE_V4_EGRESS" if family is IPV4 else "ENABLE_V6_EGRESS"
+    """Return the name of the setting that gives pods egress in `family`, which is not the pool's."""
+    if family is IPV4:
+        return "ENABLE_V4_EGRESS"
+    return "ENABLE_V6_EGRESS"
 
 
 def explain_trunk(trunk: str, *, uplinked_count: int) -> str:
@@ -45,14 +47,16 @@ def explain_local_range(address: IpAddress) -> str:
     if address not in local_range.network:
         return ""
     return (
-        f"{address} is of {local_range.network}, for egress by {local_range.ifname}: good on this node alone, outside it is the "
-        "node's own"
+        f"{address} is in {local_range.network}, for egress by {local_range.ifname}: it is valid on this node only, and packets that "
+        "leave the node have the node's address instead"
     )
 
 
 def _explain_branch(attachment: Attachment, branch: Branch) -> str:
     """Explain the branch ENI of a sandbox, and whether EC2 agrees with it."""
-    mode = EnforcingMode.STRICT if branch.is_strict else EnforcingMode.STANDARD
+    mode = EnforcingMode.STANDARD
+    if branch.is_strict:
+        mode = EnforcingMode.STRICT
     if attachment.contradiction is None:
         opinion = "EC2 has not been asked"
     elif attachment.contradiction == "":
@@ -61,5 +65,7 @@ def _explain_branch(attachment: Attachment, branch: Branch) -> str:
         opinion = attachment.contradiction
     else:
         opinion = f"EC2 contradicts: {attachment.objection}"
-    consequence = ", so it has no network until EC2 agrees" if attachment.is_cut_off else ""
+    consequence = ""
+    if attachment.is_cut_off:
+        consequence = ", so it has no network until EC2 agrees"
     return f"that ENI is its branch ENI: {mode}, MAC {branch.mac}, link {branch.link}; {opinion}{consequence}"

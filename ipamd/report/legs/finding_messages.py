@@ -9,7 +9,9 @@ from ipamd.model.legs.finding_codes import LegFindingCode
 
 _ANNOTATION = "find out who wrote the pod's annotation, and delete the pod; EC2 is asked again"
 _ASKED_AGAIN = "EC2 is asked again; `ipamctl status` says why it has not answered"
-_BRANCH_ONCE = "not confirmed: one answer may lag; two that contradict are the condition `branch`"
+_BRANCH_ONCE = (
+    "not confirmed: one answer of EC2 may be out of date; if a second one contradicts too, there is a condition `branch`"
+)
 
 LEG_MESSAGES: Mapping[StrEnum, tuple[str, str]] = {
     LegFindingCode.BRANCH_CONTRADICTED: ("EC2 contradicts {eni} of sandbox {sandbox}: {objection}", _ANNOTATION),

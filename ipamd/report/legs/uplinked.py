@@ -1,4 +1,7 @@
-"""The part of the audit about sandboxes with branch ENIs: what EC2 says of these ENIs. One answer proves no absence."""
+"""The part of the audit about sandboxes with branch ENIs: compare their records with EC2's answer about these ENIs.
+
+One answer does not prove that an ENI is absent, so what it contradicts is reported as not confirmed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ def contradicted(snapshot: Snapshot) -> list[AuditFinding]:
     for attachment in snapshot.attachments.values():
         eni, sandbox = attachment.eni_id, f"{attachment.key} ({attachment.sandbox_name or '-'})"
         if attachment.objection:
-            code = LegFindingCode.BRANCH_CUT_OFF if attachment.is_cut_off else LegFindingCode.BRANCH_CONTRADICTED
+            code = LegFindingCode.BRANCH_CONTRADICTED
+            if attachment.is_cut_off:
+                code = LegFindingCode.BRANCH_CUT_OFF
             objection = attachment.objection
             contradicted.append(finding(code, attachment.address, eni=eni, sandbox=sandbox, objection=objection))
         elif attachment.is_unconfirmed:

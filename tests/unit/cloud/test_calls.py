@@ -13,7 +13,7 @@ from ipamd.cloud import errors
 from ipamd.cloud.budget import BURST, JITTER_S
 from ipamd.cloud.calls import CODES_MAX, Ec2Calls
 from ipamd.cloud.client import Ec2Client
-from ipamd.cloud.credential_errors import MISSING, Lack, Party
+from ipamd.cloud.credential_errors import MISSING, MissingCredentials, Party
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.retries import HURRIED, IDEMPOTENT
 from ipamd.model.call_report import ANSWERED, OTHER, UNANSWERED, CallOutcome, CallReport
@@ -80,7 +80,7 @@ def test_attempts_are_timed_and_told_apart(counted: Counted) -> None:
     counted.attempt(0.04)
     counted.attempt(0.3, refusal("RequestLimitExceeded"))
     counted.attempt(6.0, AttemptError(CloudError("lost"), CallOutcome.UNANSWERED))
-    counted.attempt(0.0, errors.without_credentials(API, "eni-1", Lack(Party.METADATA, MISSING, "none")))
+    counted.attempt(0.0, errors.without_credentials(API, "eni-1", MissingCredentials(Party.METADATA, MISSING, "none")))
     report = counted.report()
     assert report.buckets == (2, 2, 2, 3, 3)
     assert (report.count, round(report.total_ms)) == (4, 6340)

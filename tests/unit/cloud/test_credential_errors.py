@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from ipamd.cloud import errors
-from ipamd.cloud.credential_errors import FAULT, MISSING, REFUSED, RULES, SILENT, THROTTLED, UNREADABLE, Lack, Party, cause
+from ipamd.cloud.credential_errors import (
+    FAULT,
+    MISSING,
+    REFUSED,
+    RULES,
+    SILENT,
+    THROTTLED,
+    UNREADABLE,
+    MissingCredentials,
+    Party,
+    cause,
+)
 from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, schedule_of
 from ipamd.model.errors import STALE_KEYS, CloudCredentialsError, CloudDeniedError, CloudError, ThrottledError
 
@@ -16,7 +27,7 @@ CODES = (SILENT, UNREADABLE, FAULT, MISSING, REFUSED, THROTTLED, "AccessDenied",
 @pytest.mark.parametrize("code", CODES)
 def test_every_party_and_code_has_words(party: Party, code: str) -> None:
     """Whatever a party says, also what has braces: it is named, and the advice is whole."""
-    lack = Lack(party, code, "{text} of it", endpoint="http://{e}", role="arn:aws:iam::1:role/{r}", file="/{f}")
+    lack = MissingCredentials(party, code, "{text} of it", endpoint="http://{e}", role="arn:aws:iam::1:role/{r}", file="/{f}")
     error = errors.without_credentials("DescribeSubnets", "subnet-1", lack).error
     assert isinstance(error, CloudCredentialsError)
     assert error.party == party
@@ -31,7 +42,7 @@ def test_every_rule_is_reached() -> None:
     """None stands behind one that takes all."""
     for rule in RULES:
         code = rule.codes[0].replace("*", "x")
-        assert Lack(rule.party, code, "").advice == rule.advice.format(
+        assert MissingCredentials(rule.party, code, "").advice == rule.advice.format(
             endpoint="its endpoint", role="of the service account", file="the service account's file"
         )
 

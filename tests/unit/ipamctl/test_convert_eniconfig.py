@@ -146,7 +146,7 @@ def test_a_file_that_would_grow_is_refused(capsys: pytest.CaptureFixture[str], t
     """Before anything is built of it."""
     status, out, err = converted(capsys, written(tmp_path / "bomb.yaml", BOMBS[what]))
     assert (status, out) == (EXIT_USAGE, "")
-    assert "bomb.yaml is no YAML that is taken: it has an alias" in err
+    assert "bomb.yaml is no YAML file that can be read: it has an alias" in err
 
 
 def test_a_number_with_a_million_parts_is_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

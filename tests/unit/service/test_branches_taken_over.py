@@ -166,7 +166,7 @@ def test_without_the_setting_they_are_named_and_left_alone(tmp_path: Path, is_st
     spec = wire_theirs(node, "a", 2, is_strict=is_strict)
     restart(node)
     assert node.datastore.attachments() == ()
-    assert f"{spec.host_veth} ({spec.address}): it has a branch ENI by vlan.eth.2: set ENABLE_POD_ENI=true" in reason(node)
+    assert f"{spec.host_veth} ({spec.address}): its pod has a branch ENI, by vlan.eth.2: set ENABLE_POD_ENI=true" in reason(node)
     finish_start(node)
     node.aws_node.conflists = {SAVED, OURS}
     assert exporter(node, node.aws_node).export().problems == []
@@ -183,7 +183,7 @@ def test_an_export_leaves_them_their_links_and_its_file_has_none(tmp_path: Path,
     finish_start(node)
     report = exporter(node, node.aws_node).export()
     assert report.problems == []
-    assert "1 sandbox with ENIs of their own: their links stay, and are not in its file" in report.steps
+    assert "1 sandbox with ENIs of their own: their links stay, and are not in the exported file" in report.steps
     assert [entry.key for entry in node.aws_node.written[-1]] == [pool.key]
     assert report.exported_count == 1
     assert one.host_veth in node.wiring.wired, "it was not renamed"

@@ -160,7 +160,7 @@ def test_an_answer_without_the_primary_eni_is_no_first_answer(tmp_path: Path) ->
     node.ec2.enis.clear()
     asked(node)
     assert node.pool.limits is None
-    assert "does not tell its primary ENI" in node.node_info.cloud[1]
+    assert "does not contain its primary ENI" in node.node_info.cloud[1]
     assert node.ec2.calls["create_eni"] == 0
     node.datastore.close()
 

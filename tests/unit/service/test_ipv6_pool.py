@@ -421,7 +421,7 @@ def test_what_is_told_of_the_rest(tmp_path: Path) -> None:
         assert "never given" not in told(spelt)
     assert told(given).startswith(f"{given} is assigned since ")
     for end in (prefix[0], prefix[-1]):
-        assert "it is never given: of a /80 the first and the last are left out" in told(end)
+        assert "it is never assigned: the first and the last address of a /80 are left out" in told(end)
     assert told(prefix[-1] + 1).startswith(f"{prefix[-1] + 1} is not of this node")
     node.assert_sound()
 

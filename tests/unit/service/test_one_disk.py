@@ -71,7 +71,7 @@ def test_one_disk_is_one_condition(node: FakeNode, code: int, number: int, cause
     assert only.subject == "datastore"
     assert only.text.startswith(f"datastore: the file system of {node.run_dir} {cause}")
     assert "ADD and DEL fail" in only.text
-    assert "; so do: cooldown, history, served mark" in only.text
+    assert "; the same disk causes: cooldown, history, served mark" in only.text
     assert only.next.startswith(step)
     assert f"with 1 condition: datastore: the file system of {node.run_dir} {cause}"[:100] in verdict(known)
     assert not any(node.health.defects.values()), "a full disk is no defect of ours"
@@ -86,7 +86,7 @@ def test_other_disks_and_other_causes_stay_apart(node: FakeNode, monkeypatch: py
     assert [one.subject for one in condition_reports(facts(sources))] == ["datastore", "ec2", "history"]
     node.health.report("datastore", None)
     assert [one.subject for one in condition_reports(facts(sources))] == ["ec2", "cooldown", "history"]
-    assert "; so do: served mark" in condition_reports(facts(sources))[1].text
+    assert "; the same disk causes: served mark" in condition_reports(facts(sources))[1].text
 
 
 def test_a_condition_that_a_disk_caused_once_is_of_what_causes_it_now(node: FakeNode) -> None:

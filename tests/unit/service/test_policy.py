@@ -371,7 +371,7 @@ def test_people_are_told(node: FakeNode) -> None:
     assert condition.page == "docs/policy.md"
     assert [one.subject for one in audit(sources, ask_ec2=False).findings if one.code is FindingCode.POLICY_OWED] == [str(WEB)]
     said = explain(sources, HistoryQuestion("web-0", limit=5)).sentences
-    assert [one for one in said if "network policy agent may know default/web-0" in one]
+    assert [one for one in said if "network policy agent may remember it" in one and "default/web-0" in one]
     assert not [one for one in explain(sources, HistoryQuestion("other", limit=5)).sentences if "policy agent" in one]
 
 

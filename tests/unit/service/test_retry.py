@@ -74,7 +74,7 @@ def test_nothing_waits(node: FakeNode, tmp_path: Path) -> None:
     """An idle node makes no call for it."""
     assert tmp_path.exists()
     calls = sum(node.ec2.calls.values())
-    assert "nothing was put off" in RETRY.render({"retried": retry(node)})
+    assert "no request was waiting" in RETRY.render({"retried": retry(node)})
     node.pool.cycle()
     assert sum(node.ec2.calls.values()) == calls
 

@@ -18,7 +18,7 @@ from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
 from ipamd.model.intent import Assign
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.report.verdict import MOST, POOL, condition_reports, facts, verdict
+from ipamd.report.verdict import LINE_MAX, POOL, condition_reports, facts, verdict
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 
@@ -87,7 +87,7 @@ def test_two_denials_of_growth(short: FakeNode) -> None:
     assert set(reports["ec2"].refusals) == set(reports[POOL].refusals) == refusals
     assert named(errors, reports[POOL].text) == [False, False], "the condition ec2 has both"
     line = verdict(replace(known, is_ready=False, phase=Phase.SERVING))
-    assert len(line) <= MOST
+    assert len(line) <= LINE_MAX
     assert all(refusal.operation in line or refusal.code in line for refusal in refusals)
     assert all(named(errors, retried(short)))
 

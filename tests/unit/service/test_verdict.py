@@ -30,7 +30,7 @@ from ipamd.model.errors import (
     WiringError,
 )
 from ipamd.pb import cni_pb2
-from ipamd.report.verdict import ADVICE, MOST, Facts, advice, condition_reports, facts, verdict
+from ipamd.report.verdict import ADVICE, LINE_MAX, Facts, advice, condition_reports, facts, verdict
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
@@ -89,7 +89,7 @@ def said(**situation: Any) -> str:
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 40])
 @pytest.mark.parametrize("cut_off", [0, 1, 100_000])
 def test_the_line_is_short_whatever_is_amiss(is_ready: bool, pool: dict[str, Problem], count: int, cut_off: int) -> None:
-    """MOST characters, however many conditions there are and however long their words."""
+    """LINE_MAX characters, however many conditions there are and however long their words."""
     many = {f"repair conflict link eni-0123456789abcdef{number}": "repair conflict: " + "x" * 5000 for number in range(count)}
     for phase in Phase:
         line = said(
@@ -100,7 +100,7 @@ def test_the_line_is_short_whatever_is_amiss(is_ready: bool, pool: dict[str, Pro
             cut_off=cut_off,
             stages=RESTORING * 9,
         )
-        assert len(line) <= MOST
+        assert len(line) <= LINE_MAX
 
 
 def test_each_condition_is_told_once_with_since_what_to_do_and_a_page_that_there_is() -> None:

@@ -14,7 +14,7 @@ from ipamd.model.finding_codes import Severity
 from ipamd.model.ids import EniId
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.audit import audit
-from ipamd.report.verdict import MOST, facts, verdict
+from ipamd.report.verdict import LINE_MAX, facts, verdict
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import detach_by_hand, settle
@@ -189,7 +189,7 @@ def test_every_place_tells_it(name: str, made: list[FakeNode], tmp_path: Path) -
     line = verdict(facts(sources))
     said = f"ready, but {count} pod{'' if count == 1 else 's'} without network"
     assert line.startswith(said) if count else "without network" not in line
-    assert len(line) <= MOST
+    assert len(line) <= LINE_MAX
     assert node.app.introspection.GetStatus(pb.GetStatusRequest()).cut_off_count == count
     assert value(node, "ipamd_cut_off_sandboxes") == count
     found = [one for one in audit(sources).findings if one.severity is Severity.VIOLATION]

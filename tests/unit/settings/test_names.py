@@ -117,12 +117,12 @@ def test_the_sdks_names_are_left_alone() -> None:
     names = {name for row in BOTOCORE_DEFAUT_SESSION_VARIABLES.values() if row[1] for name in [row[1]] if isinstance(name, str)}
     names |= {name for row in BOTOCORE_DEFAUT_SESSION_VARIABLES.values() if isinstance(row[1], list) for name in row[1]}
     assert len(names) > 20
-    assert unknown(dict.fromkeys(names, "x"), is_ours=False) == []
+    assert unknown(dict.fromkeys(names, "x"), is_settings_file=False) == []
 
 
 def test_this_environment_is_left_alone() -> None:
     """Whatever this machine has, it is no setting of ours."""
-    assert unknown({name: "x" for name in os.environ if name not in ours()}, is_ours=False) == []
+    assert unknown({name: "x" for name in os.environ if name not in ours()}, is_settings_file=False) == []
 
 
 def test_a_large_environment_is_read_quickly() -> None:
@@ -135,12 +135,15 @@ def test_a_large_environment_is_read_quickly() -> None:
 def test_empty_is_not_set() -> None:
     """A misspelt name without a value is nothing in the environment; in the file it is a line too many."""
     assert load({"WARM_ENI_TARGETT": ""}) == Settings()
-    assert unknown({"WARM_ENI_TARGETT": ""}, is_ours=True) != []
+    assert unknown({"WARM_ENI_TARGETT": ""}, is_settings_file=True) != []
 
 
 def test_every_known_name_is_accepted() -> None:
     """None of the known names is taken for a misspelt other."""
-    assert unknown(dict.fromkeys([*ours(), *(row.name for row in UPSTREAM), "VPC_IPAMD_FAILPOINT"], "x"), is_ours=True) == []
+    assert (
+        unknown(dict.fromkeys([*ours(), *(row.name for row in UPSTREAM), "VPC_IPAMD_FAILPOINT"], "x"), is_settings_file=True)
+        == []
+    )
 
 
 @pytest.mark.parametrize(
