@@ -56,7 +56,7 @@ class DaemonNode:
     def _made(self) -> tuple[UnixServer, int]:
         """Make the server. Returns: it, and how many connections it may hold."""
         app = self.node.app
-        server = RpcServer(run_dir=self.directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=RPCS)
+        server = RpcServer(run_dir=self.directory, cni=app.cni, introspection=lambda: app.introspection, max_concurrent_rpcs=RPCS)
         return server, RPCS + SPARE_CONNECTIONS + WATCH_THREADS
 
     def ask(self, method: str, request: bytes) -> bytes | grpc.StatusCode:
