@@ -102,7 +102,7 @@ def encode(system: "System", verb: str, config: bytes, *, plugin_version: str) -
 
 def check_spoolable(config: bytes) -> None:
     """Refuse to spool a DEL with a truncated configuration: after success the runtime does not repeat it. Raises: PluginError (7)."""
-    config = config.strip()  # the braces are enough: the daemon parses it
+    config = config.strip()  # only the outer braces are checked here, because the daemon parses the rest
     if len(config) < 2 or config[:1] != b"{" or config[-1:] != b"}":
         cause = "ipamd is away, and only a DEL with a JSON object on standard input is kept for it"
         raise PluginError(errors.CODE_CONFIG, "the network configuration is not a JSON object", cause)

@@ -20,7 +20,7 @@ from bench.fleet.world import VirtualDemand, World
 from ipamd.cloud import errors
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.core.agenda import NODE, Backoffs
+from ipamd.core.backoffs import NODE, Backoffs
 from ipamd.core.context import ServiceContext
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
@@ -106,7 +106,7 @@ class FleetNode:
             locks=KeyLocks(self._world),
             demand=self.demand,
             freeze=Freeze(clock=self._world, health=health, demand=self.demand),
-            agenda=Backoffs(self._world, is_urgent=lambda: self.demand.waiting()[0] > 0),
+            backoffs=Backoffs(self._world, is_urgent=lambda: self.demand.waiting()[0] > 0),
         )
         self._cooldown = Cooldown(self._context, connections=NoConnections(), period_s=lambda: float(settings.pool.cooldown_s))
         metadata = cast("Metadata", host)
@@ -144,7 +144,7 @@ class FleetNode:
                 limits = self._ec2.instance_limits(identity.instance_type)
                 break
             except IpamError:
-                self._world.sleep(self._context.agenda.back_off(("first questions",), NODE))
+                self._world.sleep(self._context.backoffs.back_off(("first questions",), NODE))
         self.pool.enis.routing.set_up_all()
         self.pool.maintainer.set_limits(limits, settings=self._settings.pool_settings(max_pods=self._trace.limits.max_pods))
         while True:

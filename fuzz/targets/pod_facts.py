@@ -109,7 +109,7 @@ class PodFactsTarget(Target):
         pod = pods_pb2.Pod(metadata=pods_pb2.ObjectMeta(name="web-0", namespace="default", uid=NAMES.pod_uid))
         self._pod = pods_pb2.GetPodResponse(pod=pod.SerializeToString()).SerializeToString()
         request = AttachRequest(parse_key("c", "eth0"), "/run/netns/c", "vpc-ipamd", "1.0.0", "digest", NAMES)
-        if self._kubelet.facts(request, timeout_s=ANSWER_S).wish is not GroupRequirement.NO:
+        if self._kubelet.facts(request, timeout_s=ANSWER_S).requirement is not GroupRequirement.NO:
             raise Violation("unanswered", "a good answer is not read any more")
 
     def close(self) -> None:

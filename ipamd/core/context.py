@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
@@ -18,7 +18,7 @@ class ServiceContext:
     """The objects that all services of one daemon share: datastore, kernel wiring, clock, and those that connect the services.
 
     `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions. `freeze`: why the
-    pool creates and releases no ENI. `agenda`: the pauses after failures.
+    pool creates and releases no ENI. `backoffs`: the pauses after failures, and when regular work is due.
     """
 
     datastore: Datastore
@@ -28,7 +28,7 @@ class ServiceContext:
     locks: KeyLocks
     demand: Demand
     freeze: Freeze
-    agenda: Backoffs
+    backoffs: Backoffs
     failpoint: Failpoint = no_failpoint
 
 
@@ -42,5 +42,5 @@ class Service:
         self._health = context.health
         self._locks = context.locks
         self._demand = context.demand
-        self._agenda = context.agenda
+        self._backoffs = context.backoffs
         self._failpoint = context.failpoint

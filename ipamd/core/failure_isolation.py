@@ -38,7 +38,7 @@ class FailureIsolation:
         return frozenset(self._refusals)
 
     @contextmanager
-    def skip(self, name: str) -> Iterator[None]:
+    def isolate(self, name: str) -> Iterator[None]:
         """Wrap the work on one object: an error ends the block and is recorded under `name`, not raised. Success clears it.
 
         A sandbox lock that another operation holds is no failure: the next pass retries.
@@ -57,7 +57,7 @@ class FailureIsolation:
         self._change({name: log_text(error)}, error=error)
 
     def retain(self, names: Iterable[str]) -> None:
-        """Clear every object but `names`: it is gone, or no longer needs this work."""
+        """Clear every object but `names`. The others are gone, or no longer need this work."""
         self._change({}, gone=self._refusals.keys() - set(names))
 
     def _change(self, refused: dict[str, str], *, gone: Collection[str] = (), error: BaseException | None = None) -> None:

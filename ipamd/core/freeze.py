@@ -14,7 +14,7 @@ from datetime import datetime
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
 from ipamd.model.conditions import ConditionCode, problem_of
-from ipamd.model.freeze import NOTICES, SHARED, FreezeCause, Freezing, barred_enis, is_ahead_of_need
+from ipamd.model.freeze import NOTICES, SHARED, FreezeCause, Freezing, barred_enis, may_grow_for_adds
 from ipamd.model.words import printable
 from ipamd.ports.process import Clock
 
@@ -23,7 +23,7 @@ CONDITION = "frozen"
 REASON_MAX = 200
 """Characters of a reason. Ours: it is part of the pool's sentence and of every ADD's refusal."""
 
-UNSAID = "no reason given"
+NO_REASON = "no reason given"
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ class Freeze:
 
     def set(self, cause: FreezeCause, reason: str, *, since_at: datetime | None = None) -> None:
         """Put a cause in force, or change its reason. `since_at`: replaces the time at which the cause began."""
-        text = printable(reason.strip(), most=REASON_MAX) or UNSAID
+        text = printable(reason.strip(), most=REASON_MAX) or NO_REASON
         with self._lock:
             before = self._causes.get(cause)
             if since_at is None:
                 since_at = self._clock.now() if before is None else before.since_at
             self._causes = {**self._causes, cause: Freezing(cause, text, since_at)}
             if before is None or before.reason != text:
-                barred = barred_enis(is_ahead_of_need=is_ahead_of_need({cause}))
+                barred = barred_enis(may_grow_for_adds=may_grow_for_adds({cause}))
                 log.warning("pool frozen barred=%s cause=%s reason=%s", barred, cause, text)
                 self._publish()
 
@@ -78,9 +78,9 @@ class Freeze:
         return "; ".join(map(str, self.in_force()))
 
     @property
-    def is_ahead_of_need(self) -> bool:
+    def may_grow_for_adds(self) -> bool:
         """Whether waiting ADDs may still grow the pool under all causes in force."""
-        return is_ahead_of_need(self._causes)
+        return may_grow_for_adds(self._causes)
 
     @property
     def is_shared(self) -> bool:
@@ -100,6 +100,6 @@ class Freeze:
 
     def _publish(self) -> None:
         """Report the condition, and wake the pool maintainer."""
-        reason, barred = self.reason, barred_enis(is_ahead_of_need=self.is_ahead_of_need)
+        reason, barred = self.reason, barred_enis(may_grow_for_adds=self.may_grow_for_adds)
         self._health.report(CONDITION, problem_of(ConditionCode.POOL_FROZEN, reason, barred=barred))
         self._demand.trigger()

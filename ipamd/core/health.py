@@ -182,7 +182,7 @@ class Health:
         self.last_error: ErrorReport | None = None
         self._is_ready = False
         self._next_turn_s = -math.inf
-        self._held: dict[str, str] = {}
+        self._add_blocks: dict[str, str] = {}
         self.defects: Counter[Defect] = Counter()
         self.reached_s: dict[str, float] = {}
         self._claimed: set[tuple[str, str]] = set()
@@ -242,25 +242,25 @@ class Health:
     def block_adds(self, subject: str, reason: str) -> None:
         """Refuse every ADD in every phase, and end *ready*, until `serve_adds` is called with the same subject."""
         with self._changed:
-            self._held[subject] = reason
+            self._add_blocks[subject] = reason
             self._changed.notify_all()
 
     def serve_adds(self, subject: str) -> None:
         """End the block of `block_adds`. STATUS then has the same grace as after a start."""
         with self._changed:
             self._patient_since_s = self._clock.monotonic()  # set before the block ends, because STATUS reads the block first
-            self._held.pop(subject, None)
-        if self.phase is Phase.SERVING and not self._held:
+            self._add_blocks.pop(subject, None)
+        if self.phase is Phase.SERVING and not self._add_blocks:
             self.resolve(SERVICE)
 
     @property
-    def is_held(self) -> bool:
+    def are_adds_blocked(self) -> bool:
         """Whether ADDs are blocked because of another daemon (`block_adds`)."""
-        return bool(self._held)
+        return bool(self._add_blocks)
 
     def require_adds_allowed(self) -> None:
         """Raise NotServingError while ADDs are blocked. Unlike `require_add_service`, let a running ADD go on during a shutdown."""
-        reasons = "; ".join(list(self._held.values()))
+        reasons = "; ".join(list(self._add_blocks.values()))
         if reasons:
             raise refusal(RefusalCode.HELD, cause=reasons)
 
@@ -374,7 +374,7 @@ class Health:
     @property
     def is_ready(self) -> bool:
         """Whether ADD is served, the conflist was written, and this node could assign an address in this boot."""
-        return self._is_ready and self.phase is Phase.SERVING and not self._held
+        return self._is_ready and self.phase is Phase.SERVING and not self._add_blocks
 
     @property
     def is_ending_ready(self) -> bool:
@@ -419,7 +419,7 @@ class Health:
 
         A daemon whose ADDs are blocked does not count as starting: its restart changes no condition of the node (I17).
         """
-        return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._held)
+        return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._add_blocks)
 
     def wait_until_serving_adds(self, deadline: Deadline) -> None:
         """Let an ADD wait for the end of the start, so that a pod that is created during a restart needs no second try (I17).
@@ -430,7 +430,7 @@ class Health:
         """
         has_waited = False
         with self._changed:
-            while self.phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._held:
+            while self.phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._add_blocks:
                 left_s = deadline.remaining_s() - REPLY_MARGIN_S
                 if left_s <= 0:
                     break
@@ -463,9 +463,9 @@ class Health:
         STATUS before the first *ready* of a boot if an earlier boot left a conflist. STATUS does not fail when the pool is empty
         later, because pods of a node that is NotReady for minutes are evicted, nor while the node is being exported.
         """
-        phase, is_held = self.phase, bool(self._held)
+        phase, are_adds_blocked = self.phase, bool(self._add_blocks)
         for_s = self._clock.monotonic() - self._patient_since_s
-        if for_s <= STATUS_GRACE_S or is_held:
+        if for_s <= STATUS_GRACE_S or are_adds_blocked:
             return
         cause = "; ".join(self.conditions()) or "see `ipamctl status`"
         if phase in (Phase.STARTING, Phase.RESTORING):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from ipamd.core.agenda import NODE
+from ipamd.core.backoffs import NODE
 from ipamd.core.health import Health
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import BusyError, log_text

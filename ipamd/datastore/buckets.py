@@ -31,9 +31,10 @@ use (negative: the most come first), and the prefix as a number."""
 class Bucket:
     """The addresses of one prefix, or those of an ENI outside any.
 
-    `free`: addresses that may be assigned, sorted by (is suspected, free since, address as a number). `idle_count` also includes free
-    addresses that a unit of work is changing. `withheld_count`: free addresses that are withheld. In a /80 only addresses with a row
-    are counted; the row that stands for the rest is in `free` while the rest may be assigned.
+    `order`: the prefix as a number, -1 for addresses outside any. `free`: addresses that may be assigned, sorted by (is suspected,
+    free since, address as a number). `idle_count`: all free addresses, also those that are withheld or that a unit of work is
+    changing. `withheld_count`: the withheld ones among them. In a /80 only addresses with a row are counted. One row stands for all
+    addresses without a row of their own (the *rest*); it is in `free` while they may be assigned.
     """
 
     order: int
@@ -57,7 +58,9 @@ class Bucket:
         return self.total_count > 0 and self.idle_count - self.withheld_count == self.total_count
 
     def offer(self, address: Address, *, is_offered: bool, is_suspected: bool) -> None:
-        """Add an address to the free list or remove it; repeatable. `is_suspected` must be as it was when the address was added."""
+        """Add an address to the free list or remove it. To remove it, pass the same `is_suspected` as when it was added.
+        Idempotent.
+        """
         candidate = (is_suspected, address.since, int(address.address))
         place = bisect_left(self.free, candidate)
         is_there = self.free[place : place + 1] == [candidate]
@@ -69,7 +72,10 @@ class Bucket:
 
 @dataclass(slots=True)
 class EniSlot:
-    """One ENI with its buckets and counters."""
+    """One ENI with its buckets and counters.
+
+    `tally`: the counters of `COUNTED`. `_ranks`: sort keys of the buckets that have an address to assign, ascending.
+    """
 
     eni: Eni
     tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
@@ -95,7 +101,9 @@ class EniSlot:
             self._rank(bucket)
 
     def preference(self) -> tuple[bool, bool, bool, int]:
-        """Sort key: not suspected first, then ENIs that are not draining, then buckets that are not, then the densest ENI."""
+        """Sort key of the ENI's first bucket: not suspected before suspected, ENIs not draining before draining ones, buckets not
+        draining before draining ones, then the ENI with the most addresses in use.
+        """
         in_use = self.tally["assigned"] + self.tally["reserved"] + self.tally["lost_in_use"]
         is_suspected, is_draining, *_ = self._ranks[0]
         return is_suspected, self.eni.eni_id in self._draining.enis, is_draining, -in_use

@@ -17,7 +17,8 @@ _metadata = MetaData()
 
 
 READER = "reader"
-"""Key in `Column.info`: the function that reads a value of the column, where its name does not say it (`rows`)."""
+"""Key in `Column.info` of the function that converts a stored value of the column. Only columns that `rows._READERS` does not list
+have it."""
 
 
 def text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
@@ -26,12 +27,12 @@ def text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Col
 
 
 def optional_address(name: str) -> Column[str]:
-    """Return a column of an address that may be NULL. The column itself names what reads it (`READER`)."""
+    """Return a column of an address that may be NULL, with its `READER`."""
     return Column(name, Text, nullable=True, info={READER: read_address})
 
 
 def optional_choice(name: str, values: type[StrEnum]) -> Column[str]:
-    """Return a column of one of some values that may be NULL. The column itself names what reads it (`READER`)."""
+    """Return a column of one of some values that may be NULL, with its `READER`."""
     listed = ", ".join(repr(str(value)) for value in values)
     return Column(name, Text, CheckConstraint(f"{name} IN ({listed})"), nullable=True, info={READER: values})
 

@@ -1,8 +1,8 @@
 """Find the sandboxes of a file that may still be running, before the file is set aside for a pool of the other family (I2).
 
-The daemon that wrote the file has stopped, and the new one refuses to start while such a sandbox runs. A drain is recognised by its
-traces: network namespaces that are gone, DELs that the plugin spooled because no daemon answered, and links and routes that the kernel
-no longer has. A source that cannot be read is no evidence that a sandbox ended (I11).
+The daemon that wrote the file has stopped, and the new one refuses to start while such a sandbox runs. After a drain of the node, the
+sandboxes have ended without this file showing it. Evidence for their end: the network namespace is gone, the plugin spooled the DEL
+because no daemon answered, or the kernel has no link and no route of the sandbox. A source that cannot be read is no evidence (I11).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COLUMNS = ("container_id", "ifname", "address", "host_veth", "netns", "netns_de
 
 
 def _recorded_sandboxes(connection: Connection) -> list[Any]:
-    """Read the sandboxes of every kind."""
+    """Read the recorded sandboxes from every table that has some."""
     rows = list[Any]()
     for table in schema.ATTACHMENT_TABLES:
         columns = (table.c[name] for name in _COLUMNS)

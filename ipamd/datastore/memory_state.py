@@ -77,7 +77,7 @@ class View:
         self.attachments = Overlay(rows.attachments)
         self.tombstones = Overlay(rows.tombstones)
         self.intents = Overlay(rows.intents)
-        self.owed = Overlay(rows.owed)
+        self.policy_pods = Overlay(rows.policy_pods)
         self.doubts = rows.doubts
         self.identity = rows.identity
         self.are_pods_marked = rows.are_pods_marked
@@ -124,7 +124,7 @@ class MemoryState:
         self.rows = snapshot.copy()
         self.reservations: dict[AttachmentKey, IpAddress] = {}
         self._free_extra: deque[IpAddress] | None = None
-        """Addresses of the local range that no row has, longest free first. None until the first one is requested."""
+        """Addresses of the local range (for extra legs) that no row has, longest free first. None until the first one is requested."""
         for eni in snapshot.enis.values():
             self._pool.put_eni(eni)
         for address in snapshot.addresses.values():
@@ -201,7 +201,7 @@ class MemoryState:
                     self._pool.slots.pop(eni_id, None)
             for key, attachment in view.attachments.changes.items():
                 self._pods.replace(self.rows.attachments.get(key), attachment)
-            for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents, view.owed):
+            for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents, view.policy_pods):
                 changed.commit()
             self._replace_single_facts(view)
             if view.intents.changes:
@@ -216,7 +216,8 @@ class MemoryState:
                 self.reservations.pop(old.owner, None)
         if new is not None:
             self._pool.put(new)
-            if new.state is AddressState.RESERVED and new.owner is not None:  # marked lost, or healed, during an ADD
+            # It is still reserved if it was marked as lost, or as found again, during an ADD.
+            if new.state is AddressState.RESERVED and new.owner is not None:
                 self.reservations[new.owner] = address
         self._move_extra_address(old, new)
 
@@ -294,9 +295,9 @@ class MemoryState:
             rows = list(self.rows.intents.values())
         return tuple(sorted(rows, key=lambda intent: (intent.opened_at, intent.intent_id)))
 
-    def owed(self) -> dict[PodName, datetime]:
+    def policy_pods(self) -> dict[PodName, datetime]:
         with self._lock:
-            return self.rows.owed.copy()
+            return self.rows.policy_pods.copy()
 
     def snapshot(self) -> Snapshot:
         with self._lock:
@@ -309,7 +310,7 @@ class MemoryState:
         return self.rows.doubts
 
     def recount(self) -> list[str]:
-        """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""
+        """Compare counters and buckets with the addresses; one sentence per difference. Must not be called during a transaction."""
         with self._lock:
             differences = self._pool.recount(self.rows.addresses.values())
             if self._free_extra is not None:

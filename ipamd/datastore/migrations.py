@@ -22,7 +22,7 @@ OLDEST_LEVEL = 8
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From `level` - 1 to `level`, and back. `is_additive`: the previous release can use the migrated file."""
+    """How a file gets from `level` - 1 to `level`, and back. `is_additive`: the previous release can use the migrated file."""
 
     level: int
     purpose: str
@@ -48,7 +48,8 @@ STEPS = (
             UPDATE intent SET payload = json_set(payload, '$.why', 'unattached') WHERE json_extract(payload, '$.why') IS NULL
                 AND (kind = 'delete-eni' OR json_extract(payload, '$.deleting') IS NOT NULL)
             """,
-            # Only programs that do not know the column left it empty. The age must not look longer than it is (I4).
+            # Only programs that do not know the column left it empty. The newest time is used, because a tombstone must not be dropped
+            # too early (I4).
             """
             UPDATE tombstone SET at_monotonic_s = coalesce((SELECT max(at_monotonic_s) FROM tombstone), 0)
             WHERE at_monotonic_s IS NULL
@@ -92,7 +93,8 @@ STEPS = (
             "ALTER TABLE attachment DROP COLUMN snat",
             "ALTER TABLE eni DROP COLUMN pool",
         ),
-        is_additive=False,  # level 8 would give sandboxes an ENI whose release was asked for: it does not read the reason
+        # A release of level 8 does not read `why`: it would use an ENI for pods although its release was requested.
+        is_additive=False,
     ),
 )
 """Oldest first, without a gap. A released step is never changed, because files have gone through it."""

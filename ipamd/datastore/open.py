@@ -44,7 +44,7 @@ BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
 
 DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
-"""Result codes about the file's content, not the disk: SQLITE_ERROR means that a table or column is missing, or exists already.
+"""Result codes that show a damaged file, and not a fault of the disk. SQLITE_ERROR: a table or column is missing, or exists already.
 
 Source: sqlite.org/rescode.html."""
 
@@ -76,10 +76,11 @@ class OpenReport:
 
     @property
     def is_intact(self) -> bool:
-        """Whether ADD may be served before CRI is read: sound, and fully restored once (docs/performance.md, "Waits at start").
+        """Whether ADD may be served before CRI is read: the file is sound, and a restore of it has finished (docs/performance.md,
+        "Waits at start").
 
-        A file is not restored if it was made after a loss and the process died before it had read the kernel: rows of running
-        sandboxes are missing.
+        No restore has finished if the file was made after a loss and the process ended before it had read the kernel: then rows of
+        running sandboxes are missing.
         """
         return self.is_sound and self.was_restored
 
@@ -198,7 +199,9 @@ def examine(
 
 
 def _judge(error: DatastoreError) -> OpenReport:
-    """Report damage, which a new file repairs. Raises `error` if the disk refuses or the file is in use, which it does not repair."""
+    """Return a report if the error shows a damaged file, which can be replaced by a new one. Raises: `error` itself if the disk
+    refuses or another process has the file open: a new file would not help.
+    """
     if error.fields.get("result", "").startswith(DAMAGE):
         return OpenReport(OpenOutcome.CORRUPT, error.message)
     raise error
@@ -246,7 +249,7 @@ def _table_names(probe: Disk) -> set[str]:
 def _judge_newer(probe: Disk, *, version: int, boot_id: str) -> OpenReport:
     """Refuse a file of a later release. Raises: SchemaVersionError, unless the file is of another boot.
 
-    After a reboot, which the error advises, the file is no obstacle any more.
+    The error advises a downgrade or a reboot: a file of another boot is set aside.
     """
     other_boot = _other_boot(probe, boot_id)
     if other_boot is not None:
@@ -365,7 +368,8 @@ def _exclusive(path: Path, lock_wait_s: float) -> Iterator[Disk]:
     """Open the file; it stays open unless the block raises."""
     disk = Disk(path, lock_wait_s=lock_wait_s)
     try:
-        Path(f"{path}-shm").unlink(missing_ok=True)  # the read-only probe made it; under the exclusive lock it is not used
+        # The read-only probe made this file; SQLite does not use it in exclusive mode.
+        Path(f"{path}-shm").unlink(missing_ok=True)
         yield disk
     except BaseException:
         disk.close()

@@ -1,4 +1,4 @@
-"""Know the recorded sandboxes of each pod at every ADD, without reading all attachments. Used under the lock of `MemoryState`."""
+"""The recorded sandboxes of each pod, so that an ADD need not search all attachments. Used under the lock of `MemoryState`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class PodIndex:
 
     def __init__(self) -> None:
         self._interfaces: dict[PodId, Counter[str]] = {}
-        """By pod and container ID, the number of recorded interfaces."""
+        """The number of recorded interfaces, by pod and container ID."""
         self._repeated: set[PodId] = set()
         """Pods with more than one recorded sandbox: few, as a rule none."""
 
     def replace(self, old: Attachment | None, new: Attachment | None) -> None:
-        """Take over one changed row; `old` and `new` are None where there was, or is, no row."""
+        """Note that a row was changed. `old`: None if the row is new. `new`: None if it was removed."""
         if old is not None:
             self._count(old, -1)
         if new is not None:

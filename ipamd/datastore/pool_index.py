@@ -1,4 +1,4 @@
-"""Keep the order of free addresses and the counters up to date with every change, so that the cost of a read is the number of ENIs.
+"""Free addresses in order of assignment, and counters, both updated with every change. The cost of a read is the number of ENIs.
 
 An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`.
 """

@@ -48,11 +48,11 @@ POOL_ROWS = AttachmentRows.of(schema.attachment)
 """Attachments that have an address of the pool."""
 
 INSERT_LOST, DELETE_LOST = insert(schema.lost), delete_row(schema.lost)
-INSERT_OWED, DELETE_OWED = insert(schema.owed), delete_row(schema.owed)
+INSERT_POLICY_POD, DELETE_POLICY_POD = insert(schema.owed), delete_row(schema.owed)
 INSERT_DOUBT, DELETE_DOUBTS = insert(schema.doubt), delete(schema.doubt)
 
 INSERT_PREFIX = sqlite_insert(schema.prefix).on_conflict_do_nothing()
-"""If the prefix is recorded for another ENI, the foreign key of the next address that is added refuses it."""
+"""If the prefix is recorded for another ENI, nothing is inserted, and a foreign key then refuses the addresses of the prefix."""
 
 DELETE_EMPTY_PREFIXES = delete(schema.prefix).where(
     schema.prefix.c.prefix.not_in(select(schema.address.c.prefix).where(schema.address.c.prefix.is_not(None)))
@@ -130,14 +130,14 @@ def read_snapshot(connection: Connection) -> Snapshot:
     _read_doubts(connection, snapshot)
     for row in _read_rows(connection, schema.owed):
         since = row.pop("since")
-        snapshot.owed[PodName(**row)] = since
+        snapshot.policy_pods[PodName(**row)] = since
     return _with_meta(snapshot, {row.name: row.value for row in connection.execute(select(schema.meta))})
 
 
 def _read_rows(connection: Connection, table: Table) -> Iterator[Params]:
     """Yield the rows of a table, each value in the type of the model."""
     names = [column.name for column in table.columns]
-    # A node may have 11,760 addresses, and many share prefix, time and state: each distinct value is converted once.
+    # A node may have 11,760 addresses, and many have the same prefix, time and state. So each distinct value is converted only once.
     readers = [_reader_of(column) for column in table.columns]
     reads = [reader and cache(reader) for reader in readers]
     for row in connection.execute(select(table)):
@@ -146,7 +146,7 @@ def _read_rows(connection: Connection, table: Table) -> Iterator[Params]:
 
 
 def _reader_of(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """Return what reads a value of a column; None for one that is used as it is."""
+    """Return the function that converts a stored value of a column; None if the value is used as it is."""
     return _READERS.get(str(column)) or _READERS.get(column.name) or column.info.get(READER)
 
 
@@ -160,7 +160,7 @@ def _eni_of(row: Params) -> Eni:
 
 
 def _address_of(row: Params, *, lost_mark: Params | None) -> Address:
-    """Build an address from its row, which is consumed. `lost_mark`: the row of the address in `lost`."""
+    """Build an address from its row; the dictionary `row` is changed. `lost_mark`: the row of the address in table `lost`, if any."""
     row["cooldown_deadline_s"] = row.pop("cooled_at_s")
     if lost_mark is not None:
         row |= {"lost_since": lost_mark["since"], "lost_reason": lost_mark["reason"]}
@@ -169,7 +169,7 @@ def _address_of(row: Params, *, lost_mark: Params | None) -> Address:
 
 
 def _attachment_of(row: Params) -> Attachment:
-    """Build an attachment from its row in one of `ATTACHMENT_TABLES`, which is consumed."""
+    """Build an attachment from its row in one of `ATTACHMENT_TABLES`; the dictionary `row` is changed."""
     key = _pop_key(row)
     identity = NetnsIdentity(row.pop("netns_device"), row.pop("netns_inode"))
     if is_uplinked(row):
@@ -184,7 +184,7 @@ def _read_doubts(connection: Connection, snapshot: Snapshot) -> None:
 
 
 def _with_meta(snapshot: Snapshot, meta: Mapping[str, str]) -> Snapshot:
-    """Add the facts that are not in a table of their own."""
+    """Add the single facts that are rows of table `meta`."""
     return replace(
         snapshot,
         cursor=int(meta.get(schema.CURSOR, 0)),
@@ -196,12 +196,12 @@ def _with_meta(snapshot: Snapshot, meta: Mapping[str, str]) -> Snapshot:
 
 
 def spell_keys(keys: Iterable[AttachmentKey]) -> str:
-    """Spell keys of sandboxes."""
+    """Convert keys of sandboxes to JSON."""
     return json.dumps(sorted(map(str, keys)))
 
 
 def _read_keys(text: str) -> frozenset[str] | None:
-    """Read keys of sandboxes; None if none were written: no restore of this file has finished."""
+    """Read the JSON of `spell_keys`; None if the file has none, because no restore of it has finished."""
     with suppress(ValueError):
         keys = json.loads(text)
         if isinstance(keys, list):
@@ -215,7 +215,7 @@ def spell_identity(identity: InstanceIdentity) -> str:
 
 
 def _read_identity(text: str) -> InstanceIdentity | None:
-    """Read the identity; None if none is stored or this release cannot read it. Instance metadata has it too."""
+    """Read the node's identity; None if none is stored or this release cannot read it: it is then read from instance metadata."""
     with suppress(ValueError, TypeError, LookupError):
         row = json.loads(text)
         row |= {"vpc_cidrs": tuple(map(IPv4Network, row["vpc_cidrs"])), "subnet_cidr": IPv4Network(row["subnet_cidr"])}
@@ -237,7 +237,9 @@ spell_tombstone = spelling(schema.tombstone, "container_id", "ifname")
 
 
 def state_params(address: Address) -> Params:
-    """Return the columns of an address that change. Setting ENI and prefix too would make SQLite check every reference to them."""
+    """Return the columns of an address that may change. ENI and prefix never do: setting them would make SQLite check all
+    references.
+    """
     return _spell_state(address) | key_params(address.owner, nobody=None)
 
 
@@ -247,7 +249,7 @@ def address_params(address: Address) -> Params:
 
 
 def doubt_params(doubts: Doubts) -> list[Params]:
-    """Return a row for each ENI or address that EC2 did not show lately, and each kind of answers."""
+    """Return one row for each ENI or address that the last answers of EC2 did not show, and each field of `Doubts`."""
     rows = []
     for answers, absences in asdict(doubts).items():
         for subject, absence in absences.items():

@@ -1,7 +1,7 @@
 """The tables, with the invariants as constraints: SQLite refuses a change that would break one, even if our code is wrong.
 
-An attachment and its address reference each other through all of (address, ENI, container ID, interface name), deferred to
-COMMIT: neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce what a CHECK cannot:
+An attachment and its address reference each other by a foreign key of (address, ENI, container ID, interface name), checked at COMMIT:
+neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce what a CHECK cannot:
 I2, I4, I6 and I8 across rows. Rejected: one JSON column per row (constraints could not see into it); integers for addresses and
 times (an operator with `sqlite3` could not read them).
 """
@@ -46,7 +46,7 @@ LOST_AT = "lost_at"
 
 UNPLACED = "unplaced"
 """Row in `meta`: sandboxes (container ID/interface, as a JSON list) that were wired and had no row when the restore of a lost file
-finished. In this boot the missing row is no evidence against them."""
+finished. Until the next boot, their missing rows are no evidence that their ADDs were never answered."""
 
 FAMILY = "family"
 """Row in `meta`: the family of the pool as nftables names it, fixed for the life of the file. IPv4 without this row."""
@@ -163,13 +163,14 @@ doubt = table(
     Column("counted_monotonic_s", REAL, nullable=False),
     integer("look_count"),
 )
-"""ENIs and addresses that EC2 did not show lately. After a restart they stay unassigned, and counting goes on."""
+"""ENIs and addresses that the last answer of EC2 did not show. After a restart their addresses stay withheld, and the absences are
+counted on."""
 
 owed = table("owed", text("namespace", primary_key=True), text("pod", primary_key=True), text("since"))
 """Pods whose names the network policy agent may know."""
 
 ATTACHMENT_TABLES = (attachment, uplinked_attachment)
-"""Each has the sandboxes with one kind of first leg."""
+"""Tables of attachments, one for each kind of first leg."""
 
 tombstone = table(
     "tombstone", text("container_id", primary_key=True), text("ifname", primary_key=True), text("at"), real("at_monotonic_s")

@@ -19,8 +19,8 @@ FILES = ("", "-wal", "-shm", "-journal")
 def set_aside(path: Path, *, reason: str, now: datetime) -> Path | None:
     """Rename a file and its companions to `<name>.<reason>-<time>`, where `sqlite3` still opens them as one database.
 
-    The main file moves first. A crash in between then leaves a WAL without a database, which the next call moves too; in the other
-    order it would leave a database that silently lacks its newest changes.
+    The main file moves first. After a crash before the WAL has moved, a WAL without a database is left, which the next call moves too.
+    In the other order, a database without its newest changes would be left, and nothing would show that they are missing.
     Returns: the new path; None if there was no file.
     Raises: OSError.
     """

@@ -179,14 +179,14 @@ class SpoolDirectory:
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """One entry; its file was read while the lock was held."""
+    """One spooled DEL, which was read while the lock was held. `name`: of its file in `directory`."""
 
     name: str
     key: AttachmentKey
     directory: Path
 
     def done(self) -> None:
-        """Remove the entry durably: its DEL has been carried out. A second call is fine."""
+        """Remove the file durably, after its DEL has been carried out. Idempotent."""
         path = self.directory / self.name
         try:
             path.unlink(missing_ok=True)
@@ -221,7 +221,7 @@ def _decode_del(content: bytes) -> AttachmentKey:
     request = cni_pb2.ExecRequest()
     try:
         request.ParseFromString(content)
-    except Exception as error:  # protobuf's DecodeError has no public home that all versions share
+    except Exception as error:  # no public name of protobuf's DecodeError exists in all versions
         raise InvalidRequestError("it is not an ExecRequest", details=str(error)) from error
     if request.verb != "DEL":
         raise InvalidRequestError(f"it is a request for {request.verb[:20]!r}, only DEL is spooled")

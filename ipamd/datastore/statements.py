@@ -1,4 +1,4 @@
-"""How rows of a table are added, replaced and deleted, and how a value is spelled as the columns of a row."""
+"""How rows of a table are added, replaced and deleted, and how an object of the model is converted to the columns of a row."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Params = dict[str, Any]
 
 
 def upsert(table: Table) -> Insert:
-    """Add a row, or replace the one of the same primary key."""
+    """Return the statement that adds a row, or replaces the row with the same primary key."""
     statement = sqlite_insert(table)
     changed = {column.name: statement.excluded[column.name] for column in table.columns if not column.primary_key}
     return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed)
 
 
 def delete_row(table: Table) -> Delete:
-    """Delete the row of a primary key."""
+    """Return the statement that deletes the row with a primary key."""
     return delete(table).where(*(column == bindparam(column.name) for column in table.primary_key))
 
 
 def spelling(table: Table, *omitted: str, **paths: str) -> Callable[[Any], Params]:
-    """Make a function that converts a value to a row.
+    """Make a function that converts an object of the model to a row.
 
     Args:
         omitted: columns that the row does not get.
-        paths: the attribute, by column, where it has not the column's name.
+        paths: for a column whose attribute has another name, the path of the attribute.
     """
     names = [column.name for column in table.columns if column.name not in omitted]
     read = attrgetter(*(paths.get(name, name) for name in names))
@@ -50,7 +50,7 @@ _ATTACHMENT_PATHS = {
 
 
 class AttachmentRows(NamedTuple):
-    """The statements of a table of attachments, and what spells an attachment as its row."""
+    """The statements of a table of attachments, and the function that converts an attachment to its row."""
 
     insert: Insert
     upsert: Insert
@@ -59,6 +59,6 @@ class AttachmentRows(NamedTuple):
 
     @classmethod
     def of(cls, attachments: Table, **paths: str) -> AttachmentRows:
-        """Make them for a table. `paths`: fields of an attachment of another name than their column, by column."""
+        """Make them for a table. `paths`: for a column whose attribute has another name, the path of the attribute."""
         params = spelling(attachments, **_ATTACHMENT_PATHS, **paths)
         return cls(insert(attachments), upsert(attachments), delete_row(attachments), params)

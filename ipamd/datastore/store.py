@@ -1,4 +1,4 @@
-"""The datastore: one unit of work at a time on disk, everything else from memory.
+"""The datastore: changes go to disk, one unit of work at a time; almost all reads are answered from memory.
 
 Lock order: sandbox lock > `Disk.lock` > the lock of `MemoryState`. `reserve` and all reads but `history` and `audit` take only the
 last one, so that only changes wait for the disk. `ports.Datastore` documents what each method promises.
@@ -33,8 +33,8 @@ from ipamd.ports.process import Clock, Failpoint, no_failpoint
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
 """Where crash tests may stop the process: after BEGIN, before COMMIT, and between COMMIT and memory."""
 
-# The ledger records what happened to every address, in the transaction in which it happened. It is bounded, because `/run` is memory
-# that counts as the daemon's: every `PRUNE_EVERY` rows the transaction also deletes the oldest rows beyond the limit.
+# The ledger records what happened to every address, in the same transaction as the change itself. It is bounded, because `/run` is
+# memory that is charged to the daemon: after every `PRUNE_EVERY` rows the transaction also deletes the oldest rows beyond the limit.
 
 LEDGER_LIMIT = 20_000
 """Rows. Ours: four rows a sandbox make 5,000 sandboxes, in about 6 MB of tmpfs."""
@@ -43,7 +43,7 @@ PRUNE_EVERY = 500
 """Rows written between two prunings. Ours: one DELETE of 500 rows costs less than 2 ms."""
 
 SANDBOXES_MAX = 20
-"""How many sandboxes of one pod are looked up. Ours: a pod has one, and a further one for each time that it was recreated."""
+"""How many sandboxes of one pod are searched for in the ledger. Ours: a pod has one, and one more each time that it was recreated."""
 
 LEDGER_FIELDS = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail")
 
@@ -55,7 +55,7 @@ _HISTORY = (
     .where(
         or_(
             schema.ledger.c.address == bindparam("subject"),
-            # A range instead of LIKE: it uses the index, tells upper from lower case, and nothing needs escaping.
+            # A range instead of LIKE: it uses the index, distinguishes upper and lower case, and needs no escaping.
             schema.ledger.c.container_id.between(bindparam("subject"), bindparam("beyond")),
         )
     )
@@ -125,9 +125,10 @@ def _record(row: Row[Any]) -> HistoryRecord:
 
 
 class SqlDatastore(MemoryState):
-    """The owners of addresses. Reads are from memory and never block on disk; they equal the last committed unit of work.
+    """The implementation of `ports.Datastore`. Made by `open.open_datastore`, which has checked the file.
 
-    Memory holds the committed state, and SQLite stores it. Made by `open.open_datastore`, which has checked the file.
+    Memory has the committed state, and SQLite stores it. Reads of memory never wait for the disk, and show the last committed unit of
+    work; only the ledger and the audit are read from disk.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class SqlDatastore(MemoryState):
 
     @contextmanager
     def _transaction_lock(self) -> Iterator[None]:
-        # Without this a nested unit of work would wait for its own thread for ever.
+        # Without this check, a unit of work inside another one of the same thread would wait for itself for ever.
         if self._holder == threading.get_ident():
             raise failure(DatastoreError, FailureCode.UNITS_NESTED)
         with self._disk.lock:

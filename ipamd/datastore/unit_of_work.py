@@ -1,4 +1,4 @@
-"""A unit of work writes each change to the open transaction at once; memory follows after COMMIT."""
+"""A unit of work writes each change to the open transaction at once; the copy in memory is changed after COMMIT."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IpAddress, IpNetwork, family_of
-from ipamd.model.history import UNKEPT, HistoryRecord, LedgerEvent
+from ipamd.model.history import LEFT_OUT_OF_HISTORY, HistoryRecord, LedgerEvent
 from ipamd.model.ids import AttachmentKey, EniId, PodName
-from ipamd.model.intent import Intent, IntentKind, named
+from ipamd.model.intent import Intent, IntentKind, objects_to_release
 from ipamd.model.tombstone import Tombstone
 from ipamd.ports.process import Clock
 
@@ -58,10 +58,10 @@ class SqlUnitOfWork:
     Every change writes its ledger row in the same transaction. All changes of one unit have the same time, at which the unit was
     opened; `cooldown` counts from then. Nothing outside SQLite may be called while a unit is open (I10).
 
-    A change is checked against the transition table and the view, and then written with a compare-and-set on the state that was
-    checked; the constraints of `schema` are a second check. All methods raise InvariantError when a constraint refuses,
-    IllegalTransitionError for a wrong address state. The first error fails the whole unit, so that a caller that catches it cannot
-    commit half of the changes.
+    A change is checked against the transition table and the view. It is then written only if the row on disk still has the state that
+    was checked (compare-and-set); the constraints of `schema` are a second check. All methods raise InvariantError if a constraint
+    refuses, and IllegalTransitionError for a wrong address state. The first error fails the whole unit, so that a caller that catches
+    the error cannot commit half of the changes.
 
     `failure`: the error that failed the unit; every later change raises it. `ledger_rows`: written right before COMMIT.
     `recorded`: passed to the history after COMMIT.
@@ -100,7 +100,7 @@ class SqlUnitOfWork:
         """Write a row to the ledger, and remember it for the history.
 
         Args:
-            about: the row of an address before the change; gives address, ENI and key.
+            about: the row of an address before the change; address, ENI and key are taken from it.
             of: the attachment that the event is about; by default the owner of `about`.
         """
         if about is not None:
@@ -111,7 +111,7 @@ class SqlUnitOfWork:
             key, pod, since, other = of.key, of.sandbox_name, of.created_at, str(of.other_address or "")
         row = key_params(key) | {"at": at or self._now, "event": event.value, "address": str(address or ""), "eni_id": eni_id}
         self.ledger_rows.append({**row, "detail": detail})
-        if event not in UNKEPT:
+        if event not in LEFT_OUT_OF_HISTORY:
             kept_detail = "" if detail == pod else detail
             self.recorded.append(HistoryRecord(**row, detail=kept_detail, pod=pod, since=since, other_address=other))
 
@@ -141,8 +141,10 @@ class SqlUnitOfWork:
         self.view.addresses.changes[old.address] = new
 
     def _insert(self, new: Address, subject: str) -> int:
-        """Insert the row of an address of a /80, and store the cursor, so that addresses before it are not assigned soon (I8)."""
-        is_reserved = new.state is AddressState.RESERVED  # and lost; on disk it is free (I5)
+        """Insert the row of an address of a /80. The cursor is stored too, so that addresses used before are not assigned soon
+        (I8).
+        """
+        is_reserved = new.state is AddressState.RESERVED  # a reserved address has a row if it is lost; on disk it is free (I5)
         on_disk = replace(new, state=AddressState.FREE, owner=None, other_address=None) if is_reserved else new
         cursor: Params = {"name": schema.CURSOR, "value": str(self.view.memory.rows.cursor)}
         self._disk.write(sql.UPSERT_META, cursor, subject=subject)
@@ -233,14 +235,14 @@ class SqlUnitOfWork:
         if self.view.intents.get(intent.intent_id) is not None:
             raise failure(InvariantError, FailureCode.INTENT_OPEN, intent=intent.intent_id)
         for address in self._addresses_to_release(intent):
-            row = self.view.address(address)  # claims it: nothing reserves it between this check and the commit of the intent
+            row = self.view.address(address)  # this claims the address, so that no ADD reserves it before the intent is committed
             _require_releasable(address, row, eni_id=intent.eni_id)
         self._put_intent(sql.INSERT_INTENT, intent, at=intent.opened_at)
 
     def _addresses_to_release(self, intent: Intent) -> Sequence[IpAddress]:
         """List the addresses that leave the pool when an intent is carried out."""
         if intent.kind is IntentKind.UNASSIGN:
-            singles, prefixes = named(intent)
+            singles, prefixes = objects_to_release(intent)
             recorded = {row.address for row in self.view.addresses.all().values() if row.prefix in prefixes}
             return sorted(all_addresses(singles, prefixes) | recorded)
         if intent.kind is IntentKind.DELETE_ENI:
@@ -260,18 +262,18 @@ class SqlUnitOfWork:
         self._log(LedgerEvent.INTENT_CLOSED, eni_id=intent.eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
 
     @change
-    def owe(self, pod: PodName) -> None:
-        if self.view.owed.get(pod) is None:
+    def record_policy_pod(self, pod: PodName) -> None:
+        if self.view.policy_pods.get(pod) is None:
             row: Params = {"namespace": pod.namespace, "pod": pod.pod, "since": self._now}
-            self._disk.write(sql.INSERT_OWED, row, subject=f"recording that the policy agent may know {pod}")
-            self.view.owed.changes[pod] = self._now
+            self._disk.write(sql.INSERT_POLICY_POD, row, subject=f"recording that the policy agent may know {pod}")
+            self.view.policy_pods.changes[pod] = self._now
 
     @change
-    def clear_pending_policy_cleanup(self, pod: PodName) -> None:
-        if self.view.owed.get(pod) is not None:
+    def erase_policy_pod(self, pod: PodName) -> None:
+        if self.view.policy_pods.get(pod) is not None:
             row: Params = {"namespace": pod.namespace, "pod": pod.pod}
-            self._disk.write(sql.DELETE_OWED, row, subject=f"recording that the policy agent forgot {pod}")
-            self.view.owed.changes[pod] = None
+            self._disk.write(sql.DELETE_POLICY_POD, row, subject=f"recording that the policy agent forgot {pod}")
+            self.view.policy_pods.changes[pod] = None
 
     @change
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:
@@ -325,7 +327,7 @@ class SqlUnitOfWork:
             self._attach_uplinked(attachment, is_adopted=True)
 
     def _attach_uplinked(self, attachment: Attachment, *, is_adopted: bool = False) -> None:
-        """Record a sandbox with an uplink, whose address is in no pool: no row of an address changes, and none cools later."""
+        """Record a sandbox with an uplink. Its address is in no pool, so no row of an address changes now, and none cools later."""
         key = attachment.key
         self._require_unattached(key)
         others, enis = self.view.attachments.all().values(), self.view.enis.all().values()
@@ -370,7 +372,7 @@ class SqlUnitOfWork:
         )
 
     @change
-    def find_other(self, address: IpAddress, *, other_address: IpAddress) -> None:
+    def record_extra_address(self, address: IpAddress, *, other_address: IpAddress) -> None:
         old = self.view.known_address(address)
         params: Params = {"key_address": old.address, "key_state": old.state, "other_address": other_address}
         self._disk.write(sql.UPDATE_OTHER_ADDRESS, params, subject=f"finding {other_address}")  # its state stays as it is (I8)
@@ -398,7 +400,7 @@ class SqlUnitOfWork:
         self._move(address, AddressEvent.ABORT, log=LedgerEvent.ABORTED, reason=reason, cooldown=cooldown)
 
     @change
-    def give_back(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
+    def return_unused(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         if self.view.known_address(address).is_lost:
             self.abort(address, cooldown=cooldown, reason=reason)
         else:
@@ -454,7 +456,9 @@ class SqlUnitOfWork:
         self.view.attachments.changes[attachment.key] = attachment
 
     def _require_unattached(self, key: AttachmentKey, *, reserved_for_key: IpAddress | None = None) -> None:
-        """Raise InvariantError if the sandbox is attached, has a reservation but for `reserved_for_key`, or its DEL was done."""
+        """Raise InvariantError if the sandbox is attached, if an address other than `reserved_for_key` is reserved for it, or if its
+        DEL was done.
+        """
         reserved = self.view.memory.reservations.get(key)
         if reserved is not None and reserved != reserved_for_key:
             raise failure(InvariantError, FailureCode.BEING_GIVEN, sandbox=key, address=reserved)
@@ -507,7 +511,9 @@ class SqlUnitOfWork:
         cooldown: timedelta | None = None,
         of: Attachment | None = None,
     ) -> None:
-        """Take an address from its owner, into the state that follows the event. `cooldown`: needed if that is `cooling`."""
+        """Move an address to the state that follows the event, without an owner. `cooldown`: must be given if that state is
+        `cooling`.
+        """
         old = self.view.known_address(address)
         state = old.after(event)
         new = replace(
@@ -672,7 +678,7 @@ def _require_in_prefix(address: IpAddress, prefix: IpNetwork) -> None:
 
 
 def _require_not_uplinked(address: IpAddress, prefix: IpNetwork | None, uplinked: Mapping[IpAddress, AttachmentKey]) -> None:
-    """Raise InvariantError if the address is a sandbox's by its uplink (I1).
+    """Raise InvariantError if a sandbox has the address by its uplink (I1).
 
     A /80 is checked as a whole when its last address is added, so that no ADD has to check for such addresses.
     """
@@ -683,5 +689,5 @@ def _require_not_uplinked(address: IpAddress, prefix: IpNetwork | None, uplinked
 
 
 def _rows_of(attachment: Attachment) -> AttachmentRows:
-    """Return the statements of the table that has an attachment."""
+    """Return the statements of the table to which an attachment belongs."""
     return POOL_ROWS if attachment.is_of_pool else UPLINKED_ROWS

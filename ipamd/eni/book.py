@@ -14,7 +14,7 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from ipamd.core.agenda import ROOM
+from ipamd.core.backoffs import ROOM
 from ipamd.core.context import Service, ServiceContext
 from ipamd.model.cloud import ConnectionTracking, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S, CloudKey
@@ -25,14 +25,15 @@ from ipamd.model.placement import free_indexes
 from ipamd.model.record import dataclass, field, replace
 
 VIEW_S = 750.0
-"""Greatest age of any reading in a view of metadata that counts as a witness. Ours: two ENIs are read a turn, so 15 within 600 s. What
-EC2 has not shown for MASS_LOSS_AGE_S was last changed by us at least RECENT_S earlier, which is 150 s before any of the readings."""
+"""A view of metadata counts as a witness only if every ENI in it was read less than this long ago. Ours: each turn reads two ENIs, so
+15 ENIs are read within 600 s. And no reading is older than a change of ours: an object that EC2 has not shown for MASS_LOSS_AGE_S was
+last changed by us at least RECENT_S before that, which is 150 s before the oldest reading."""
 
 Place = tuple[int, int]
 """Network card and device index."""
 
 PLACE = "place"
-"""Agenda key, with a place that EC2 refused."""
+"""Back-off key, with a place that EC2 refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ FROZEN = "external changes: its link is gone; EC2 is asked whether it is detache
 class MissingLink:
     """The link of an ENI is missing, or back since `back_monotonic_s` without a confirmation by EC2 or metadata. The ENI is frozen.
 
-    `was_there`: the link had been seen. Then an answer of EC2 without the ENI, while the link is missing, is no lag behind a call of
-    ours.
+    `was_there`: the link had been seen. If EC2 then does not show the ENI while the link is missing, the cause is not a lag behind a
+    call of ours.
     """
 
     was_there: bool = False
@@ -87,8 +88,8 @@ class EniFacts:
     shown_at: where EC2 shows the ENI attached, if it is not recorded.
     is_bare: EC2 shows it attached without an IPv4 address.
     mac: the MAC by which metadata has shown an ENI that is not recorded.
-    elsewhere: addresses that EC2 has on it but that are recorded on other ENIs, one for each slot that is used in this way.
-    is_absent: it was concluded that EC2 does not have it any more.
+    elsewhere: addresses that EC2 has on it but that are recorded on other ENIs, one address for each slot that they use.
+    is_absent: enough answers have shown that EC2 does not have it any more.
     is_leaked: EC2 showed it detached once, although we created it and no record or intent names it.
     is_unplugged: it was in use when it was frozen, so somebody detached it.
     trunk_mac: the MAC of an attached trunk ENI, None for other ENIs.
@@ -139,7 +140,7 @@ NOTHING = EniFacts()
 class EniBook(Service):
     """The records. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
 
-    The agenda has, under PLACE, the places of the instance that EC2 refused: an ENI is there that is not recorded. The refusal of a
+    `Backoffs` has, under PLACE, the places of the instance that EC2 refused: an ENI is there that is not recorded. The refusal of a
     device index is the only sign of an ENI that Describe does not show: a foreign one, or ours after a lost datastore. After a
     pause the place is tried again, because nothing announces that it has become free.
     """
@@ -240,8 +241,8 @@ class EniBook(Service):
     def set_unrecorded(self, places: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
         """Replace the ENIs that EC2 showed but that were not recorded, each with its place.
 
-        `is_whole`: the answer is complete, so ENIs missing from it are dropped. If one of them, or a recorded ENI, is at a refused
-        place, the refusal ends, because it is explained.
+        `is_whole`: the answer is complete, so ENIs missing from it are dropped. The refusal of a place ends if one of `places`, or a
+        recorded ENI, is there: that ENI explains the refusal.
         """
         with self._lock:
             for eni_id in {*self._enis, *places}:
@@ -251,7 +252,7 @@ class EniBook(Service):
                     place = facts.shown_at
                 mac = None if place is None else facts.mac
                 self._put(eni_id, replace(facts, shown_at=place, mac=mac))
-        self._agenda.clear(*((PLACE, place) for place in {*places.values(), *self._present()}))
+        self._backoffs.clear(*((PLACE, place) for place in {*places.values(), *self._present()}))
 
     def trunk(self) -> tuple[EniId, MacAddress] | None:
         """Return the node's trunk ENI; None if EC2 showed none attached. From any thread."""
@@ -279,11 +280,11 @@ class EniBook(Service):
 
     def mark_taken(self, place: Place) -> None:
         """Record that EC2 refused to attach an ENI there, because the place is taken."""
-        self._agenda.back_off((PLACE, place), ROOM)
+        self._backoffs.back_off((PLACE, place), ROOM)
 
     def mark_free(self, place: Place) -> None:
         """Record that EC2 attached an ENI there, so the place was free."""
-        self._agenda.clear((PLACE, place))
+        self._backoffs.clear((PLACE, place))
 
     def unrecorded_enis(self) -> dict[EniId, Place]:
         """Return the ENIs that EC2 showed but that are not recorded, each with its place, without those that our calls removed.
@@ -301,7 +302,7 @@ class EniBook(Service):
 
     def refused(self) -> frozenset[Place]:
         """Return the places that EC2 refused lately, without those of ENIs that it showed."""
-        refused = [key for key in self._agenda.keys(PLACE) if not self._agenda.is_due(key)]
+        refused = [key for key in self._backoffs.keys(PLACE) if not self._backoffs.is_due(key)]
         if not refused:
             return frozenset()
         occupied = {*self.unrecorded_enis().values(), *self._present()}

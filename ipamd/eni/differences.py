@@ -145,7 +145,8 @@ class CloudDifferences(Service):
 
     def end_resolved(self) -> bool:
         """End the differences that the rows explain now. Returns: whether to compare again, because EC2 shows an object that can be
-        recorded now."""
+        recorded now.
+        """
         with self._lock:
             over = self._over()
             if over:

@@ -19,7 +19,7 @@ from ipamd.model.errors import log_text
 from ipamd.model.family import read_address
 from ipamd.model.history import HistoryRecord, LedgerEvent, RecordedHistory
 from ipamd.model.ids import EniId
-from ipamd.model.intent import DETACHED, SETTLED_AT, Intent, IntentKind, named
+from ipamd.model.intent import DETACHED, SETTLED_AT, Intent, IntentKind, objects_to_release
 from ipamd.model.record import replace
 from ipamd.ports.process import Clock
 
@@ -67,7 +67,9 @@ def _apply(record: HistoryRecord, last: LastRecords, now: datetime) -> None:
         case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):
             # The call may have been made until the process ended. If it was confirmed, records of the removal follow.
             release = Intent(intent, IntentKind.UNASSIGN, now, _read_payload(payload))
-            last |= dict.fromkeys([(key, release.eni_id) for key in all_addresses(*named(release))], replace(record, at=now))
+            last |= dict.fromkeys(
+                [(key, release.eni_id) for key in all_addresses(*objects_to_release(release))], replace(record, at=now)
+            )
         case LedgerEvent.INTENT_OPENED if f"deleting={DETACHED}" in payload:
             last[eni_id, eni_id] = replace(record, at=now)
         case LedgerEvent.INTENT_CLOSED:  # nothing was released, or records of the removal follow
@@ -90,17 +92,16 @@ def _enis_with_release_intents(records: Iterable[HistoryRecord]) -> set[str]:
     return eni_ids
 
 
-def remember_named(book: EniBook, context: ServiceContext) -> None:
-    """Record in the book, from the intents of an earlier process, what it released or was about to release.
+def remember_open_releases(book: EniBook, context: ServiceContext) -> None:
+    """Record in the book the addresses that an earlier process released or was about to release, by its open intents.
 
-    EC2 may still show these addresses, as long after the release as it might have to that process. A malformed intent is left to its
-    recovery.
+    EC2 may show an address for RECENT_S after its release, whichever process released it. A malformed intent is left to its recovery.
     """
     now_s = context.clock.monotonic()
     for intent in context.datastore.open_intents():
         try:
             if intent.kind is IntentKind.UNASSIGN:
                 left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
-                book.record_own(all_addresses(*named(intent)), on=intent.eni_id, is_added=False, left_s=left_s)
+                book.record_own(all_addresses(*objects_to_release(intent)), on=intent.eni_id, is_added=False, left_s=left_s)
         except ValueError as error:
             log.warning("malformed intent ignored intent=%s error=%s", intent.intent_id, log_text(error))

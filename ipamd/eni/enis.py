@@ -18,11 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from ipamd.core.agenda import EC2
+from ipamd.core.backoffs import EC2
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook, Place
 from ipamd.eni.differences import CloudDifference, CloudDifferences, Contradiction, is_taken
-from ipamd.eni.earlier_changes import NOT_SHOWN, remember_named
+from ipamd.eni.earlier_changes import NOT_SHOWN, remember_open_releases
 from ipamd.eni.operations import OperationLog
 from ipamd.eni.resync import EniSyncResult, ResyncReason, ResyncScheduler
 from ipamd.eni.routing import EniRouting
@@ -50,7 +50,7 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterf
 """
 
 TRUNK_LOOK = ("trunk look",)
-"""Agenda key: the next comparison that looks for the trunk ENI, while pods need it and none is known."""
+"""Back-off key: the next comparison that looks for the trunk ENI, while pods need it and none is known."""
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class EniService(Service):
         address of a sandbox that is not recorded, so that it can be adopted; must not block. family: of the pool.
         """
         self.book = book
-        remember_named(book, context)
+        remember_open_releases(book, context)
         self.routing = EniRouting(context, hostnet=hostnet, book=book)
         super().__init__(context)
         self._evidence = CloudEvidence(self._datastore.doubts())
@@ -102,9 +102,11 @@ class EniService(Service):
         self._cooldown = cooldown
         self._resyncs = resyncs
         self._on_quarantined = on_quarantined
-        # The clock counts from the boot, which ended sandboxes without a DEL. One cooldown after the boot their addresses have cooled.
-        self._warm_deadline = math.inf if is_datastore_lost else cooldown.period.total_seconds()
-        self._hold(self._evidence.doubted())
+        # Until this deadline an address without a row must cool before it is assigned. The monotonic clock counts from the boot, which
+        # ended sandboxes without a DEL, so one cooldown after the boot their addresses have cooled. After a lost datastore the
+        # deadline is set when the ENIs are recorded.
+        self._unrecorded_cool_deadline = math.inf if is_datastore_lost else cooldown.period.total_seconds()
+        self._withhold(self._evidence.doubted())
 
     def resync_due(self) -> None:
         """Make the resync that is due, if any: one Describe for all requests. For the pool's thread, between two plans."""
@@ -140,10 +142,10 @@ class EniService(Service):
             now_s=self._clock.monotonic(),
         )
         outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, doubted=weighed.doubted)
-        outcome.look_again(weighed.again_s)
-        # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
+        outcome.compare_again(weighed.again_s)
+        # Record the losses on all ENIs before the additions, because an address may have moved from one ENI to another.
         self._lose(weighed.absent, outcome)
-        self._hold(weighed.doubted)
+        self._withhold(weighed.doubted)
         self._store_doubts()
         if not weighed.implausible:
             self._record_all(described, identity, wired, outcome)
@@ -168,14 +170,14 @@ class EniService(Service):
         """Return the MAC of the node's trunk ENI, whose link carries the uplinks of sandboxes. From any thread, from memory.
 
         Returns: "" while a comparison is requested: after a restart only EC2's answer shows the trunk, and a new node gets its trunk
-            soon after it joined.
+            only some time after it has joined the cluster.
         Raises: UplinkPendingError if none is attached.
         """
         trunk = self.book.trunk()
         if trunk is not None:
             return trunk[1]
-        if self._agenda.is_due(TRUNK_LOOK) and not self._resyncs.is_asked:
-            self._agenda.back_off(TRUNK_LOOK, EC2)
+        if self._backoffs.is_due(TRUNK_LOOK) and not self._resyncs.is_asked:
+            self._backoffs.back_off(TRUNK_LOOK, EC2)
             self._resyncs.request(ResyncReason.OTHER, "a pod must have an ENI of its own, and no trunk is known")
         if not self._resyncs.is_asked:
             raise no_trunk(ASK_FOR_TRUNK)
@@ -346,9 +348,9 @@ class EniService(Service):
             if not self._record_eni(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
         self.book.set_unrecorded(occupied)
-        if self._warm_deadline == math.inf:
-            # Before the ENIs were recorded, a DEL could not record the address that it released. So new addresses may have to cool.
-            self._warm_deadline = self._clock.monotonic() + self._cooldown.period.total_seconds()
+        if self._unrecorded_cool_deadline == math.inf:
+            # Before the ENIs were recorded, a DEL could not record the address that it released, so that address must cool now.
+            self._unrecorded_cool_deadline = self._clock.monotonic() + self._cooldown.period.total_seconds()
         self._cooldown.resume(())
 
     def _observe_trunk(self, eni: DescribedEni) -> None:
@@ -356,7 +358,7 @@ class EniService(Service):
         is_trunk = bool(eni.eni_id) and eni.attachment_status == "attached" and eni.interface_type == TRUNK
         self.book.observe(eni.eni_id, trunk_mac=eni.mac if is_trunk else None)
         if is_trunk:
-            self._agenda.clear(TRUNK_LOOK)
+            self._backoffs.clear(TRUNK_LOOK)
 
     def _continue_creation(self, eni: DescribedEni) -> None:
         """Reopen a creation whose intent was lost with the datastore, so that EC2 does not keep the ENI after the instance (I9)."""
@@ -390,7 +392,7 @@ class EniService(Service):
             if before is not None and eni.attachment_status in LEAVING:
                 with self._datastore.transaction() as uow:
                     self._mark_detaching(uow, eni.eni_id)
-            outcome.look_again(DOUBT_AGAIN_S)  # it is being attached or detached
+            outcome.compare_again(DOUBT_AGAIN_S)  # it is being attached or detached
             return False
         try:
             self._record_groups(eni)
@@ -424,7 +426,7 @@ class EniService(Service):
         if eni.problem:
             text = f"{name} cannot be read: {eni.problem}"
             outcome.unreadable.append(CloudDifference(Contradiction.UNREADABLE, eni.eni_id, text))
-            outcome.look_again(ASK_AGAIN_S)  # nothing else would request a comparison
+            outcome.compare_again(ASK_AGAIN_S)  # nothing else would request a comparison
         else:
             outcome.foreign.append(f"{name} has no IPv4 address ({eni.interface_type})")
         self.book.observe(eni.eni_id, is_bare=not eni.problem)
@@ -438,7 +440,7 @@ class EniService(Service):
         outcome.add_contradiction(CloudDifference(Contradiction.NOT_RECORDED, eni.eni_id, text, blocking=blocking))
         # Nothing else would request a comparison: metadata reports no difference for an ENI whose place is counted.
         pause_s = DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S
-        outcome.look_again(pause_s)
+        outcome.compare_again(pause_s)
 
     def _without_released(self, described: DescribedEni) -> DescribedEni:
         """Leave out the addresses that a call of ours removed from this ENI, or added to another one.
@@ -458,7 +460,7 @@ class EniService(Service):
         It may have been released before the boot, or before the datastore was lost (I8). Addresses that EC2 has just assigned in
         answer to a call of ours do not cool.
         """
-        left_s = self._warm_deadline - self._clock.monotonic()
+        left_s = self._unrecorded_cool_deadline - self._clock.monotonic()
         if left_s > 0:
             return min(self._cooldown.period, timedelta(seconds=min(left_s, 1e6)))
         return None
@@ -489,8 +491,8 @@ class EniService(Service):
         recorded_eni = eni or self._datastore.eni(eni_id)
         if recorded_eni is not None:
             if self.family.is_sparse:
-                prefixes = self._serving(recorded_eni, prefixes, wired)
-            self._claim_rules(recorded_eni, addresses, prefixes, wired)
+                prefixes = self._prefixes_for_pods(recorded_eni, prefixes, wired)
+            self._remove_stale_prefix_rules(recorded_eni, addresses, prefixes, wired)
         batches: list[Batch] = [(None, sorted(addresses))]
         batches += [(prefix, list(members(prefix))) for prefix in sorted(prefixes)]
         is_any_wired = False
@@ -506,10 +508,10 @@ class EniService(Service):
         if cooldown is not None:
             self._cooldown.resume(())
 
-    def _claim_rules(
+    def _remove_stale_prefix_rules(
         self, eni: Eni, addresses: Collection[IpAddress], prefixes: Collection[IpNetwork], wired: Collection[IpAddress]
     ) -> None:
-        """Correct the rules of prefixes for addresses without a row, and for prefixes without any row.
+        """Remove the rules of prefixes that would misroute the addresses and prefixes that are new to the datastore.
 
         Raises: WiringError, KernelDumpError.
         """
@@ -518,8 +520,8 @@ class EniService(Service):
             if not any(map(self._datastore.address, members(prefix))):
                 fresh.append(prefix.network_address)
         if fresh:
-            answered = prefixes if self.family.is_sparse else ()
-            self.routing.claim(eni, fresh, wired=wired, answered=answered)
+            rejected = prefixes if self.family.is_sparse else ()
+            self.routing.remove_stale_prefix_rules(eni, fresh, wired=wired, rejected=rejected)
 
     def _with_recorded_state(self, eni: Eni) -> Eni:
         """Copy from the record what EC2 does not know: whether the ENI's routing is in place, and whether we created it."""
@@ -530,23 +532,23 @@ class EniService(Service):
         is_ready = recorded_eni.host_ready and recorded_eni.route_table == eni.route_table
         return replace(eni, host_ready=is_ready, created_by_us=eni.created_by_us or _stays_ours(recorded_eni, eni))
 
-    def _serving(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:
-        """Return the /80s of an ENI that serve pods: those that are recorded or have a sandbox, or else one new /80.
+    def _prefixes_for_pods(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:
+        """Return the /80s of an ENI from which pods get addresses: those that are recorded or have a sandbox, or else one new /80.
 
-        The new one is the lowest, so that each start chooses the same. It is on the primary ENI, or on another one while the
+        The new one is the lowest, so that each start chooses the same. It is on the primary ENI, or on another ENI while the
         primary ENI is excluded.
         """
         recorded_prefixes = {row.prefix for row in self._datastore.addresses()}
-        serving = []
+        used_prefixes = []
         for prefix in sorted(prefixes):
             if prefix in recorded_prefixes or any(address in prefix for address in wired):
-                serving.append(prefix)
-        if not serving and self._is_for_pods(eni):
+                used_prefixes.append(prefix)
+        if not used_prefixes and self._is_for_pods(eni):
             return sorted(prefixes)[:1]
-        return serving
+        return used_prefixes
 
     def _is_for_pods(self, eni: Eni) -> bool:
-        """Whether pods get addresses of this ENI if one /80 serves the node."""
+        """Whether a new /80, from which all pods of the node then get addresses, may be on this ENI."""
         if eni.excluded:
             return False
         primary = next((eni for eni in self._datastore.enis() if eni.is_primary), None)
@@ -563,7 +565,8 @@ class EniService(Service):
         cooldown: timedelta | None,
     ) -> bool:
         """Add the addresses that contradict no record. A new address that is wired already is quarantined at once, because after a
-        lost datastore a running sandbox may have it (I1, I2). Returns: whether there was such an address."""
+        lost datastore a running sandbox may have it (I1, I2). Returns: whether there was such an address.
+        """
         is_any_wired = False
         conflicting = self.book.facts_of(eni_id).elsewhere
         primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
@@ -577,7 +580,7 @@ class EniService(Service):
                 conflicting |= frozenset(taken)
             elif any(row.prefix == prefix for row in rows_elsewhere):
                 conflicting |= {rows_elsewhere[0].address}
-                continue  # a prefix is recorded on one ENI; it is added here once no address of it is recorded there
+                continue  # the prefix is recorded on another ENI; it is added here once none of its addresses is recorded there
             fresh = self._add_fresh(uow, eni_id, prefix, rows, taken, cooldown=cooldown)
             outcome.added_count += len(fresh)
             is_any_wired |= self._quarantine_wired(uow, prefix, rows, fresh, wired)
@@ -641,13 +644,15 @@ class EniService(Service):
             uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
         return bool(new_and_wired)
 
-    def _hold(self, doubted: Collection[CloudKey]) -> None:
-        """Withhold the addresses that EC2 did not show once, and those of ENIs that it did not show. Replaces the former set."""
+    def _withhold(self, doubted: Collection[CloudKey]) -> None:
+        """Withhold the doubted addresses, and all addresses of doubted ENIs, and end this for all others."""
         rows = self._datastore.addresses() if doubted else ()
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
-        """Record that these ENIs and addresses are gone. If the datastore refuses one, it is reported and the others go on."""
+        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, that is reported, and the rest is
+        recorded.
+        """
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]
         for key in sorted(absent, key=str):
             rows = [row for row in present_rows if key in (row.address, row.eni_id, stand_in(row.address))]

@@ -18,7 +18,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterable
 
-from ipamd.core.agenda import soonest_s
+from ipamd.core.backoffs import soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook, Reading
 from ipamd.eni.links import LinkWatch
@@ -62,7 +62,7 @@ SPARE_REQUESTS = 1
 CONDITION = "external changes"
 
 TURN = ("metadata turn",)
-"""Agenda key: the next turn."""
+"""Back-off key: the next turn."""
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class MetadataDifference:
 
 
 class CloudReconciler(Service):
-    """Takes the turns of metadata, and schedules both sources. Used by the cloud loop's thread."""
+    """Makes the turns of metadata, and schedules the readings of both sources. Used by the cloud loop's thread."""
 
     def __init__(
         self,
@@ -112,18 +112,19 @@ class CloudReconciler(Service):
         self._book = book
         self._resyncs = resyncs
         self.links = links
-        self._differing: tuple[frozenset[InterfaceDifference], float] = frozenset(), 0.0  # and since when
+        # The differences of the last comparison, and since when there has been any (monotonic).
+        self._differing: tuple[frozenset[InterfaceDifference], float] = frozenset(), 0.0
         self._questions: dict[InterfaceDifference, Question] = {}
         self._logged_problem = ""
-        self._agenda.put(TURN, in_s=_jittered(TURN_S))  # the start has just read metadata
+        self._backoffs.put(TURN, in_s=_jittered(TURN_S))  # the start has just read metadata
 
     def run_once(self) -> None:
         """Do everything that is due."""
         self.links.compare()
-        if self._agenda.is_due(TURN):
-            self._agenda.put(TURN, in_s=TURN_S)  # before the turn, so that a failed one is not repeated at once
+        if self._backoffs.is_due(TURN):
+            self._backoffs.put(TURN, in_s=TURN_S)  # before the turn, so that a failed one is not repeated at once
             request_count = self.take_turn()
-            self._agenda.put(TURN, in_s=_jittered(TURN_S * max(1.0, request_count / REQUESTS_PER_TURN)))
+            self._backoffs.put(TURN, in_s=_jittered(TURN_S * max(1.0, request_count / REQUESTS_PER_TURN)))
         elif self._differing[0]:
             self._evaluate()  # a resync may have ended a difference
         self.links.thaw_confirmed()
@@ -133,7 +134,7 @@ class CloudReconciler(Service):
         """Seconds until something is due by the clock."""
         now_s = self._clock.monotonic()
         questions = [max(self._next_question_s(difference) - now_s, 0.0) for difference in self._differing[0]]
-        return soonest_s([LINKS_S, self._agenda.left_s(TURN), self._resyncs.wait_s(), *questions]) or 0.0
+        return soonest_s([LINKS_S, self._backoffs.left_s(TURN), self._resyncs.wait_s(), *questions]) or 0.0
 
     def take_turn(self) -> int:
         """Make one turn. An error ends it early, and is logged once. Returns: how many requests it made.
@@ -168,7 +169,7 @@ class CloudReconciler(Service):
         """
         ours = {eni.mac for eni in self._datastore.enis()}
         readings = self._book.readings()
-        # Of ENIs that were tried at the same time ours come first, because they have sandboxes.
+        # Among ENIs that were tried at the same time ours come first, because they have sandboxes.
         oldest_first = sorted(readings, key=lambda mac: (readings[mac].tried_monotonic_s, mac not in ours, mac))
         for mac in oldest_first:
             reading = readings[mac]
@@ -241,7 +242,7 @@ class CloudReconciler(Service):
     def _observe_unrecorded(self, readings: Iterable[Reading], places: Collection[EniId]) -> set[EniId]:
         """Record the MACs of the ENIs that EC2 showed but that have no row.
 
-        Returns: those with an address in metadata that EC2 showed without one. They are compared again.
+        Returns: the ENIs that have an address in metadata, although EC2 showed them without one. They are compared again.
         """
         late = set()
         for reading in readings:

@@ -1,7 +1,7 @@
 """Delete the ENIs that this node leaked: those whose intents were lost with the datastore (I9). This is done once after each start.
 
-The first Describe comes a minute or two after the start, a second one half a minute later only if the first showed a leaked ENI,
-and no further one (I13). An ENI is deleted if both answers show it detached, if this node created it before this process started
+The first Describe comes a minute or two after the start. Only if it shows a leaked ENI, a second and last one follows half a minute
+later (I13). An ENI is deleted if both answers show it detached, if this node created it before this process started
 (it has our tags, including an intent's token), and if no intent or row names it. The pool's thread does this between two plans, so
 that no creation of ours is under way. An ENI that was attached meanwhile is kept. Rejected: deleting ENIs that amazon-vpc-cni-k8s
 leaked, because `vpc-ipamd-sweeper` does that, with a longer age.
@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-from ipamd.core.agenda import ROOM
+from ipamd.core.backoffs import ROOM
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.eni.operations import OperationLog
@@ -34,10 +34,11 @@ SECOND_LOOK_S = 30.0
 """Time between the two Describes. Ours: as between two answers about an absent address."""
 
 MIN_AGE = timedelta(seconds=60)
-"""Least age by the tag, which has this node's own time. Ours: short, because each creation under way has an open intent."""
+"""Least age of a leaked ENI by its tag, in which this node wrote its own time. Ours: short, because a creation that is under way has
+an open intent, so its ENI does not count as leaked."""
 
 LOOK = ("leaked ENIs",)
-"""Agenda key: the next Describe."""
+"""Back-off key: the next Describe."""
 
 log = logging.getLogger(__name__)
 
@@ -62,17 +63,17 @@ class LeakedEnis(Service):
         self._delete = delete
         self._book = book
         self._started_at = context.clock.now()
-        self._agenda.put(LOOK, in_s=_jittered(FIRST_LOOK_S))
+        self._backoffs.put(LOOK, in_s=_jittered(FIRST_LOOK_S))
 
     def disable(self) -> None:
         """Make no further Describe. Open deletions of an earlier daemon go on."""
-        self._agenda.clear(LOOK)
+        self._backoffs.clear(LOOK)
 
     def run_due(self, identity: InstanceIdentity) -> None:
         """Make the Describe that is due, if any. Nothing is deleted while the pool is frozen. After an error it is repeated later."""
         if self.next_look_s() != 0:
             return
-        self._agenda.back_off(LOOK, ROOM)  # before the call, so that a defect does not make the pool's loop spin
+        self._backoffs.back_off(LOOK, ROOM)  # before the call, so that a defect does not make the pool's loop spin
         try:
             self._look(identity)
         except IpamError as error:
@@ -80,8 +81,8 @@ class LeakedEnis(Service):
 
     def next_look_s(self) -> float | None:
         """Seconds until a Describe is due; None if all are done, or the pool is frozen."""
-        if self._agenda.keys(*LOOK) and not self._freeze.reason:
-            return self._agenda.left_s(LOOK)
+        if self._backoffs.keys(*LOOK) and not self._freeze.reason:
+            return self._backoffs.left_s(LOOK)
         return None
 
     def _look(self, identity: InstanceIdentity) -> None:
@@ -91,7 +92,7 @@ class LeakedEnis(Service):
         if leaked and not seen_before:
             for eni_id in leaked:
                 self._book.observe(eni_id, is_leaked=True)
-            self._agenda.put(LOOK, in_s=SECOND_LOOK_S)
+            self._backoffs.put(LOOK, in_s=SECOND_LOOK_S)
             return
         self.disable()
         self._delete_all(sorted(leaked & seen_before))

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import cast
 
-from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Schedule, schedule_of, soonest_s
-from ipamd.core.agenda import Key as AgendaKey
+from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Schedule, schedule_of, soonest_s
+from ipamd.core.backoffs import Key as BackoffKey
 from ipamd.core.context import ServiceContext
 from ipamd.model.blocked import Blocked, blocked_by
 from ipamd.model.cause import Cause, joined
@@ -102,8 +102,8 @@ class Ec2Request:
             return prefix_key((stopped,), self.pool)
         return (stopped,)
 
-    def is_called(self, word: str, error: BaseException) -> bool:
-        """Whether a word of the table's second column applies to this request and its error."""
+    def is_matched_by(self, word: str, error: BaseException) -> bool:
+        """Whether a word of the table's second column (`LimitRule.applies_to`) describes this request and its error."""
         match word:
             case "spare":
                 return not self.is_urgent
@@ -150,9 +150,9 @@ def prefix_key(key: Key, pool: str) -> Key:
 class LimitRule:
     """One row of the table.
 
-    If a request that `applies_to` describes fails with `error`, the subject `stops` pauses by `schedule`. `cap`: the field of
-    `Ec2Request` with the number that may still be requested. `is_lasting`: it is no short disturbance, so that the planner grows in
-    another way.
+    If a request that `applies_to` describes (see `Ec2Request.is_matched_by`) fails with `error`, requests of the subject `stops` pause
+    by `schedule`. `cap`: the field of `Ec2Request` with the number that may still be requested. `is_lasting`: the refusal is no short
+    disturbance, so the planner grows in another way.
     """
 
     error: type[BaseException] | tuple[type[BaseException], ...]
@@ -179,7 +179,8 @@ TABLE = (
     LimitRule(CloudError, "odd", *PREFIXES, ROOM),  # single addresses may still be available
     LimitRule(BaseException, "any", "error", EC2),
 )
-"""The first rule that fits is applied. Some halve the request, because EC2 refuses it as a whole although a part may be available."""
+"""The first rule that fits is applied. Some rules halve the next request: EC2 refuses a request as a whole, although a part of it may
+be available."""
 
 YIELD_S = {CREATION: 900.0, ALLOCATION: 60.0}
 YIELD_MAX_S = 1800.0
@@ -228,9 +229,9 @@ class Limits:
     """The refusals in force. Used by the pool's thread; `refusal` and `in_force` by any."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
-        """`draw` returns 0.0 to 1.0. This node multiplies the pause of spare requests by 1 more than that, its `part`."""
+        """`draw` returns a random number from 0.0 to 1.0. This node multiplies its pauses of spare requests by 1 plus this number."""
         self._clock = context.clock
-        self._agenda = context.agenda
+        self._backoffs = context.backoffs
         self._ec2 = ec2
         self.part = 1.0 + draw()
         self._limits: dict[Key, _Limit] = {}
@@ -238,7 +239,7 @@ class Limits:
 
     def learn(self, request: Ec2Request, error: BaseException) -> None:
         """Put a refusal of EC2 in force, by the first rule of the table that fits."""
-        rule = next(rule for rule in TABLE if isinstance(error, rule.error) and request.is_called(rule.applies_to, error))
+        rule = next(rule for rule in TABLE if isinstance(error, rule.error) and request.is_matched_by(rule.applies_to, error))
         key = request.key(rule.stops)
         if isinstance(error, SubnetExhaustedError) and rule.stops == "room":
             if request.home is not None and request.kind == ALLOCATION:  # for a creation `Subnets` calls `room_refused`
@@ -254,7 +255,7 @@ class Limits:
     def _keep_eni_size(self) -> None:
         """Extend a known bound of addresses for a new ENI, so that later creations do not halve their way down to it again."""
         if ENI_SIZE in self._limits:
-            self._agenda.back_off(("limit", *ENI_SIZE), LIMIT)
+            self._backoffs.back_off(("limit", *ENI_SIZE), LIMIT)
 
     def back_off(
         self,
@@ -286,7 +287,7 @@ class Limits:
         """End the refusals of these keys."""
         for key in keys:
             self._limits.pop(key, None)
-            self._agenda.clear(("limit", *key))
+            self._backoffs.clear(("limit", *key))
 
     def succeeded(self, request: Ec2Request) -> None:
         """End the refusals that a successful request has disproved."""
@@ -311,7 +312,7 @@ class Limits:
     def refusal(self, *keys: Key) -> GrowthRefusal | None:
         """Return the first refusal of these keys that is in force; None without one."""
         for key in keys:
-            limit, left_s = self._limits.get(key), self._agenda.left_s(("limit", *key))
+            limit, left_s = self._limits.get(key), self._backoffs.left_s(("limit", *key))
             if limit is not None and left_s:
                 remainder = f"; {counted(limit.cap, 'address')} left of it" if key[0] == "room" else ""
                 cause = joined(refusal.cause for refusal in limit.all)
@@ -319,9 +320,9 @@ class Limits:
         return None
 
     def cap(self, key: Key) -> int | None:
-        """Return how much may still be requested; None if nothing is refused."""
+        """Return how many of the subject `key` may still be requested; None without a refusal in force."""
         limit = self._limits.get(key)
-        if limit is None or self._agenda.is_due(("limit", *key)):
+        if limit is None or self._backoffs.is_due(("limit", *key)):
             return None
         return limit.cap
 
@@ -330,16 +331,16 @@ class Limits:
         refusals = (self.refusal(key) for key in list(self._limits) if key[-1] != "spare" and key[0] != "release")
         return [refusal for refusal in refusals if refusal is not None]
 
-    def retry(self, reasons: Mapping[AgendaKey, str] = MappingProxyType({})) -> list[tuple[str, GrowthRefusal]]:
+    def retry(self, reasons: Mapping[BackoffKey, str] = MappingProxyType({})) -> list[tuple[str, GrowthRefusal]]:
         """End the pauses of all refused calls, for growth or not, because a person has removed the cause. From any thread.
 
         Room and caps are checked again as after a pause, spare requests still wait, and all calls stay within the budget.
         `reasons`: reasons of pauses that other parts of the daemon began. Returns: for each reason the key of its pause, and the
         refusal with the seconds that were left.
         """
-        back_off = {key: left_s for key, left_s in self._agenda.of_ec2().items() if key[-1] != "spare"}
+        back_off = {key: left_s for key, left_s in self._backoffs.of_ec2().items() if key[-1] != "spare"}
         limits = dict(self._limits)
-        self._agenda.clear(*back_off)
+        self._backoffs.clear(*back_off)
         log.info("pauses after refusals of EC2 ended count=%d", len(back_off))
         ended = []
         for key, left_s in back_off.items():
@@ -354,7 +355,7 @@ class Limits:
     def next_retry_s(self) -> float | None:
         """Seconds until the first refusal ends, or until spare requests may be made again; None if nothing is refused."""
         yields = (self._yielding(kind) for kind in YIELD_S)
-        return soonest_s([self._agenda.next_s("limit"), *(refusal.left_s for refusal in yields if refusal is not None)])
+        return soonest_s([self._backoffs.next_s("limit"), *(refusal.left_s for refusal in yields if refusal is not None)])
 
     def state(self, *, home: SubnetId | None, candidates: Collection[SubnetId], is_urgent: bool, pool: str = "") -> GrowthState:
         """Return the limits of a pool's growth for the planner. `candidates`: subnets for a new ENI, empty before they are known."""
@@ -398,7 +399,7 @@ class Limits:
         return caps
 
     def _creation_room(self, home: SubnetId | None, candidates: Collection[SubnetId]) -> int | None:
-        """Return the room of the candidate with most; None if the default subnet is the only one."""
+        """Return how many addresses the candidate with most room takes; None if the default subnet is the only candidate."""
         if all(subnet_id == home for subnet_id in candidates):
             return None
         return max(map(self._left, candidates))
@@ -445,11 +446,11 @@ class Limits:
         limit = self._limits.get(key)
         if limit is not None:
             self._limits[key] = replace(limit, cap=max(limit.cap - needs(action), 0))
-        self._agenda.shorten(("limit", *key))
+        self._backoffs.shorten(("limit", *key))
 
     def _put(self, key: Key, refusal: GrowthRefusal, cap: int, schedule: Schedule) -> None:
         self._limits[key] = _Limit(refusal, cap)
-        self._agenda.back_off(("limit", *key), schedule)
+        self._backoffs.back_off(("limit", *key), schedule)
 
     def _no_room(self, candidates: Collection[SubnetId]) -> GrowthRefusal | None:
         """Return why no subnet takes another ENI now; None if one may."""

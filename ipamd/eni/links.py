@@ -112,7 +112,8 @@ class LinkWatch(Service):
 
     def _observe_missing(self, eni: Eni, link: MissingLink, *, is_present: bool) -> None:
         """Record that the missing link of an ENI is back, or gone again. That includes ENIs that are detaching for EC2, because their
-        sandboxes need the link."""
+        sandboxes need the link.
+        """
         if is_present and link.back_monotonic_s is None:
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
             self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is back")

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from ipamd.core.agenda import soonest_s
+from ipamd.core.backoffs import soonest_s
 from ipamd.core.context import Service
 from ipamd.model.cloud import INTENT_TAG, DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
@@ -45,8 +45,8 @@ FAILPOINTS = (
 """One failpoint between every two effects. `named`: the ID of the ENI was stored in the intent."""
 
 GONE_AFTER_S = 60.0
-"""Age of an intent from which EC2's NotFound of its ENI is believed. Before, Describe may lag behind Create. Ours: twice the time for
-which the adapter retries (cloud/calls.py, FRESH_S), which does not survive a restart."""
+"""EC2's NotFound for the ENI of an intent is believed only if the intent is at least this old. Before that, Describe may lag behind
+Create. Ours: twice the time for which the adapter retries (cloud/calls.py, FRESH_S), because those retries end with the process."""
 
 
 class State(Enum):
@@ -62,7 +62,7 @@ class State(Enum):
     ENDING = auto()  # EC2 deletes the ENI with the instance
     SHOWN = auto()  # EC2 has shown the result
     RECORDED = auto()  # the datastore has the result
-    HELD = auto()  # no sandbox can get the addresses that are to be released
+    WITHHELD = auto()  # no sandbox can get the addresses that are to be released
     DETACHED = auto()
     DELETED = auto()
     SETTLED = auto()  # EC2 has released it; the datastore still has the rows
@@ -140,12 +140,12 @@ def _growing(call: Call, then: State, failpoint: str = "") -> StateRule:
 
 
 def _undoable(call: Call, then: State, failpoint: str = "", *, missing: OnFailure = OnFailure.GONE) -> StateRule:
-    """Make the row of a call before which nothing was released."""
+    """Make the row of a call before which EC2 has released nothing, so that a refused release can be undone."""
     return StateRule(call, then, failpoint, refused=OnFailure.UNDO, missing=missing, throttled=OnFailure.UNDO)
 
 
 _UNUSED = {
-    State.HELD: StateRule(Call.LOOK, State.ATTACHED, missing=OnFailure.GONE),
+    State.WITHHELD: StateRule(Call.LOOK, State.ATTACHED, missing=OnFailure.GONE),
     State.ATTACHED: StateRule(Call.DETACH, State.DETACHED, "growth.detached", missing=OnFailure.GONE),
     State.DETACHED: StateRule(Call.DELETE, State.DELETED, "growth.deleted", missing=OnFailure.GONE),
     State.DELETED: StateRule(Call.TEAR_DOWN, State.SETTLED),
@@ -174,11 +174,11 @@ TABLE: Mapping[type[Operation] | DeleteReason, Mapping[State, StateRule]] = {
         State.RECORDED: StateRule(Call.CLOSE, State.DONE),
     },
     Unassign: {
-        State.HELD: _undoable(Call.UNASSIGN, State.SETTLED, "release.unassigned", missing=OnFailure.UNDO),
+        State.WITHHELD: _undoable(Call.UNASSIGN, State.SETTLED, "release.unassigned", missing=OnFailure.UNDO),
         State.SETTLED: StateRule(Call.FINISH, State.DONE, "release.stored"),
     },
     DeleteReason.RELEASED: {
-        State.HELD: _undoable(Call.LOOK, State.ATTACHED),
+        State.WITHHELD: _undoable(Call.LOOK, State.ATTACHED),
         State.ATTACHED: _undoable(Call.DETACH, State.DETACHED, "release.detached"),
         State.DETACHED: StateRule(Call.DELETE, State.DELETED, "release.deleted", missing=OnFailure.GONE),
         State.DELETED: StateRule(Call.TEAR_DOWN, State.SETTLED, "release.torn-down"),
@@ -202,7 +202,7 @@ def state_of(operation: Operation, *, is_first: bool) -> State:
     """Return the state in which an operation begins, or is resumed after a restart."""
     match operation:
         case Unassign() | Delete():
-            return State.HELD
+            return State.WITHHELD
         case Create() if operation.eni_id:
             return State.FOUND
         case Create() if operation.refused:
@@ -215,8 +215,8 @@ def state_of(operation: Operation, *, is_first: bool) -> State:
 def is_denied(error: BaseException | None, intent: Intent) -> bool:
     """Whether IAM denied an operation.
 
-    A denied creation that may have taken effect does not count: its first attempt may have created the ENI, and an ADD may wait for
-    it.
+    A denied creation that may have taken effect does not count as denied: its first attempt may have created the ENI, and an ADD may
+    wait for that.
     """
     return isinstance(error, CloudDeniedError) and (intent.is_release or not error.may_have_happened)
 
@@ -267,7 +267,8 @@ class OperationLog(Service):
 
     def finish(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
         """Store that EC2 has released the objects of an intent; `forget` removes their rows. The intent stays until Describe cannot
-        show them any more."""
+        show them any more.
+        """
         payload = {**intent.payload, SETTLED_AT: repr(self._clock.monotonic())}
         with self._datastore.transaction() as uow:
             forget(uow)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ipamd.core.agenda import EC2, soonest_s
+from ipamd.core.backoffs import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.failure_isolation import NAMED_MAX, FailureIsolation
 from ipamd.eni.book import PLACE
@@ -53,13 +53,13 @@ TRACKING = "connection tracking"
 """Condition: EC2 refuses to create ENIs with the primary ENI's timeouts of connection tracking."""
 
 PAUSE = "operation"
-"""Agenda key, with an intent's ID: the pause of an open operation."""
+"""Back-off key, with an intent's ID: the pause of an open operation."""
 
 RAMP_MAX_S = 3600.0
 """Longest duration of a ramp, because others may have taken the requested addresses meanwhile. Ours."""
 
 WITHOUT_EFFECT = ("operation without effect",)
-"""Agenda key: EC2 confirmed a request, but the number of addresses did not grow."""
+"""Back-off key: EC2 confirmed a request, but the number of addresses did not grow."""
 
 WHAT_HELPS = "nothing is asked for until a pause is over; `ipamctl audit` compares with EC2; please report it"
 
@@ -99,7 +99,8 @@ class EniProvisioner(Service):
         look_for_other_daemon: Callable[[], object],
     ) -> None:
         """`tags` returns the tags of new ENIs. `identity` returns this node's identity, None before it is known; `refresh_identity`
-        reads instance metadata first. `look_for_other_daemon`: see `ReleaseGuard`."""
+        reads instance metadata first. `look_for_other_daemon`: see `ReleaseGuard`.
+        """
         super().__init__(context)
         self._ec2 = ec2
         self.enis = enis
@@ -127,11 +128,10 @@ class EniProvisioner(Service):
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
 
-        Raises: CloudError and its subclasses, also for an action that the plan must not request, and for one that EC2 confirmed
-        without
-            any effect (I18). If the outcome is not known, the intent stays open and is recovered later.
+        Raises: CloudError and its subclasses, also for an action that the plan must not request, and for an action that EC2 confirmed
+            without any effect (I18). If the outcome is not known, the intent stays open and is recovered later.
         """
-        if not self._agenda.is_due(WITHOUT_EFFECT):
+        if not self._backoffs.is_due(WITHOUT_EFFECT):
             raise CloudError("EC2 confirmed the last request, but no new address was recorded", details=WHAT_HELPS)
         count = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
         pool = self._pool_of(action)
@@ -143,9 +143,9 @@ class EniProvisioner(Service):
         is_grown = self._usable_count() > usable_before
         is_new_empty_eni = not count and len(self._datastore.enis()) > enis_before
         if not is_done or is_grown or is_new_empty_eni:
-            self._agenda.clear(WITHOUT_EFFECT)
+            self._backoffs.clear(WITHOUT_EFFECT)
             return
-        self._agenda.back_off(WITHOUT_EFFECT, EC2)
+        self._backoffs.back_off(WITHOUT_EFFECT, EC2)
         raise CloudError(f"EC2 confirmed the request, but no new address was recorded: {action}", details=WHAT_HELPS)
 
     def _pool_of(self, action: Growth) -> str:
@@ -181,7 +181,7 @@ class EniProvisioner(Service):
         if self._untracked and not self._untracked & {eni.eni_id for eni in self._datastore.enis()}:
             self._end_tracking()  # the ENIs without the primary ENI's timeouts are gone
         now_s = self._clock.monotonic()
-        # Used by ADDs, and by sandboxes whose address EC2 shows only now: a new /28 may be in use already.
+        # Addresses of ADDs, and of sandboxes whose address EC2 shows only now, because a new /28 may be in use already.
         taken_count = self._usable_count() - self._datastore.counts().free
         if not count or now_s - self._ramp(pool).began_s > RAMP_MAX_S:
             self._ramps[pool] = _Ramp(now_s, taken_count)
@@ -244,7 +244,7 @@ class EniProvisioner(Service):
             if any(still_open.intent_id == intent.intent_id for still_open in self._log.all_open()):
                 self._back_off(intent, failure)
             elif was_denied:
-                self._limits.clear(RELEASE_DENIED)  # IAM allows it again: the others are tried at once
+                self._limits.clear(RELEASE_DENIED)  # IAM allows the call again, so the other intents are tried at once
         return problems
 
     def _try_resume(self, intent: Intent) -> IpamError | None:
@@ -282,14 +282,14 @@ class EniProvisioner(Service):
     def next_retry_s(self) -> float | None:
         """Seconds until an open intent is tried again or ends, or a refused place may be tried again; None without any.
 
-        An intent that is due already does not count, because it waits until no ADD waits.
+        An intent that is due already does not count: it is tried as soon as no ADD waits, and not at a certain time.
         """
         intents = self._log.all_open()
         open_ids = {intent.intent_id for intent in intents}
         self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
-        self._agenda.retain(PAUSE, open_ids)
+        self._backoffs.retain(PAUSE, open_ids)
         self._guard.retain(open_ids)
-        return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
+        return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._backoffs.next_s(PLACE)])
 
     def with_pending(self, state: GrowthState, pool: str = "") -> GrowthState:
         """Add the possible effects of open operations for the planner: ENIs and slots that may be in use, and addresses that may come;
@@ -332,9 +332,9 @@ class EniProvisioner(Service):
         """Back off from an intent that stays open after a try."""
         self._failed.pop(intent.intent_id, None)
         self._failed[intent.intent_id] = error
-        self._agenda.back_off((PAUSE, intent.intent_id), EC2)
+        self._backoffs.back_off((PAUSE, intent.intent_id), EC2)
         if isinstance(error, FrozenError) and error.again_s:
-            self._agenda.put((PAUSE, intent.intent_id), in_s=error.again_s)
+            self._backoffs.put((PAUSE, intent.intent_id), in_s=error.again_s)
         if error is not None and is_denied(error, intent):
             self._limits.learn_release(error)
 
@@ -346,8 +346,8 @@ class EniProvisioner(Service):
         """Seconds left of an intent's pause."""
         is_tried = intent.intent_id in self._failed
         if is_denied(self._failed.get(intent.intent_id), intent) or (intent.is_release and not is_tried):
-            return self._agenda.left_s(("limit", *RELEASE_DENIED))
-        return self._agenda.left_s((PAUSE, intent.intent_id))
+            return self._backoffs.left_s(("limit", *RELEASE_DENIED))
+        return self._backoffs.left_s((PAUSE, intent.intent_id))
 
     @contextmanager
     def _backing_off_open_intents(self) -> Iterator[None]:
@@ -421,7 +421,8 @@ class EniProvisioner(Service):
 
     def _allocate(self, action: Allocate) -> bool:
         """Allocate addresses or prefixes on an ENI. Returns: False if others filled or detached the ENI; then the pool must plan
-        again."""
+        again.
+        """
         operation = Assign(action.eni_id, action.prefix_count or action.address_count, action.prefix_count > 0)
         try:
             work = self.steps.run(self._log.open(operation), identity=self._identity(), is_first=True)

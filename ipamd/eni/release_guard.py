@@ -17,7 +17,7 @@ from ipamd.model.errors import CloudError
 from ipamd.model.intent import Intent
 
 STOPPED = "stopped release"
-"""Agenda key, with an intent's ID: the time until Describe must show the outcome of its last call."""
+"""Back-off key, with an intent's ID: the time until Describe must show the outcome of its last call."""
 
 
 class FrozenError(CloudError):
@@ -63,7 +63,7 @@ class ReleaseGuard(Service):
         if reason:
             left_s = self._settles_in_s(intent)
             raise FrozenError("nothing is released", details=f"a release that has begun is undone: {reason}", again_s=left_s)
-        self._agenda.clear((STOPPED, intent.intent_id))
+        self._backoffs.clear((STOPPED, intent.intent_id))
 
     def require_creation_allowed(self) -> None:
         """Check that no other daemon may use this node's ENIs. Raises: FrozenError."""
@@ -94,10 +94,10 @@ class ReleaseGuard(Service):
 
     def retain(self, intent_ids: set[str]) -> None:
         """Drop the state of intents that are not open any more."""
-        self._agenda.retain(STOPPED, intent_ids)
+        self._backoffs.retain(STOPPED, intent_ids)
 
     def _settles_in_s(self, intent: Intent) -> float:
         key = (STOPPED, intent.intent_id)
-        if not self._agenda.keys(*key):
-            self._agenda.put(key, in_s=RECENT_S)
-        return self._agenda.left_s(key)
+        if not self._backoffs.keys(*key):
+            self._backoffs.put(key, in_s=RECENT_S)
+        return self._backoffs.left_s(key)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
-from ipamd.core.agenda import EC2, soonest_s
+from ipamd.core.backoffs import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.differences import CloudDifference
 from ipamd.model.cloud_evidence import CloudKey
@@ -32,9 +32,13 @@ this. Ours: a real mass loss is believed after ten minutes."""
 DOUBT_MAX_S = 3600.0
 """Longest pause between two resyncs because of a doubt. Ours: as for metadata that stays stuck."""
 
-DOUBT, UNPLACED, AGAIN = ("resync", "doubt"), ("resync", "unplaced"), ("resync", "again")
-"""Agenda keys: the next resync about objects that EC2 did not show; the next one for a sandbox whose address EC2 shows on no ENI, as
-happens with a partial answer after a lost datastore (EC2 may never show it); and the retry of one that EC2 did not answer."""
+DOUBT = ("resync", "doubt")
+"""Back-off key: the next resync about objects that EC2 did not show."""
+UNPLACED = ("resync", "unplaced")
+"""Back-off key: the next resync for a sandbox whose address EC2 shows on no ENI. That happens with a partial answer after a lost
+datastore; EC2 may never show the address."""
+AGAIN = ("resync", "again")
+"""Back-off key: the retry of a resync that EC2 did not answer."""
 
 CONDITION = "resync"
 
@@ -109,7 +113,7 @@ class EniSyncResult:
         if difference not in self.contradictions:
             self.contradictions.append(difference)
 
-    def look_again(self, after_s: float | None) -> None:
+    def compare_again(self, after_s: float | None) -> None:
         """Request another comparison after `after_s`, None for none. The earliest request counts."""
         self.again_s = soonest_s([self.again_s, after_s])
 
@@ -166,26 +170,30 @@ class ResyncScheduler(Service):
         """Whether a resync is under way, or is requested and not backed off."""
         last = self._result
         is_unanswered = last.began_monotonic_s == -math.inf or bool(last.implausible)
-        return is_unanswered or (bool(self._reasons) and self._agenda.is_due(AGAIN))
+        return is_unanswered or (bool(self._reasons) and self._backoffs.is_due(AGAIN))
 
     def record_result(self, result: EniSyncResult) -> None:
         """Take the result of any comparison, one at a time. If it leaves a doubt, schedule the next resync."""
         before, now_s = self._result, self._clock.monotonic()
         # A new doubt, or one that the next answer may end, must not wait for as long as a doubt that has lasted for hours.
-        is_believed_again = bool(before.implausible) != bool(result.implausible)
-        is_progress = before.again_s is None or is_believed_again or result.doubted - before.doubted or result.lost_count
-        result.doubt_since_monotonic_s = now_s if is_progress else before.doubt_since_monotonic_s
+        has_plausibility_changed = bool(before.implausible) != bool(result.implausible)
+        had_no_doubt, has_new_doubt = before.again_s is None, bool(result.doubted - before.doubted)
+        if had_no_doubt or has_new_doubt or has_plausibility_changed or result.lost_count:
+            result.doubt_since_monotonic_s = now_s
+        else:
+            result.doubt_since_monotonic_s = before.doubt_since_monotonic_s
         self._result = result
         self.counts.update(
             {ExternalChange.FORCED_ENI: result.forced_eni_count, ExternalChange.FORCED_ADDRESS: result.forced_count}
         )
-        self._agenda.clear(DOUBT)
+        self._backoffs.clear(DOUBT)
         if result.again_s is None:
-            self._health.report(CONDITION, None)  # here, because no resync is due that could end the condition
+            # The condition ends now: without a doubt, no resync is due soon that could end it.
+            self._health.report(CONDITION, None)
         else:
             # The pause depends on the doubt's age, not on the number of comparisons: a retried creation may compare every few seconds.
             lasted_s = now_s - result.doubt_since_monotonic_s
-            self._agenda.put(DOUBT, in_s=max(result.again_s, min(lasted_s - PATIENCE_S, DOUBT_MAX_S)))
+            self._backoffs.put(DOUBT, in_s=max(result.again_s, min(lasted_s - PATIENCE_S, DOUBT_MAX_S)))
         self.changed.set()
 
     def trigger_due(self) -> None:
@@ -193,29 +201,29 @@ class ResyncScheduler(Service):
         before = self._unplaced_before
         self._unplaced_before = self._unplaced()
         if self._unplaced_before - before:
-            self._agenda.clear(UNPLACED)
-            self._agenda.back_off(UNPLACED, EC2)  # the answer that did not show it has just come
-        if self._agenda.keys(*DOUBT) and self._agenda.is_due(DOUBT):
-            self._agenda.clear(DOUBT)
+            self._backoffs.clear(UNPLACED)
+            self._backoffs.back_off(UNPLACED, EC2)  # pause first: the last answer, which did not show the address, is recent
+        if self._backoffs.keys(*DOUBT) and self._backoffs.is_due(DOUBT):
+            self._backoffs.clear(DOUBT)
             self.request(ResyncReason.DOUBT, "a second answer about objects that were not shown")
-        elif self._unplaced_before and self._agenda.is_due(UNPLACED):
-            self._agenda.back_off(UNPLACED, EC2)
+        elif self._unplaced_before and self._backoffs.is_due(UNPLACED):
+            self._backoffs.back_off(UNPLACED, EC2)
             self.request(ResyncReason.DOUBT, "the address of a running sandbox was not shown")
-        elif self._reasons and self._agenda.is_due(AGAIN):
+        elif self._reasons and self._backoffs.is_due(AGAIN):
             self._demand.trigger()
 
     def wait_s(self) -> float | None:
         """Seconds until `trigger_due` has something to do; None if only a request can make a resync due."""
-        doubt_s = self._agenda.left_s(DOUBT) if self._agenda.keys(*DOUBT) else None
-        unplaced_s = self._agenda.left_s(UNPLACED) if self._unplaced_before else None
-        return soonest_s([doubt_s, unplaced_s, self._agenda.next_s(*AGAIN)])
+        doubt_s = self._backoffs.left_s(DOUBT) if self._backoffs.keys(*DOUBT) else None
+        unplaced_s = self._backoffs.left_s(UNPLACED) if self._unplaced_before else None
+        return soonest_s([doubt_s, unplaced_s, self._backoffs.next_s(*AGAIN)])
 
     def run_due(self, compare: Callable[[], EniSyncResult]) -> EniSyncResult | None:
         """Make the resync that is due, if any: one comparison for all requests. Returns: its result, None without one.
 
         A failed resync stays due, because a frozen ENI may wait for it. Raises: any exception that is a defect of ours.
         """
-        if not self._reasons or not self._agenda.is_due(AGAIN):
+        if not self._reasons or not self._backoffs.is_due(AGAIN):
             return None
         requested = self._reasons.copy()
         for description in requested:
@@ -231,7 +239,7 @@ class ResyncScheduler(Service):
             if isinstance(error, IpamError):
                 return None
             raise
-        self._agenda.clear(AGAIN)
+        self._backoffs.clear(AGAIN)
         self._report_result(result, "; ".join(requested))
         return result
 
@@ -239,7 +247,7 @@ class ResyncScheduler(Service):
         """Make the reasons of a failed resync due again, after a pause."""
         for description, reason in requested.items():
             self._reasons.setdefault(description, reason)
-        self._agenda.back_off(AGAIN, EC2)
+        self._backoffs.back_off(AGAIN, EC2)
         unanswered = problem(ConditionCode.RESYNC_UNANSWERED, reasons="; ".join(requested), cause=log_text(error))
         self._health.report(CONDITION, unanswered)
         self.changed.set()

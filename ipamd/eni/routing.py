@@ -16,7 +16,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ipamd.core.agenda import NODE, soonest_s
+from ipamd.core.backoffs import NODE, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import FROZEN, EniBook, EniFacts, MissingLink
 from ipamd.model.blocked import Blocked
@@ -33,14 +33,15 @@ STUCK_AFTER_S = 60.0
 routing is compared (ipamd/host/network.py)."""
 
 ROUTING = "host routing"
-"""Agenda key, with an ENI whose set-up failed."""
+"""Back-off key, with an ENI whose set-up failed."""
 
 log = logging.getLogger(__name__)
 
 
 class EniRouting(Service):
     """Sets up, freezes and tears down the routing of ENIs. Safe from any thread, because the state is in the datastore and the book.
-    The methods from `retry_due` on are for the pool's thread."""
+    The methods from `retry_due` on are for the pool's thread.
+    """
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, book: EniBook) -> None:
         super().__init__(context)
@@ -101,22 +102,23 @@ class EniRouting(Service):
             log.warning("host routing setup failed eni=%s error=%s", eni.eni_id, problem)
             if is_counted:
                 self._health.record_error(f"host routing of {eni.eni_id}", error)
-                self._agenda.back_off((ROUTING, eni.eni_id), NODE)
+                self._backoffs.back_off((ROUTING, eni.eni_id), NODE)
             self._book.observe(eni.eni_id, unready_why=problem)
             return problem
         return ""
 
-    def claim(
-        self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], answered: Collection[IpNetwork] = ()
+    def remove_stale_prefix_rules(
+        self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], rejected: Collection[IpNetwork] = ()
     ) -> None:
         """Remove the rules of prefixes that would route new addresses of an ENI by another ENI's table (I7), and the rules of prefixes
         that are no longer used.
 
-        `wired`: addresses of sandboxes, recorded or not. `answered`: prefixes whose free addresses the node rejects from now on.
+        `wired`: addresses of sandboxes, recorded or not. `rejected`: prefixes for whose free addresses the node adds an unreachable
+        route.
         Raises: WiringError, KernelDumpError.
         """
-        if answered:
-            self._hostnet.reject_free_addresses(answered)
+        if rejected:
+            self._hostnet.reject_free_addresses(rejected)
         recorded_prefixes = {row.prefix for row in self._datastore.addresses()}
 
         def is_needless(prefix: IpNetwork, table: int) -> bool:
@@ -136,7 +138,8 @@ class EniRouting(Service):
 
     def freeze(self, eni_id: EniId, *, was_there: bool = False) -> None:
         """Stop assigning addresses of an ENI, because its link is gone. Its sandboxes keep their addresses. Idempotent; an unknown ENI
-        is fine. `was_there`: see `MissingLink`."""
+        is fine. `was_there`: see `MissingLink`.
+        """
         self._book.observe(eni_id, link=MissingLink(was_there))
         self._health.report(f"frozen {eni_id}", problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=FROZEN))
         if self._mark(eni_id, host_ready=False):
@@ -157,16 +160,16 @@ class EniRouting(Service):
         self.thaw(eni.eni_id)
         if not eni.managed or eni.is_primary:
             return  # nothing was set up for it
-        keep = [other for other in self._datastore.enis() if other.eni_id != eni.eni_id]
+        remaining = [other for other in self._datastore.enis() if other.eni_id != eni.eni_id]
         try:
-            self._hostnet.teardown_eni(eni, keep=keep)
+            self._hostnet.teardown_eni(eni, remaining=remaining)
         except IpamError as error:
             log.warning("removing the routing of a detached ENI failed eni=%s error=%s", eni.eni_id, log_text(error))
 
     def retry_due(self) -> None:
         """Set up the ENIs whose next try is due, for waiting ADDs."""
         for eni in self._unready():
-            if self._agenda.is_due((ROUTING, eni.eni_id)):
+            if self._backoffs.is_due((ROUTING, eni.eni_id)):
                 self.set_up(eni)
 
     def refusal(self) -> GrowthRefusal | None:
@@ -183,7 +186,7 @@ class EniRouting(Service):
         )
 
     def has_stuck_eni(self) -> bool:
-        """Whether exactly one ENI is not set up, and has not been for long. ENIs that were unplugged do not count."""
+        """Whether exactly one ENI has been without host routing for long, and all others have it. Unplugged ENIs do not count."""
         all_facts = [self._book.facts_of(eni.eni_id) for eni in self._unready()]
         counted_facts = [facts for facts in all_facts if not facts.is_unplugged]
         return len(counted_facts) == 1 and self._is_stuck(counted_facts[0])
@@ -195,12 +198,12 @@ class EniRouting(Service):
 
     def next_retry_s(self) -> float | None:
         """Seconds until a set-up is due again; None if all are done."""
-        return soonest_s(self._agenda.left_s((ROUTING, eni.eni_id)) for eni in self._unready())
+        return soonest_s(self._backoffs.left_s((ROUTING, eni.eni_id)) for eni in self._unready())
 
     def _unready(self) -> list[Eni]:
         """Return the ENIs that are in the pool and not set up, and note in the book since when."""
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.host_ready]
-        self._agenda.retain(ROUTING, {eni.eni_id for eni in enis})
+        self._backoffs.retain(ROUTING, {eni.eni_id for eni in enis})
         for eni in enis:
             if self._book.facts_of(eni.eni_id).unready_since is None:
                 self._book.observe(eni.eni_id, unready_since=self._clock.monotonic())
@@ -213,7 +216,7 @@ class EniRouting(Service):
         """Change `host_ready` of a recorded ENI, unless the ENI was removed meanwhile. Returns: whether it changed."""
         eni = self._datastore.eni(eni_id)
         if eni is None or (host_ready and eni.host_ready):
-            return False  # "not ready" is always written: another thread may be about to commit "ready"
+            return False  # only for True: False is always written, because another thread may be about to commit True
         with self._datastore.transaction() as uow:
             eni = self._datastore.eni(eni_id)  # read again: nobody else changes it before this transaction ends
             if eni is None or (host_ready and (self._book.facts_of(eni_id).frozen or eni.state is not EniState.ATTACHED)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ipamd.core.agenda import Key, schedule_of, soonest_s
+from ipamd.core.backoffs import Key, schedule_of, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.failure_isolation import NAMED_MAX
 from ipamd.eni.book import EniBook
@@ -24,14 +24,15 @@ from ipamd.model.words import first_of
 from ipamd.ports.cloud import Ec2
 
 CONDITION = "security groups"
-"""The condition; and the agenda key, with an ENI for which EC2 refused the change."""
+"""The condition; and the back-off key, with an ENI for which EC2 refused the change."""
 
 log = logging.getLogger(__name__)
 
 
 class SecurityGroups(Service):
     """Applies the primary ENI's groups to the others. Used by the pool's thread. The book has each ENI's groups as EC2 showed them
-    last."""
+    last.
+    """
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, book: EniBook, follows_primary: Callable[[Eni], bool]) -> None:
         """`follows_primary` returns whether an ENI must have the primary ENI's groups, not those of custom networking."""
@@ -50,9 +51,9 @@ class SecurityGroups(Service):
         Never raises for an error of EC2 or its adapter. Returns: how many were changed.
         """
         changed = self._changed(identity.security_group_ids)
-        self._agenda.retain(CONDITION, changed)
+        self._backoffs.retain(CONDITION, changed)
         self._refused = {eni_id: reason for eni_id, reason in self._refused.items() if eni_id in changed}
-        due_enis = [eni_id for eni_id in changed if self._agenda.is_due((CONDITION, eni_id))]
+        due_enis = [eni_id for eni_id in changed if self._backoffs.is_due((CONDITION, eni_id))]
         if due_enis[1:]:
             self._demand.trigger()
         is_done = bool(due_enis) and self._change(due_enis[0], identity.security_group_ids)
@@ -60,16 +61,17 @@ class SecurityGroups(Service):
         return is_done
 
     def refusals(self) -> dict[Key, str]:
-        """Why each ENI keeps its former groups, by its key in the agenda. From any thread."""
+        """Return why each ENI keeps its former groups, by the key of its pause. From any thread."""
         return {(CONDITION, eni_id): reason for eni_id, reason in self._refused.items()}
 
     def next_retry_s(self) -> float | None:
         """Seconds until a refused change is due again; None if none is."""
-        return soonest_s(map(self._agenda.left_s, self._agenda.keys(CONDITION)))
+        return soonest_s(map(self._backoffs.left_s, self._backoffs.keys(CONDITION)))
 
     def _changed(self, wanted: tuple[str, ...]) -> list[EniId]:
         """Return the ENIs whose groups are known and differ. An empty `wanted` means that metadata is not up to date yet, because an
-        ENI always has at least one group."""
+        ENI always has at least one group.
+        """
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.is_primary and self._follows_primary(eni)]
         groups_of = {eni.eni_id: self._book.facts_of(eni.eni_id).security_groups for eni in enis}
         return sorted(eni_id for eni_id, groups in groups_of.items() if wanted and groups not in ((), wanted))
@@ -81,13 +83,13 @@ class SecurityGroups(Service):
         except CloudNotFoundError:
             groups = ()  # the next Describe shows whether the ENI still exists
         except Exception as error:  # noqa: BLE001  # no error may stop the pool, or be repeated without a pause
-            self._agenda.back_off((CONDITION, eni_id), schedule_of(error))
+            self._backoffs.back_off((CONDITION, eni_id), schedule_of(error))
             self._refused = {**self._refused, eni_id: log_text(error)}
             self._report(wanted, error=error)
             return False
         self._refused = {refused_id: reason for refused_id, reason in self._refused.items() if refused_id != eni_id}
         self._book.observe(eni_id, security_groups=groups)
-        self._agenda.clear((CONDITION, eni_id))
+        self._backoffs.clear((CONDITION, eni_id))
         if groups:
             log.info("security groups changed eni=%s groups=%s", eni_id, ", ".join(wanted))
         return bool(groups)

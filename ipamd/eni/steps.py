@@ -53,15 +53,17 @@ and the pool plans again, knowing the places that EC2 refused. Ours: if EC2 refu
 several network cards, cilium issue 42512), not all of them are tried."""
 
 UNANSWERED_MAX_S = 900.0
-"""Delete an ENI if EC2 has not confirmed its attachment after this long. Before, EC2 is asked again, because the ENI may be attached.
+"""Delete an ENI if EC2 has not confirmed its attachment after this long. Until then EC2 is asked again, because the ENI may be
+attached.
 Ours: longer than a disturbance of EC2 usually lasts."""
 
 DETACHING_S = 3.0
-"""Least time between a Detach and the Delete. An earlier Delete is refused, and still costs a token of the account. Ours: detaches
-take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
+"""Least time between a Detach and the Delete. EC2 refuses a Delete that comes too early, and it costs a request of the account's
+limit.
+Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
 NOT_VISIBLE = "ENI not shown"
-"""Agenda key, with an intent's ID: EC2 did not show the ENI that it created. It counts as absent if EC2 does not show it after the
+"""Back-off key, with an intent's ID: EC2 did not show the ENI that it created. It counts as absent if EC2 does not show it after the
 pause either."""
 
 OUTCOMES = {
@@ -140,7 +142,7 @@ class OperationRunner(Service):
         self._refused = {part: context.health.claim(RELEASE_REFUSED, part=part) for part in (ENIS, ADDRESSES)}
         self.counts: Counter[str] = Counter()
         self._throttled: dict[str, DescribedEni] = {}
-        """By intent ID: new ENIs of which EC2 throttled the next step. They are resumed without a Describe."""
+        """By intent ID: new ENIs for which EC2 throttled the next call. They are resumed without a Describe."""
         self._adopted_for = ""
         self._methods: Mapping[Call, Callable[[Work], State | None]] = {
             Call.LOOK: self._look,
@@ -242,7 +244,7 @@ class OperationRunner(Service):
             why_not_repeated = f"the repeated call was refused: {work.create.refused}"
         enis = self._ec2.find_by_token(work.intent.client_token)
         if enis:
-            self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
+            self._backoffs.clear((NOT_VISIBLE, work.intent.intent_id))
             work.described = enis[0]
             return None
         if self._is_absent(work.intent):
@@ -261,18 +263,19 @@ class OperationRunner(Service):
                 raise
             self._log.close(work.intent, "the ENI is gone")
             return State.DONE
-        self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
+        self._backoffs.clear((NOT_VISIBLE, work.intent.intent_id))
         return None
 
     def _is_absent(self, intent: Intent) -> bool:
         """Record that an answer did not show the ENI. Returns: whether an answer GONE_AFTER_S ago did not show it either. A single
-        answer may lag behind Create (I11)."""
+        answer may lag behind Create (I11).
+        """
         key = (NOT_VISIBLE, intent.intent_id)
-        if not self._agenda.keys(*key):
-            self._agenda.put(key, in_s=GONE_AFTER_S)
-        is_absent = self._agenda.is_due(key)
+        if not self._backoffs.keys(*key):
+            self._backoffs.put(key, in_s=GONE_AFTER_S)
+        is_absent = self._backoffs.is_due(key)
         if is_absent:
-            self._agenda.clear(key)
+            self._backoffs.clear(key)
         return is_absent
 
     def _name(self, work: Work) -> None:
@@ -285,9 +288,9 @@ class OperationRunner(Service):
     def _why_useless(self, created: DescribedEni) -> str:
         """Return why no address of a new ENI can be assigned; "" if one can.
 
-        If somebody takes an address from a pod at EC2, EC2 may assign it to the next ENI. As the primary address of our own ENI it
-        must not be assigned (I6), and it belongs to the pod while that runs (I2). The same applies to the primary address of an ENI
-        that was deleted while pods used it.
+        If somebody takes an address from a running pod at EC2, EC2 may make it the primary address of the next ENI. A primary address
+        must not be assigned (I6), but the pod keeps the address while it runs (I2). The same happens with the primary address of an
+        ENI that was deleted while pods used its addresses.
         """
         needed = {row.eni_id for row in self._datastore.addresses() if row.is_in_use} - {created.eni_id}
         for eni in self._datastore.enis():
@@ -427,7 +430,7 @@ class OperationRunner(Service):
         work.operation = Delete(eni_id, reason, creation=work.create)
         work.outcome = f"{OUTCOMES[reason]}: {log_text(error)}"
         try:
-            self._walk(work, State.HELD)
+            self._walk(work, State.WITHHELD)
         except IpamError as deletion_error:  # the recovery of its intent deletes it
             log.warning("deleting an ENI failed, will retry eni=%s error=%s", eni_id, log_text(deletion_error))
 
@@ -466,7 +469,7 @@ class OperationRunner(Service):
             raise CloudError(
                 f"it is not known yet whether EC2 has assigned a /80 to {eni.eni_id}", details="it shows none, and is asked again"
             )
-        self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
+        self._backoffs.clear((NOT_VISIBLE, work.intent.intent_id))
         work.outcome = f"read back: {added_count} addresses added"
         return None
 
@@ -486,7 +489,7 @@ class OperationRunner(Service):
             return State.DONE
         described = self._describe_leaving(work, recorded)
         work.described = described
-        if self._keep_claimed(work, described, recorded):
+        if self._keep_managed_or_attached(work, described, recorded):
             return State.DONE
         is_detaching = work.delete.reason is DeleteReason.RELEASED and described.attachment_status == "detaching"
         if described.attachment_id and not is_detaching:
@@ -503,7 +506,7 @@ class OperationRunner(Service):
         """Close the deletion of an ENI that is in use (I2). Returns: whether it is."""
         reason, eni_id = work.delete.reason, work.delete.eni_id
         if recorded is not None and reason in (DeleteReason.UNATTACHED, DeleteReason.USELESS):
-            self._mark_attached(eni_id)
+            self._ensure_delete_on_termination(eni_id)
             self._log.close(work.intent, "attached and recorded after all: not deleted")
             return True
         if reason is DeleteReason.RELEASED and any(row.state is not AddressState.FREE for row in self._rows(work)):
@@ -511,9 +514,10 @@ class OperationRunner(Service):
             return True
         return False
 
-    def _keep_claimed(self, work: Work, described: DescribedEni, recorded: Eni | None) -> bool:
+    def _keep_managed_or_attached(self, work: Work, described: DescribedEni, recorded: Eni | None) -> bool:
         """Close the deletion of an ENI that an AWS service manages now, or that seemed leaked but is attached. Returns: whether it was
-        closed."""
+        closed.
+        """
         if described.operator:
             self._leave_to_operator(work, described)
             return True
@@ -564,9 +568,10 @@ class OperationRunner(Service):
         )
         self._log.close(work.intent, outcome, also=lambda uow: uow.put_eni(left_eni))
 
-    def _mark_attached(self, eni_id: EniId) -> None:
+    def _ensure_delete_on_termination(self, eni_id: EniId) -> None:
         """Make EC2 delete the ENI with the instance, if the failed creation did not do that. Otherwise the ENI would outlive the node
-        (I9)."""
+        (I9).
+        """
         try:
             described = self._ec2.describe_eni(eni_id)
             if described.attachment_id and not described.delete_on_termination and not described.operator:
@@ -617,7 +622,7 @@ class OperationRunner(Service):
         self.adopt_enis(work.node)
         if self._datastore.eni(eni_id) is None:
             raise FrozenError(f"ENI {eni_id} stays attached", details="it cannot be recorded, and another daemon may use it")
-        self._mark_attached(eni_id)
+        self._ensure_delete_on_termination(eni_id)
         self._log.close(work.intent, "attached and recorded, as another daemon may use it: not deleted")
 
     def _delete(self, work: Work) -> None:
@@ -768,7 +773,8 @@ class OperationRunner(Service):
 
     def adopt_changes(self, identity: InstanceIdentity) -> bool:
         """Compare with EC2 after a refused allocation, because others may have filled or detached the ENI. Returns: whether the
-        datastore changed."""
+        datastore changed.
+        """
         before = self._datastore.enis(), self._datastore.counts().total
         return self.adopt_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
 
@@ -789,19 +795,19 @@ class OperationRunner(Service):
         return bool(outcome.adopted)
 
     def report_refused(self, error: IpamError, *, of: str) -> None:
-        """Report that EC2 refused to release some. `of`: ENIS or ADDRESSES. `end_refusal` ends the report."""
+        """Report that EC2 refused to release ENIs or addresses. `of`: ENIS or ADDRESSES. `end_refusal` ends the report."""
         is_begun = isinstance(error, CloudError) and error.may_have_happened
         code = ConditionCode.RELEASE_UNCERTAIN if is_begun else ConditionCode.RELEASE_REFUSED
         self._refused[of].report(problem(code, cause=log_text(error)), error=error)
 
     def end_refusal(self, *of: str) -> None:
-        """End the report of these parts: EC2 has released some, or there is no surplus any more."""
+        """End the reports about these kinds: EC2 has released objects again, or there is no surplus any more."""
         for part in of:
             self._refused[part].report(None)
 
 
 def part_of(work: Work) -> str:
-    """Return the part of the condition that a release belongs to."""
+    """Return which part of the condition a release belongs to: ENIS or ADDRESSES."""
     if isinstance(work.operation, Unassign):
         return ADDRESSES
     return ENIS

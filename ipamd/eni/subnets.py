@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from ipamd.core.agenda import DENIED, ROOM
+from ipamd.core.backoffs import DENIED, ROOM
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.limits import PREFIXES, ROOM_ENOUGH, Limits
 from ipamd.model.blocked import Blocked
@@ -36,17 +36,18 @@ from ipamd.ports.cloud import Ec2
 
 log = logging.getLogger(__name__)
 
-KEPT_S = 300.0
-"""How long an answer is used. Ours: people change tags by hand, and after a refusal the subnets are described again at once;
-amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go, AllocENI)."""
+ANSWER_VALID_S = 300.0
+"""How long an answer of DescribeSubnets is used. Ours: people change tags by hand, and after a refusal the subnets are described again
+at once; amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go, AllocENI)."""
 
 CONDITION = "subnets"
 
 DESCRIBE = ("DescribeSubnets",)
+"""Back-off key: the pause after IAM denied the call."""
 EXCLUDED = ("excluded ENIs",)
+"""Back-off key: the pause between two checks whether excluded ENIs may be used again."""
 FIRST = ("subnets after a start",)
-"""Agenda keys: the pause after IAM denied the call; the pause between two checks whether excluded ENIs may be used again; the one
-check after a start."""
+"""Back-off key: the single check after a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Subnets(Service):
 
     def choose(self, action: CreateEni, identity: InstanceIdentity) -> Iterator[tuple[EniTarget, CreateEni]]:
         """Yield the subnets for a new ENI, the one with most room first, each with the action reduced to the room that it has. The
-        caller takes the next one if EC2 refuses because a subnet is full.
+        caller takes the next subnet if EC2 refuses because a subnet is full.
 
         Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room; CloudError if EC2 does not answer.
         """
@@ -146,7 +147,7 @@ class Subnets(Service):
         log.info("subnet full, trying the next one subnet=%s error=%s", subnet_id, log_text(error))
         self._listed_monotonic_s = -math.inf
         if action.prefix_count == 1:
-            self._agenda.back_off(("prefixes", subnet_id), ROOM)
+            self._backoffs.back_off(("prefixes", subnet_id), ROOM)
         elif not action.prefix_count:  # a refusal of several prefixes halves the next request
             self.limits.room_refused(subnet_id, action, error)
 
@@ -155,7 +156,7 @@ class Subnets(Service):
         self.limits.took_room(subnet_id, action)
         self.allocated(subnet_id, 1 + action.address_count + ADDRESSES_PER_PREFIX * action.prefix_count)
         if action.prefix_count:
-            self._agenda.clear(("prefixes", subnet_id))
+            self._backoffs.clear(("prefixes", subnet_id))
 
     def allocated(self, subnet_id: SubnetId, count: int) -> None:
         """Subtract addresses that we allocated from the subnet's free count in the last answer."""
@@ -181,30 +182,30 @@ class Subnets(Service):
             return False
         return self.learn(identity)
 
-    def learn_once(self, identity: InstanceIdentity) -> bool:
-        """Learn which subnets are excluded, once in a process that has not asked. For a pool that need not grow after a start.
+    def learn_after_start(self, identity: InstanceIdentity) -> bool:
+        """Describe the subnets once after a start, for a pool that need not grow and would not do it for another reason.
 
         A tag may have changed while no daemon ran, and such a pool may not grow for days. Returns: whether an exclusion changed.
         Raises nothing.
         """
-        if self._listed is not None or not self._agenda.is_due(FIRST):
+        if self._listed is not None or not self._backoffs.is_due(FIRST):
             return False
-        self._agenda.put(FIRST, in_s=math.inf)
+        self._backoffs.put(FIRST, in_s=math.inf)
         return self.learn(identity)
 
-    def look_again(self, identity: InstanceIdentity) -> bool:
+    def recheck_excluded(self, identity: InstanceIdentity) -> bool:
         """Check from time to time whether an ENI is still excluded, for a pool that lacks addresses and cannot grow.
 
         Returns: whether an exclusion changed. Raises nothing.
         """
         if self._policy.custom is not None or not any(eni.managed and eni.excluded for eni in self._datastore.enis()):
             return False
-        if not self._agenda.is_due(EXCLUDED):
+        if not self._backoffs.is_due(EXCLUDED):
             return False
-        self._agenda.back_off(EXCLUDED, ROOM)
+        self._backoffs.back_off(EXCLUDED, ROOM)
         if not self.learn(identity):
             return False
-        self._agenda.clear(EXCLUDED)
+        self._backoffs.clear(EXCLUDED)
         return True
 
     def learn(self, identity: InstanceIdentity) -> bool:
@@ -213,18 +214,18 @@ class Subnets(Service):
             self._refresh(identity)
         except CloudError as error:
             log.info("describing subnets failed error=%s", log_text(error))  # `choose` raises it if it matters
-        return self.mark()
+        return self.mark_exclusions()
 
-    def ask_denied(self, identity: InstanceIdentity) -> None:
+    def retry_denied_call(self, identity: InstanceIdentity) -> None:
         """Repeat the call that IAM denied, once its pause is over or a person has ended the pause (`ipamctl retry`).
 
         Otherwise the condition would last until the next creation of an ENI. No timer is set, so that an idle pool does not wake
         for it (I13). Raises nothing.
         """
-        if self._is_denied and self._agenda.is_due(DESCRIBE) and self.learn(identity):
+        if self._is_denied and self._backoffs.is_due(DESCRIBE) and self.learn(identity):
             self._demand.trigger()
 
-    def mark(self) -> bool:
+    def mark_exclusions(self) -> bool:
         """Record which ENIs get no new sandbox, by the last answer. Returns: whether one changed. Makes no EC2 call."""
         is_any_changed = False
         for recorded_eni in self._datastore.enis():
@@ -275,7 +276,7 @@ class Subnets(Service):
 
     def _has_no_prefix(self, subnet_id: SubnetId, identity: InstanceIdentity) -> bool:
         """Whether EC2 has just refused a /28: for a new ENI, or for an ENI of the default subnet."""
-        if not self._agenda.is_due(("prefixes", subnet_id)):
+        if not self._backoffs.is_due(("prefixes", subnet_id)):
             return True
         refusal = self.limits.refusal(PREFIXES)
         is_of_room = refusal is not None and refusal.kind is Blocked.SUBNET_FULL
@@ -288,14 +289,14 @@ class Subnets(Service):
         node's own subnet is used, and a condition reports it. Raises: CloudError if EC2 has never answered.
         """
         now_s = self._clock.monotonic()
-        if now_s - self._listed_monotonic_s < KEPT_S or not self._agenda.is_due(DESCRIBE):
+        if now_s - self._listed_monotonic_s < ANSWER_VALID_S or not self._backoffs.is_due(DESCRIBE):
             return self._listed
         try:
             listed = self._describe(identity)
         except CloudDeniedError as error:
             if is_about_keys(error):
                 raise  # the credentials are wrong, not the permissions
-            self._agenda.back_off(DESCRIBE, DENIED)
+            self._backoffs.back_off(DESCRIBE, DENIED)
             self._is_denied = True
             if self._policy.custom is not None:
                 raise  # without the subnet's CIDR its ENI could not be set up
@@ -306,7 +307,7 @@ class Subnets(Service):
                 raise
             log.warning("describing subnets failed, using the last answer error=%s", log_text(error))
             return self._listed
-        self._agenda.clear(DESCRIBE)
+        self._backoffs.clear(DESCRIBE)
         self._is_denied = False
         self._health.report(CONDITION, None)
         self._listed = {subnet.subnet_id: subnet for subnet in listed}
@@ -397,7 +398,10 @@ class Subnets(Service):
             raise self._no_subnet(excluded)
 
     def _listed_for_choice(self, identity: InstanceIdentity) -> Mapping[SubnetId, DescribedSubnet] | None:
-        """Return the described subnets; None if EC2 does not answer and they are not needed. Raises: CloudError if they are."""
+        """Return the described subnets; None if EC2 does not answer and the node's own subnet will do.
+
+        Raises: CloudError if EC2 does not answer and the choice needs the answer.
+        """
         try:
             return self._refresh(identity)
         except CloudError:
@@ -417,7 +421,7 @@ class Subnets(Service):
         `free_count`: the subnet's free addresses, None if not known.
         """
         if action.prefix_count:
-            if not self._agenda.is_due(("prefixes", subnet_id)):
+            if not self._backoffs.is_due(("prefixes", subnet_id)):
                 return None
             most = action.prefix_count if free_count is None else (free_count - 1) // ADDRESSES_PER_PREFIX
             if most >= 1:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ipamd.core.agenda import soonest_s
+from ipamd.core.backoffs import soonest_s
 from ipamd.core.health import Health
 from ipamd.host.appended_plugins import AppendedPlugins
 from ipamd.host.conflist import PLUGIN_TYPE, READ_AGAIN_S, ConflistFile, write
@@ -288,5 +288,5 @@ class ConflistKeeper(FollowedFile):
         """See the base class."""
         if not self._is_begun:
             return START_CHECK_INTERVAL_S
-        interval_s = BLOCKED_CHECK_INTERVAL_S if self._health.is_held else super().wait_s()
+        interval_s = BLOCKED_CHECK_INTERVAL_S if self._health.are_adds_blocked else super().wait_s()
         return soonest_s([interval_s, self._repair_backoff.wait_s(), self._appended.wait_s()]) or SETTLE_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.health import ConditionHandle, Health
 from ipamd.core.loop import Loop
 from ipamd.host.inotify import DirectoryWatch
@@ -43,9 +43,9 @@ class FollowedFile(ABC):
 class FileFollowers:
     """Checks every followed file, in one thread. `follow` from any thread."""
 
-    def __init__(self, *, health: Health, clock: Clock, agenda: Backoffs) -> None:
+    def __init__(self, *, health: Health, clock: Clock, backoffs: Backoffs) -> None:
         self._health = health
-        self._agenda = agenda
+        self._backoffs = backoffs
         self._followed: tuple[FollowedFile, ...] = ()
         self._conditions: dict[str, ConditionHandle] = {}
         self._watch = DirectoryWatch()
@@ -66,7 +66,7 @@ class FileFollowers:
     def _check(self, file: FollowedFile) -> float:
         """Check one file, unless its last check has just failed. A failure does not stop the checks of other files."""
         key = "file", file.subject
-        left_s = self._agenda.left_s(key)
+        left_s = self._backoffs.left_s(key)
         if left_s:
             return left_s
         try:
@@ -74,7 +74,7 @@ class FileFollowers:
         except Exception as error:  # noqa: BLE001  # top of the work on one file
             failed = problem(ConditionCode.FILE_FAILED, cause=log_text(error))
             self._conditions[file.subject].report(failed, error=error)
-            self._agenda.put(key, in_s=FAILED_S)
+            self._backoffs.put(key, in_s=FAILED_S)
             return FAILED_S
         self._conditions[file.subject].report(None)
         return file.wait_s()

@@ -32,7 +32,7 @@ TOMBSTONE_AGE = timedelta(hours=1)
 TOMBSTONE_INTERVAL_S = 600.0
 
 TOMBSTONES = ("tombstones",)
-"""Key in the agenda of the next removal of old tombstones."""
+"""Key in `Backoffs` of the next removal of old tombstones."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Maintenance(Service):
         self._release_idle = release_idle
         self._end = end
         self.loop = Loop("maintenance", self.turn, health=context.health, clock=context.clock)
-        self._agenda.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
+        self._backoffs.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
 
     def turn(self) -> float:
         """Do everything that is due. Returns: seconds until the next turn. Raises: the first error; the next turn tries again."""
@@ -101,9 +101,9 @@ class Maintenance(Service):
         return INTERVAL_S
 
     def _drop_tombstones(self) -> None:
-        if not self._agenda.is_due(TOMBSTONES):
+        if not self._backoffs.is_due(TOMBSTONES):
             return
-        self._agenda.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
+        self._backoffs.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
         with self._datastore.transaction() as uow:
             count = uow.drop_tombstones(older_than=TOMBSTONE_AGE)
         if count:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from ipamd.core.agenda import soonest_s
+from ipamd.core.backoffs import soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.failure_isolation import NAMED_MAX, FailureIsolation
@@ -57,7 +57,7 @@ RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
 
 CLOCK_PASS = ("host pass",)
-"""Key in the agenda of the next pass by the clock."""
+"""Key in `Backoffs` of the next pass by the clock."""
 
 FIRST_RECONCILE_S = 1.0
 """Time from the start to the first pass: short, so that a daemon that restarts every few seconds repairs too. Ours: after the ADDs
@@ -88,10 +88,10 @@ the kernel announces every change which a survey shows, so this is only a safegu
 reachability checks."""
 
 CHECK_SOON = "reachability"
-"""First part of a key in the agenda, before an address that a change named: its sandbox is checked in the next pass."""
+"""First part of a key in `Backoffs`, before an address that a change named: its sandbox is checked in the next pass."""
 
 CHECK_TURN = "reachability turn"
-"""First part of a key in the agenda, before the number of a part of the sandboxes: the part that was checked longest ago is next."""
+"""First part of a key in `Backoffs`, before the number of a part of the sandboxes: the part that was checked longest ago is next."""
 
 REPAIR_WAIT_S = 1.0
 """How long a repair waits for another operation on the same sandbox. A later pass tries again. Ours."""
@@ -148,11 +148,11 @@ class HostNetworkReconciler(Service):
         # No lock is needed: each announcement sets a new object, and a survey remembers the object from before it began.
         self._last_announced = object()
         self._last_clean_survey: _CleanSurvey | None = None
-        self.repair_backoff = RepairBackoff(clock=context.clock, health=context.health, agenda=context.agenda)
+        self.repair_backoff = RepairBackoff(clock=context.clock, health=context.health, backoffs=context.backoffs)
 
     def cut_off(self) -> frozenset[str]:
         """Return the keys of sandboxes that packets do not reach or leave. From any thread."""
-        return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.is_cut_off)
+        return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.must_be_cut_off)
 
     def confine(self, *, is_silent: bool = False) -> list[RepairReport]:
         """Put the rules that confine sandboxes in place. A failure is a condition while it lasts. Returns: one report per repair."""
@@ -189,12 +189,12 @@ class HostNetworkReconciler(Service):
 
     def turn(self) -> float:
         """Reconcile soon after the start, after changes, and once per interval. Returns: seconds until something is due."""
-        if not self._agenda.keys(*CLOCK_PASS):
-            self._agenda.put(CLOCK_PASS, in_s=FIRST_RECONCILE_S)
-        left_s = self._agenda.left_s(CLOCK_PASS)
-        self._agenda.put(CLOCK_PASS, in_s=0.0)  # if it fails, the next turn retries it after the loop's pause
+        if not self._backoffs.keys(*CLOCK_PASS):
+            self._backoffs.put(CLOCK_PASS, in_s=FIRST_RECONCILE_S)
+        left_s = self._backoffs.left_s(CLOCK_PASS)
+        self._backoffs.put(CLOCK_PASS, in_s=0.0)  # if it fails, the next turn retries it after the loop's pause
         self.run_due(is_by_clock=not left_s)
-        self._agenda.put(CLOCK_PASS, in_s=left_s or RECONCILE_INTERVAL_S)
+        self._backoffs.put(CLOCK_PASS, in_s=left_s or RECONCILE_INTERVAL_S)
         return soonest_s([left_s or RECONCILE_INTERVAL_S, self.repair_backoff.wait_s(), self._triggers.wait_s()]) or 0.0
 
     def on_change(self, change: HostChange) -> None:
@@ -206,7 +206,7 @@ class HostNetworkReconciler(Service):
         scope = scope_of(change, self._datastore)
         if scope is not None:
             if change.address is not None:
-                self._agenda.put((CHECK_SOON, change.address), in_s=0.0)
+                self._backoffs.put((CHECK_SOON, change.address), in_s=0.0)
             self.mark(scope)
 
     def mark(self, scope: PassScope) -> None:
@@ -276,12 +276,14 @@ class HostNetworkReconciler(Service):
         self.failed_sandboxes.retain(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
-                self.failed_sandboxes.skip(str(attachment.key)),
+                self.failed_sandboxes.isolate(str(attachment.key)),
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
-                    is_cut = attachment.key in cut_off_keys
-                    self._repair_sandbox(attachment, survey, table=moved.get(attachment.key), is_cut=is_cut, repairs=repairs)
+                    loses_packets = attachment.key in cut_off_keys
+                    self._repair_sandbox(
+                        attachment, survey, table=moved.get(attachment.key), loses_packets=loses_packets, repairs=repairs
+                    )
         return repairs, bool(damaged)
 
     def _damaged(
@@ -297,7 +299,7 @@ class HostNetworkReconciler(Service):
         former = survey.to_rules | {address for address in survey.from_rules if self._prefix(address) is not None}
 
         def is_damaged(attachment: Attachment) -> bool:
-            if attachment.is_cut_off:
+            if attachment.must_be_cut_off:
                 return not up.isdisjoint(first_leg(attachment.wiring).links)
             if attachment.key in unseen:
                 return True
@@ -308,13 +310,13 @@ class HostNetworkReconciler(Service):
         return [attachment for attachment in attachments if is_damaged(attachment)]
 
     def _repair_sandbox(
-        self, attachment: Attachment, survey: KernelSurvey, *, table: int | None, is_cut: bool, repairs: list[RepairReport]
+        self, attachment: Attachment, survey: KernelSurvey, *, table: int | None, loses_packets: bool, repairs: list[RepairReport]
     ) -> None:
         """Repair one sandbox, whose lock is held, and append a report of each repair to `repairs`.
 
         Args:
             table: the route table of its ENI, if it has changed.
-            is_cut: packets do not reach or leave it.
+            loses_packets: packets do not reach or leave it.
         Raises: WiringError for faults that could not be repaired, KernelDumpError, DatastoreError.
         """
         if table is not None:  # change the record first, because DEL uses it
@@ -324,13 +326,13 @@ class HostNetworkReconciler(Service):
         if not attachment.is_of_pool:
             with suppress(UplinkPendingError):  # the trunk ENI is not known; this has EC2 asked for it
                 spec = replace(spec, trunk_mac=self._enis.trunk_mac())
-        if attachment.is_cut_off:
+        if attachment.must_be_cut_off:
             repairs.append(self._wiring.cut_off(spec))
             return
         reports = self._wiring.repair([spec], seen=survey, backed_off=self._backed_off)
         repairs += reports
-        problems = [repair_text(report) for report in reports if report.is_blocked]
-        if is_cut and not problems:
+        problems = [repair_text(report) for report in reports if report.needs_operator]
+        if loses_packets and not problems:
             problems += self._reachability_problems([spec]).values()
         if problems:  # a condition as long as they last
             raise WiringError("; ".join(problems))
@@ -341,18 +343,18 @@ class HostNetworkReconciler(Service):
         Returns: the keys of sandboxes that are cut off.
         """
         attachments = self._datastore.attachments()
-        named_keys = self._agenda.keys(CHECK_SOON)
-        self._agenda.clear(*named_keys)
+        named_keys = self._backoffs.keys(CHECK_SOON)
+        self._backoffs.clear(*named_keys)
         named_addresses = {key[1] for key in named_keys}
         part_count = min(REACHABILITY_TURNS, len(attachments) // ALL_CHECKED_BELOW + 1)
-        part = min(range(part_count), key=lambda number: self._agenda.left_s((CHECK_TURN, number)))
-        self._agenda.put((CHECK_TURN, part), in_s=3600.0)
+        part = min(range(part_count), key=lambda number: self._backoffs.left_s((CHECK_TURN, number)))
+        self._backoffs.put((CHECK_TURN, part), in_s=3600.0)
         specs = []
         for attachment in attachments:
             is_in_part = int(attachment.address) % part_count == part
             has_failed = str(attachment.key) in self.failed_sandboxes.names
             is_checked = is_in_part or has_failed or attachment.address in named_addresses
-            if is_checked and not attachment.is_cut_off:
+            if is_checked and not attachment.must_be_cut_off:
                 specs.append(recorded_spec(attachment))
         return self._reachability_problems(specs)
 
@@ -492,7 +494,7 @@ class HostNetworkReconciler(Service):
         self._failed_strays.retain(map(str, confirmed))
         repairs = []
         for address in sorted(confirmed):
-            with self._failed_strays.skip(str(address)):
+            with self._failed_strays.isolate(str(address)):
                 self._wiring.remove_leftover(host_veth=None, address=address)
                 rules = RepairedObject(RepairKind.RULE, str(address))
                 repairs.append(RepairReport(RepairCode.STRAY_REMOVED, rules, str(address)))
@@ -506,7 +508,7 @@ class HostNetworkReconciler(Service):
         """Log and record repairs. In a repair conflict an object is logged less often, because its condition has the count."""
         logged = []
         for repair in repairs:
-            if not repair.is_repair or self._agenda.is_due((ALWAYS_REPAIRED, repair.object)):
+            if not repair.is_repair or self._backoffs.is_due((ALWAYS_REPAIRED, repair.object)):
                 logged.append(repair)
         if logged:
             log.warning("host routing repaired=%s", repair_texts(logged))

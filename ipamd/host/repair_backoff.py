@@ -15,7 +15,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
-from ipamd.core.agenda import REPAIR, Backoffs
+from ipamd.core.backoffs import REPAIR, Backoffs
 from ipamd.core.health import Health
 from ipamd.model.conditions import ConditionCode, Problem, problem
 from ipamd.model.record import dataclass, field
@@ -34,7 +34,7 @@ UNDONE_SOON_S = 5.0
 a second, and so do we; agents that correct at regular intervals do so every 10 to 60 s."""
 
 BACKED_OFF, ALWAYS_REPAIRED = "backed off", "always repaired"
-"""First parts of keys in the agenda, before an object. BACKED_OFF: the object is not repaired until its pause is over.
+"""First parts of keys in `Backoffs`, before an object. BACKED_OFF: the object is not repaired until its pause is over.
 ALWAYS_REPAIRED: it is repaired each time, but not logged until its pause is over."""
 
 CHANGERS_MAX = 16
@@ -70,11 +70,12 @@ class _RepairRecord:
 
 
 class RepairBackoff:
-    """Counts repairs, and delays those of objects in a repair conflict. From any thread; takes the agenda's lock within its own."""
+    """Counts repairs, and delays those of objects in a repair conflict. From any thread; takes the lock of `Backoffs` within its
+    own."""
 
-    def __init__(self, *, clock: Clock, health: Health, agenda: Backoffs) -> None:
+    def __init__(self, *, clock: Clock, health: Health, backoffs: Backoffs) -> None:
         self._clock = clock
-        self._agenda = agenda
+        self._backoffs = backoffs
         self._health = health
         self._lock = threading.Lock()
         self._records: dict[RepairedObject, _RepairRecord] = {}
@@ -119,18 +120,18 @@ class RepairBackoff:
                 unrepaired_s = now_s - record.repaired_monotonic_s[-1]
                 if unrepaired_s > CONFLICT_WINDOW_S + record.pause_s:
                     ended.append(repaired_object)
-                elif not self._agenda.is_due((BACKED_OFF, repaired_object)):
+                elif not self._backoffs.is_due((BACKED_OFF, repaired_object)):
                     backed_off.add(repaired_object)
             for repaired_object in ended:
                 del self._records[repaired_object]
         for repaired_object in ended:
-            self._agenda.clear((BACKED_OFF, repaired_object), (ALWAYS_REPAIRED, repaired_object))
+            self._backoffs.clear((BACKED_OFF, repaired_object), (ALWAYS_REPAIRED, repaired_object))
             self._health.report(_subject(repaired_object), None)
         return frozenset(backed_off)
 
     def wait_s(self) -> float | None:
         """Seconds until the first backed-off object may be repaired again; None if there is none."""
-        return self._agenda.next_s(BACKED_OFF)
+        return self._backoffs.next_s(BACKED_OFF)
 
     def _record_repair(self, repaired_object: RepairedObject, sentence: str, now_s: float) -> Problem | None:
         """Record one repair. Returns: the problem if there is a repair conflict, else None. The lock is held."""
@@ -186,10 +187,10 @@ class RepairBackoff:
         """
         if repaired_object in PUT_BACK_ALWAYS or record.soon_count < CONFLICT_REPAIRS - 1:
             # This delays only the next line in log and ledger, not the repair.
-            self._agenda.back_off((ALWAYS_REPAIRED, repaired_object), REPAIR)
+            self._backoffs.back_off((ALWAYS_REPAIRED, repaired_object), REPAIR)
             return "put back each time"
         record.soon_count = 0
-        record.pause_s = self._agenda.back_off((BACKED_OFF, repaired_object), REPAIR)
+        record.pause_s = self._backoffs.back_off((BACKED_OFF, repaired_object), REPAIR)
         return f"left as it is for {record.pause_s:.0f} s"
 
 

@@ -25,7 +25,7 @@ from ipamd.model.conditions import ConditionCode
 from ipamd.model.finding_codes import FindingCode
 from ipamd.model.legs.codes import LEG_CODES
 from ipamd.model.record import dataclass
-from ipamd.model.redaction import TELLING, tells_of_secret, without_secrets
+from ipamd.model.redaction import SECRET_NAMES, tells_of_secret, without_secrets
 from ipamd.model.refusals import RefusalCode
 
 
@@ -163,7 +163,9 @@ _ENCODED = re.compile(r"[\w-]{100,}")
 _FAILURE = "failure message: "
 _CHUNK_MAX = 300
 
-_SUSPECT = re.compile(rf"{TELLING}|[@?&]|(?<![\w-])-[pu]\b|\b(?:identified|requirepass|masterauth|basic|negotiate|value)\b", re.I)
+_SUSPECT = re.compile(
+    rf"{SECRET_NAMES}|[@?&]|(?<![\w-])-[pu]\b|\b(?:identified|requirepass|masterauth|basic|negotiate|value)\b", re.I
+)
 """Text that may hold a secret which is a known word. Only such text goes through `without_secrets`, which saves most of the time."""
 
 _PLAIN_PART = re.compile(rf"{_STAMP}|[A-Za-z]{{1,20}}|\d{{1,10}}|[a-z0-9]{{1,10}}|eni[0-9a-f]{{11}}")

@@ -23,7 +23,8 @@ _OTHER_SELECTORS = frozenset(
         uapi.FRA_SPORT_RANGE,
     }
 )
-"""Attributes by which a rule selects and that no decision of ours reads. Source: the kernel's net/core/fib_rules.c."""
+"""Selectors of a rule that we do not read; a rule with any of them is marked (`PolicyRule.has_other_selectors`). Source: the kernel's
+net/core/fib_rules.c."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,9 @@ def _differences_through_link(
     if leg.is_further_interface:
         source = leg.address
     route_requests = [messages.match_route(address, index=link.index, source=source) for address, *_ in expected]
-    # With IPv6 the route of the wiring outlives the address (`messages.add_local_route`), so the address is requested too, and so is
-    # the route to the outside: one that refuses packets is not a route of our link. With IPv4 the kernel answers no request for a
-    # single address.
+    # With IPv6 two more lookups are needed. The route of the wiring outlives the address (`messages.add_local_route`), so the address
+    # itself is looked up; with IPv4 the kernel answers no request for a single address. And a route that refuses packets belongs to no
+    # link, so a lookup through our link does not find it: the route to the outside is also looked up without naming a link.
     ipv6_requests: list[Message] = []
     if family is IPV6:
         ipv6_requests = [messages.get_address(link.index, leg.address), messages.look_up_route(family.outside, leg.address)]
@@ -205,12 +205,12 @@ def _gateway_differences(outcome: AnswerOutcome, leg: Leg) -> list[WiringDiffere
         actual = neighbour.mac
     else:
         actual = f"{neighbour.mac} (not permanent)"
-    fields = {"gateway": leg.gateway, "actual": actual, "expected": mac or "one"}
+    fields = {"gateway": leg.gateway, "actual": actual, "expected": mac or "the host veth's MAC"}
     return [wiring_difference(DifferenceCode.GATEWAY_NEIGHBOUR, **fields)]
 
 
 def _expected_routes(leg: Leg) -> list[_ExpectedRoute]:
-    """The routes of the sandbox side; first the one that packets need to arrive."""
+    """Return the routes of the sandbox side. The first is the local route to its own address, without which it receives no packet."""
     name, address, gateway = leg.ifname, leg.address, leg.gateway
     length, unicast = address.max_prefixlen, uapi.RTN_UNICAST
     own_fields: dict[str, object] = {"ifname": name, "address": address}

@@ -36,14 +36,15 @@ from ipamd.model.repairs import CONFINEMENT, NODE, RepairCode, RepairReport
 from ipamd.model.routing_difference import RoutingDifference, repair_difference, routing_difference
 from ipamd.settings import NetworkConfig
 
-ABSENT = "if nftables says that something is not there, the kernel lacks"
-"""Part of error details that names a missing kernel module. The kernel refuses a table for other reasons too."""
+MISSING_MODULE_HINT = "if nftables reports that something does not exist, the kernel lacks"
+"""Beginning of a hint in error details; the name of a kernel module follows. The kernel refuses a table for other reasons too."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
-"""Names that a rule can contain; those of our host veths match. A sandbox may give a link any name and any alias."""
+"""Link names that can be written into an nftables rule without quoting. The names of our host veths match; a sandbox may give a link
+any name and any alias."""
 
 OWN_ALIASES = tuple(f"{tag} " for tag in WIRED_TAGS)
-"""Beginnings of the aliases of links whose neighbour entries are right."""
+"""How the aliases of host veths begin whose neighbour entry our own ADD has made permanent."""
 
 NAMED_MAX = 3
 """How many host veths one sentence names at most."""
@@ -87,11 +88,15 @@ class Confinement:
             follows="the host veths' names or of a setting",
             optional={confinement_ruleset.ARP, confinement_ruleset.BRIDGE},
         )
-        self._links = list[int]()  # indexes of the links of other software whose destination is known
+        # Indexes of the links of other software of which we know whether they lead into a sandbox. The tables treat all other links as
+        # if they did.
+        self._inspected_links = list[int]()
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
         self._other_veths: frozenset[str] | None = None  # None before the first uninterrupted dump
-        self._strict_veths = frozenset[str]()  # host veths that the kernel's rules lead to uplinks, until these are gone
-        self._veths_in_order: list[answers.Link] | None = None  # the links of the last comparison, if none needed a change
+        # Host veths in strict mode: kernel rules lead (or led, until the link is deleted) their packets to uplinks.
+        self._strict_veths = frozenset[str]()
+        # The links as they were at the last repair, if no setting had to be changed then.
+        self._veths_in_order: list[answers.Link] | None = None
 
     def is_in_place(self) -> bool | None:
         """Whether the tables are unchanged since they were verified; None if they never were, or if the kernel refused them.
@@ -131,10 +136,11 @@ class Confinement:
         return reports + [RepairReport(RepairCode.REFUSED, CONFINEMENT, cause=str(refusal)) for refusal in refusals]
 
     def _update_drop_counts(self, tables: Iterable[NftTable]) -> None:
-        """Read how many packets the tables dropped; a failure keeps the counts of the last time."""
+        """Read how many packets the tables dropped. If that fails, the last counts stay."""
         with suppress(WiringError, KernelDumpError):
             self.dropped |= {
-                name.removeprefix(confinement_ruleset.COUNTER_PREFIX): count for name, count in self._tables.counted(tables)
+                name.removeprefix(confinement_ruleset.COUNTER_PREFIX): count
+                for name, count in self._tables.named_counters(tables)
             }
 
     def _repair_links(
@@ -215,7 +221,8 @@ class Confinement:
             )
         foreign = {link.index for link in self.foreign}
         return {
-            table: text + confinement_ruleset.links(table, text, self._links, foreign=foreign) for table, text in commands.items()
+            table: text + confinement_ruleset.links(table, text, self._inspected_links, foreign=foreign)
+            for table, text in commands.items()
         }
 
     def _is_served(self, family: Family) -> bool:
@@ -279,7 +286,7 @@ class Confinement:
         sandboxes_behind: Mapping[int, AttachmentKey],
         routed: Container[int],
     ) -> None:
-        """Remember which links of other software lead into sandboxes, and for which of them the destination is known.
+        """Remember which links of other software lead into sandboxes, and of which links this is known.
 
         Args:
             links: all links of the node; a link into a sandbox may look like ours.
@@ -293,10 +300,10 @@ class Confinement:
             for link in links
             if link.index in sandboxes_behind
         )
-        # A sandbox may have made a namespace of its own and a link into it. Where a link leads is not known if nothing on the node
-        # uses it.
+        # A sandbox may have made a namespace of its own and a link into it. So a link into a namespace counts as inspected only if it
+        # leads into a known sandbox, or if a bridge or a route of the node uses it.
         known_indexes = in_use | sandboxes_behind.keys()
-        self._links = [link.index for link in foreign_links if link.index in known_indexes or not link.netnsid]
+        self._inspected_links = [link.index for link in foreign_links if link.index in known_indexes or not link.netnsid]
 
     def _indexes_with_routes(self, sock: NetlinkSocket, foreign_links: Iterable[answers.Link]) -> set[int]:
         """Return the indexes of the links that routes use; nothing if no link of other software leads into a namespace.
@@ -318,7 +325,7 @@ class Confinement:
         """Return the names of host veths that the kernel's rules lead to uplinks.
 
         A name proves nothing, because a sandbox can make a link of any name on the node. A rule is a proof, because no sandbox can
-        make it. A dying link has no rule any more, so the links that had one at the last reading count too.
+        make one. The rule of a dying link has been removed already, so links that had a rule at the last reading count too.
         """
         named = {link.name for link in ours if uplink_survey.is_strict_veth(link)}
         if not named:
@@ -395,15 +402,15 @@ class Confinement:
     def _unconfined_error(self, table: NftTable, exc: WiringError) -> WiringError:
         """Return the error that says which packets are not dropped or checked because the kernel refused a table."""
         if table == confinement_ruleset.BRIDGE:
-            return WiringError("what comes from sandboxes by ports of bridges is not dropped", details=str(exc))
+            return WiringError("packets that sandboxes send through bridges are not dropped", details=str(exc))
         if table == confinement_ruleset.ARP:
             problem = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
-            return WiringError(problem, details=f"{exc}; {ABSENT} nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
+            return WiringError(problem, details=f"{exc}; {MISSING_MODULE_HINT} nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
         family = IPV4 if table == confinement_ruleset.IPV4 else IPV6
         if not self._is_served(family):
             return WiringError(f"IPv{4 if family is IPV4 else 6} packets of sandboxes are not dropped", details=str(exc))
-        remaining_check = {IPV4: "strict rp_filter of the host veths is all that is left", IPV6: "nothing else checks it"}[family]
-        needed = f"{ABSENT} nft_fib (CONFIG_NFT_FIB_IPV{4 if family is IPV4 else 6})"
+        remaining_check = {IPV4: "only the strict rp_filter of the host veths checks it", IPV6: "nothing else checks it"}[family]
+        needed = f"{MISSING_MODULE_HINT} nft_fib (CONFIG_NFT_FIB_IPV{4 if family is IPV4 else 6})"
         return WiringError("the source of sandboxes' packets is not checked", details=f"{exc}: {remaining_check}; {needed}")
 
 

@@ -1,15 +1,16 @@
 """Make the text of the nftables tables that confine sandboxes: which of their packets are dropped. Pure.
 
-    from_veths     prerouting -450, before the kernel assembles fragments: a forged fragment joins no other datagram
-    from_sandbox   every packet of a host veth passes this chain
+    from_veths     prerouting -450, before the kernel assembles fragments, so that a forged fragment cannot join another datagram
+    from_sandbox   for every packet that comes by a host veth
     from_strict    the same for sandboxes in strict mode, whose routes are in a separate table: during the lookup of the source the
                    packet has a mark bit that selects this table
-    as_strict      packets with the source of a sandbox in strict mode, from a link that has not been inspected yet, or with extra
-                   sources
-    extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
+    as_strict      drops packets that forge the source of a sandbox in strict mode. It is for links that have not been inspected yet,
+                   and for sandboxes that may use extra sources
+    extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: for packets whose source is not routed back through their link
     to_node        input: messages that the node must not accept from a veth, bridge or tunnel, even one that a sandbox made there
-    returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back. Not for
-                   IPv6, where an unreachable route covers the free addresses of the prefix (`sysctls.unreachable_route_repairs`)
+    returned       prerouting dstnat+20 (-80), after DNAT; only without VPC_IPAMD_EXTRA_SOURCE_CIDRS: a packet of a sandbox that the
+                   VPC sends back to the node. Not for IPv6, where an unreachable route covers the free addresses of the prefix
+                   (`sysctls.unreachable_route_repairs`)
 
 The tables drop all packets of a family that sandboxes do not have. For IPv6 they drop all neighbour discovery, because neighbour
 entries are permanent at both ends. So the tables need neither addresses of links nor connection tracking. Dropped packets that every
@@ -59,7 +60,7 @@ Source: linux/netfilter_ipv4.h, linux/netfilter_ipv6.h.
 """
 
 COUNTER_PREFIX = "dropped_"
-"""Each of `DROP_REASONS` has a named counter in one of the tables; nothing else in the tables changes by itself."""
+"""How the names of counters begin: each of `DROP_REASONS` has a counter in one of the tables. Only counters change by themselves."""
 
 
 def ipv4_table(
@@ -73,7 +74,7 @@ def ipv4_table(
     """Return commands that replace the IPv4 table, to be run as one transaction.
 
     Args:
-        other_veths: host veths in use whose names do not begin with the configured prefix (it was changed under them).
+        other_veths: host veths in use whose names do not begin with the configured prefix, which was changed since they were made.
         is_served: whether sandboxes have addresses of the family.
         has_strict: whether some sandboxes have uplinks in strict mode.
         vlan_kind: kind of the uplinks, as the kernel names it.
@@ -121,8 +122,9 @@ def ipv6_table(
 ) -> str:
     """Return commands that replace the IPv6 table, as `ipv4_table` does. Extra sources exist only for IPv4.
 
-    `router_link`: index of an ENI's link that is a virtual one, but must hear the VPC's router; 0: ENIs are hardware.
-    Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
+    `router_link`: index of the primary ENI's link if it is a virtual link, as in a lab, so that router advertisements by it are not
+    dropped; 0 if ENIs are hardware. Router advertisements, redirects and neighbour messages of a sandbox would change the node's
+    routing (CVE-2020-10749).
     """
     router_messages = "icmpv6 type { nd-router-advert, nd-redirect }"
     if not is_served:
@@ -170,10 +172,10 @@ def _served_family_chains(
     """Return the common end of the tables of both families, for a family that sandboxes have.
 
     Args:
-        rules: for every packet of a sandbox; the last one checks the source.
-        link_wide: selects packets that the kernel delivers to the node's own sockets regardless of the rules of strict mode.
+        rules: for every packet of a sandbox; the last rule checks the source.
+        link_wide: the nft condition for packets that the kernel delivers to the node's own sockets, whatever the rules of strict mode.
     """
-    # These apply from the first packet on, before it is known where the link leads.
+    # These rules apply to a new link from its first packet on, when it is not known yet where the link leads.
     foreign_rules = [f'{_excluding(router_link)}meta iifkind "veth" {redirects}']
     if has_strict:  # a routing rule sends packets from a link of this name to a sandbox, whoever made the link
         foreign_rules.append(f'iifname "{LINK_PREFIX}*" meta iifkind != "{vlan_kind}" {_drop("foreign")}')
@@ -185,14 +187,14 @@ def _served_family_chains(
     return [
         *_counters("foreign"),
         chain("from_sandbox", "", rules),
-        *_strict_chains([*rules[:-1], f"{link_wide} {_drop('multicast')}", _MARKED], has_strict),
+        *_strict_chains([*rules[:-1], f"{link_wide} {_drop('multicast')}", _DROP_STRICT_SOURCE], has_strict),
         _to_node_chain(redirects, router_link),
         *_veth_chain(config, other_veths, foreign_rules, strict="from_strict" if has_strict else ""),
     ]
 
 
 def _strict_chains(rules: Iterable[str], has_strict: bool) -> list[str]:
-    """Return the chains for packets of a sandbox in strict mode, and for those that must not have the source of one.
+    """Return the chains for packets of sandboxes in strict mode, and for packets that must not have such a sandbox's source.
 
     The mark bit is removed again before anything else sees the packet.
     """
@@ -200,10 +202,10 @@ def _strict_chains(rules: Iterable[str], has_strict: bool) -> list[str]:
         return []
     set_bit = f"meta mark set meta mark or {STRICT_MARK:#x}"
     clear_bit = f"meta mark set meta mark and {STRICT_MARK ^ 0xFFFFFFFF:#x}"
-    way_back = (
-        "fib saddr . mark oifname"  # a VLAN link is the way back for a sandbox in standard mode, whose packets are answered
-    )
-    strict_source_rule = f'{way_back} "{STRICT_VETH_PREFIX}*" {way_back} != "{LINK_PREFIX}*" {_drop("foreign")}'
+    link_of_source = "fib saddr . mark oifname"
+    # The pattern of host veths in strict mode matches the names of VLAN links too. The lookup finds a VLAN link if the packet is for a
+    # sandbox in standard mode, because it then follows the rule of that sandbox. Such a packet forges nothing, so it passes.
+    strict_source_rule = f'{link_of_source} "{STRICT_VETH_PREFIX}*" {link_of_source} != "{LINK_PREFIX}*" {_drop("foreign")}'
     return [
         *_counters("multicast"),
         chain("from_strict", "", [set_bit, *rules, clear_bit]),
@@ -220,7 +222,7 @@ route them by the rules that lead to the uplink, so they would reach the node's 
 Source: the kernel's net/ipv4/route.c, ip_route_input_rcu and ip_route_input_slow; net/ipv6/route.c, rt6_need_strict.
 """
 
-_MARKED = f"fib saddr . mark . iif oif missing counter name {COUNTER_PREFIX}source drop"
+_DROP_STRICT_SOURCE = f"fib saddr . mark . iif oif missing counter name {COUNTER_PREFIX}source drop"
 
 _MULTICAST_LISTENING = ("mld-listener-query", "mld-listener-report", "mld-listener-done", "mld2-listener-report")
 
@@ -273,7 +275,7 @@ def bridge_table(config: NetworkConfig) -> str:
 def links(table: NftTable, commands: str, links: Iterable[int], *, foreign: Collection[int]) -> str:
     """Return commands that fill the sets of a table with the links of other software.
 
-    `commands`: those that make the table. `foreign`: the links among them that lead into sandboxes.
+    `commands`: those that make the table. `foreign`: which of `links` lead into sandboxes.
     """
     if _LINK_SETS not in commands:
         return ""
@@ -294,7 +296,7 @@ def _foreign_link_rules(config: NetworkConfig, reason: str) -> list[str]:
 
 
 def _to_node_chain(rule: str, router_link: int = 0) -> str:
-    # Only on input: such packets between the ports of a bridge may be intended. An ENI's link has no kind to compare.
+    # Only packets to the node itself: between the ports of a bridge such packets may be intended. An ENI's link has no kind.
     rule = f'{_excluding(router_link)}meta iifkind != "none" {rule}'
     return chain("to_node", "type filter hook input priority filter; policy accept;", [rule])
 
@@ -307,11 +309,11 @@ def _excluding(link: int) -> str:
 
 
 def _returned_packets_chain(config: NetworkConfig, other_veths: Collection[str]) -> str:
-    """Drop a packet with a sandbox's source that came in by an ENI and would go out by one again.
+    """Drop a packet with a sandbox's source that came in by an ENI and would leave by an ENI again.
 
-    The VPC delivers packets to a free or cooling address of the node's ENIs, and no sandbox receives them: routed like the first time,
-    they would leave and come back until their hop limit ends. Links of another kind (tunnels, bridges, VLANs) lead elsewhere and are
-    left out; an ENI's link has no kind. Packets that were translated to another destination (NodePort) pass.
+    The VPC delivers packets for a free or cooling address to this node, where no sandbox receives them. Without this chain the node
+    would route them out again, and they would come back, until their hop limit ends. An ENI's link has no kind; links that have one
+    (tunnels, bridges, VLANs) lead elsewhere and are left out. Packets that were translated to another destination (NodePort) pass.
     """
     veths = _veth_patterns(config, other_veths)
     rules = [f"iifname {names} return" for names in veths]

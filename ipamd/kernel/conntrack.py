@@ -26,9 +26,9 @@ from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
 from ipamd.ports.process import ConnectionTracking
 
 WHOLE_DUMP_MAX = 10_000
-"""Entries up to which one dump of the whole table is cheaper than four filtered dumps for one address; n * n times as many for n
-addresses. Measured on two cores with 262,144 hash buckets: a dump that matches nothing takes 9 ms, and 47 ms with 200,000 entries; a
-dump of all of these takes 0.7 s."""
+"""Up to this number of entries one dump of the whole table is cheaper than four filtered dumps for one address. For n addresses the
+limit is n * n times as high. Measured on two cores with 262,144 hash buckets: a dump that matches nothing takes 9 ms, and 47 ms with
+200,000 entries; a dump of all of these takes 0.7 s."""
 
 COUNT = "net/netfilter/nf_conntrack_count"
 BUCKETS = "net/netfilter/nf_conntrack_buckets"
@@ -166,7 +166,10 @@ def _dump(family: Family) -> Message:
 
 
 def _filtered_dump(family: Family, side: int, flag: int, packed: bytes) -> Message:
-    """Ask for the entries that have an address in one place."""
+    """Return the request for the entries that have an address as source (or destination) of their original (or reply) tuple.
+
+    `side`, `flag`: one of `_PLACES`.
+    """
     source, destination = (uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V4_DST) if family is IPV4 else (uapi.CTA_IP_V6_SRC, uapi.CTA_IP_V6_DST)
     kind = destination
     if flag == uapi.CTA_FILTER_IP_SRC:

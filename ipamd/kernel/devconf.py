@@ -1,8 +1,8 @@
 """A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), in the form in which netlink reports and sets them.
 
-By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. An ENI's link must forward, and the primary ENI's
-must accept replies to addresses of the other ENIs. The settings of host veths are the second line of a sandbox's confinement; the
-first is the nftables table (`ruleset`, docs/adr/0021).
+Setting them by netlink needs only NET_ADMIN, while /proc/sys is read-only in an ordinary container. An ENI's link must forward, and
+the primary ENI's must accept replies to addresses of the other ENIs. The settings of host veths are the second line of a sandbox's
+confinement; the first is the nftables table (`ruleset`, docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ UPLINK = {
     uapi.IPV4_DEVCONF_RP_FILTER: LOOSE,
     uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: 0,
 }
-"""Settings of uplinks. Packets that come by one are led to its sandbox, or no route leads back to their source."""
+"""Settings of uplinks. rp_filter is loose: in strict mode the reverse lookup does not follow the rules by incoming link, so it finds
+the primary ENI's link, and a strict check would drop the packets that arrive by the uplink."""
 
 NAMES = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",

@@ -57,13 +57,13 @@ class ForeignFilters:
     def _chain_suspicions(
         self, chain: Chain, rules: Sequence[ForeignRule], places: Container[str]
     ) -> Iterator[RoutingDifference]:
-        """Suspect a chain that drops what none of its rules accepts."""
+        """Suspect a chain that drops every packet that none of its rules accepts."""
         closing_rule = next((rule for rule in rules if rule.drops and not rule.has_condition), None)
         if closing_rule is None and not chain.policy_drops:
             return
         if any(self._is_our_link(value) for value in compared_in_table(self._sock, chain)):
             return
-        command = self._mend(chain, places)
+        command = self._accepting_command(chain, places)
         if closing_rule is None:
             yield routing_difference(DifferenceCode.FILTER_POLICY_DROPS, NODE, chain=chain, command=command)
         else:
@@ -77,9 +77,9 @@ class ForeignFilters:
         for value in sorted(rule.compared):
             subject = self._subject(value)
             if subject:
-                is_of_all = subject == f"{self._veth_prefix}*"
+                names_all_veths = subject == f"{self._veth_prefix}*"
                 fields = {"chain": chain, "handle": rule.handle, "names": subject}
-                yield routing_difference(DifferenceCode.FILTER_RULE_DROPS, NODE if is_of_all else subject, **fields)
+                yield routing_difference(DifferenceCode.FILTER_RULE_DROPS, NODE if names_all_veths else subject, **fields)
 
     def _subject(self, value: bytes) -> str:
         """Return the host veth or the address that a rule compares with; "" if it is neither."""
@@ -95,7 +95,7 @@ class ForeignFilters:
     def _is_our_link(self, value: bytes) -> bool:
         return value.startswith(self._veth_prefix.encode())
 
-    def _mend(self, chain: Chain, places: Container[str]) -> str:
+    def _accepting_command(self, chain: Chain, places: Container[str]) -> str:
         """Return the command that accepts sandboxes' packets in a chain; it uses the tool of the software that made the chain."""
         prefix = self._veth_prefix
         if chain.family in ("ip", "ip6") and chain.table == "filter":

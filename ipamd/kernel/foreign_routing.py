@@ -123,9 +123,8 @@ def global_address(sock: NetlinkSocket, link: answers.Link, family: Family) -> I
     for body in sock.dump(messages.dump_addresses(family)):
         configured = answers.read_address(body)
         is_global = (configured.index, configured.scope) == (link.index, uapi.RT_SCOPE_UNIVERSE)
-        if (
-            is_global and family_of(configured.address) is family
-        ):  # a kernel without the family returns the addresses of all others
+        # The family is compared because a kernel without it returns the addresses of all other families.
+        if is_global and family_of(configured.address) is family:
             addresses.append(configured.address)
     return min(addresses, key=int, default=None)
 

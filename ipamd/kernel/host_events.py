@@ -60,7 +60,7 @@ class HostEvents:
         self._vlan_links = vlan_links
         self._veth_prefix = veth_prefix
         self._families = families
-        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # it stays set
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # after a stop it stays readable for ever
 
     def follow(self) -> Iterator[LinkEvent | HostChange]:
         """See `HostNetwork.host_events`."""

@@ -57,9 +57,9 @@ from ipamd.model.packet_path import NewConnection, Translation
 from ipamd.model.record import replace
 from ipamd.model.repairs import (
     CONFINEMENT,
-    LEADING,
     NODE,
     NODE_ROUTING,
+    SHARED_RULE,
     RepairCode,
     RepairedObject,
     RepairKind,
@@ -99,7 +99,8 @@ class KernelHostNetwork(HostNetwork):
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route
                 (`sysctls.unreachable_route_repairs`), each with its ENI.
             vlan_links: makes VLAN links if the kernel cannot.
-            pod_snat: keeps what was chosen for single sandboxes, which `KernelWiring` changes; None: as recorded.
+            pod_snat: the SNAT choices of single sandboxes, shared with `KernelWiring`, which changes them; None: made here, from the
+                recorded sandboxes.
         """
         self._host = host
         self._config = config
@@ -125,7 +126,8 @@ class KernelHostNetwork(HostNetwork):
         families = ruleset.families(config, attachments())
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=families, vlan_links=vlan_links)
         self._primary_name = ""  # last known name of the primary ENI's link
-        self._extra_range: tuple[Family, IpAddress | None] | None = None  # its family, and the node's own address of it
+        # The family of extra legs, and the address of the node by which they reach other hosts; None without extra legs.
+        self._extra_range: tuple[Family, IpAddress | None] | None = None
         self._lock = threading.Lock()
 
     def apply_settings(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
@@ -169,14 +171,14 @@ class KernelHostNetwork(HostNetwork):
             reports = list[RepairReport]()
             if self._confinement.is_in_place() is None:
                 try:
-                    reports = self._learn_strict_sandboxes()
+                    reports = self._route_strict_sandboxes()
                 except (WiringError, KernelDumpError):  # matters only if a sandbox may be in strict mode
                     if self._confinement.has_strict():
                         raise
             return [*reports, *self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
 
-    def _learn_strict_sandboxes(self) -> list[RepairReport]:
-        """Add routes for the sandboxes in strict mode that amazon-vpc-cni-k8s wired, before the first tables of a process.
+    def _route_strict_sandboxes(self) -> list[RepairReport]:
+        """Add routes for the sandboxes in strict mode that amazon-vpc-cni-k8s wired, before this process makes its first tables.
 
         Such sandboxes are taken over a minute later, and without these routes the tables would cut them off until then. A sandbox in
         strict mode is recognised by its route in the table of an uplink, which no sandbox can make.
@@ -199,7 +201,7 @@ class KernelHostNetwork(HostNetwork):
         with self._host.netlink() as sock:
             outcomes = sock.request(rules)
         must(outcomes, "setup of the node")
-        return [RepairReport(RepairCode.ADDED, LEADING, OWN_RULE) for outcome in outcomes if not outcome.errno]
+        return [RepairReport(RepairCode.ADDED, SHARED_RULE, OWN_RULE) for outcome in outcomes if not outcome.errno]
 
     def extra_family(self) -> tuple[Family | None, str]:
         family = self._config.extra_family
@@ -209,7 +211,9 @@ class KernelHostNetwork(HostNetwork):
         return None, f"{EXTRA_LEGS}: new pods get no {family.local_range.ifname}: {cause}"
 
     def allow_neighbour_discovery(self) -> list[RepairReport]:
-        with self._lock:  # remove the table of IPv6: the veths of amazon-vpc-cni-k8s have no permanent neighbour entry
+        # The veths of amazon-vpc-cni-k8s have no permanent neighbour entries, so the IPv6 table, which drops neighbour discovery,
+        # goes.
+        with self._lock:
             if self._config.family is IPV4:
                 return []
             with self._host.netlink() as sock:
@@ -254,9 +258,9 @@ class KernelHostNetwork(HostNetwork):
 
     def translation(self, packet: NewConnection, identity: InstanceIdentity) -> Translation:
         """Return what the rules of our nftables tables, as last written, do with a new connection. From memory."""
-        _, former = self._table_inputs or ("", ruleset.NONE_FORMER)
-        served, source = self._extra_range or (None, None)
-        is_extra = served is family_of(packet.destination)
+        _, former = self._table_inputs or ("", ruleset.NO_FORMER_SETTINGS)
+        extra_family, source = self._extra_range or (None, None)
+        is_extra = extra_family is family_of(packet.destination)
         return translation.translation_of(
             packet,
             self._config,
@@ -319,10 +323,10 @@ class KernelHostNetwork(HostNetwork):
                     removals.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
             sock.carry_out(removals, operation="removal of rules of prefixes")
 
-    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+    def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
         routing.refuse_kernel_table(eni)
         with self._lock, self._host.netlink() as sock:
-            removals = routing.removals(sock, eni, keep=tuple(keep), family=self._config.family)
+            removals = routing.removals(sock, eni, remaining=tuple(remaining), family=self._config.family)
             sock.carry_out(removals, operation=f"teardown of {eni.eni_id}")
 
     def reconcile(
@@ -391,7 +395,7 @@ class KernelHostNetwork(HostNetwork):
             commands = self._commands(identity, *inputs)
             reports, refused = self._table.repair(commands)
             if ruleset.SNAT not in refused:
-                self._pod_snat.settle()
+                self._pod_snat.record_written()
         for refusal in self._needed_refusals(refused, commands):
             raise refusal
         return reports
@@ -509,7 +513,7 @@ class KernelHostNetwork(HostNetwork):
         reports: list[RepairReport] = []
         refusals: list[WiringError] = []
         former = self._former_settings(host_state)
-        unused = [mark for mark in former.marks if not self._is_carried(mark)]
+        unused = [mark for mark in former.marks if not self._is_in_use(mark)]
         parts = self._node_repairs(host_state, identity, link, addresses)
         for subject, repairs in (*parts, (NODE, node_routing.mark_removals(unused))):
             try:
@@ -526,7 +530,7 @@ class KernelHostNetwork(HostNetwork):
     def _node_repairs(
         self, host_state: HostState, identity: InstanceIdentity, link: answers.Link, addresses: Container[IpAddress]
     ) -> tuple[tuple[str, Iterator[Repair]], ...]:
-        """Return all comparisons of the node except that of its table, each with the subject of its repairs.
+        """Return all comparisons of the node except that of its nftables table, each with the subject of its repairs.
 
         Raises: WiringError, also while a comparison is iterated.
         """
@@ -565,12 +569,13 @@ class KernelHostNetwork(HostNetwork):
                 self._former_names.add(attachment.host_veth)
         return node_routing.former_settings(host_state.rules, self._former_names, self._config)
 
-    def _is_carried(self, mark: int) -> bool:
+    def _is_in_use(self, mark: int) -> bool:
         """Whether an open connection needs the rule of a former mark; true if the kernel does not answer (I11)."""
         current = self._config.connmark
         sock = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
         try:
-            # If the current mark contains the former one, every new connection has it too, but does not need the rule.
+            # If the current mark contains the bits of the former mark, every new connection has these bits too. Such connections do
+            # not need the former rule, so those with the other bits of the current mark are left out.
             without = 0
             if mark & current == mark:
                 without = current & ~mark
@@ -599,7 +604,8 @@ class KernelHostNetwork(HostNetwork):
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
         """Return the commands that make the tables for translation and marks as this node needs them. The caller has the lock of
-        `PodSnatSets`."""
+        `PodSnatSets`.
+        """
         commands = {table: table.removal() for table in local_range_ruleset.TABLES.values()}
         if self._extra_range:
             family, source = self._extra_range

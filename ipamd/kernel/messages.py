@@ -318,8 +318,9 @@ def look_up_route(
 ) -> Message:
     """Ask where the kernel would send a packet to an address; an unreachable address is fine, and has no reply.
 
-    `incoming`: the link by which the packet comes from `source`; without both it is a packet of the host. `port`: of TCP at the
-    destination, for rules that select by it; 0: the kernel looks the route of UDP up, of no port. The answer names the table.
+    `incoming`: the link by which the packet comes from `source`; without both it is a packet of the host. `port`: the TCP port at the
+    destination, for rules that select by port; with 0 the kernel looks up the route of a UDP packet without a port. The answer names
+    the table.
     """
     family, length = family_of(destination).number, destination.max_prefixlen
     body = ROUTE.pack(family, length, length if source else 0, 0, 0, 0, 0, 0, _LOOK_UP_FLAGS[family])
@@ -450,8 +451,8 @@ def _rule(
 add_rule = partial(_rule, "add", uapi.RTM_NEWRULE, _ADD, PRESENT)
 """Add a rule; present is fine.
 
-It selects packets by source, by destination, by mark, which is its own mask, or by the name of the link by which they come; without
-any of these every packet. `family`: of a rule that names no address. `protocol`: the number of the only protocol that it selects.
+It selects packets by source, by destination, by mark (the mark is its own mask), or by the name of the incoming link; without any of
+these it selects every packet. `family`: needed for a rule that names no address. `protocol`: number of the only protocol selected.
 """
 
 delete_rule = partial(_rule, "delete", uapi.RTM_DELRULE, 0, ABSENT)
@@ -459,7 +460,7 @@ delete_rule = partial(_rule, "delete", uapi.RTM_DELRULE, 0, ABSENT)
 
 
 def _selected(target: IpAddress | IpNetwork | None) -> tuple[int, bytes]:
-    """The prefix length and the bytes by which a rule selects; 0 and no bytes for None, which selects everything."""
+    """Return prefix length and bytes of a rule's selector; 0 and no bytes for None, which selects everything."""
     if target is None:
         return 0, b""
     if isinstance(target, IpNetwork):

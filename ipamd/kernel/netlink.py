@@ -132,13 +132,15 @@ class NetlinkSocket:
         self.closed_monotonic_s: float | None = None
 
     def add_shorter(self) -> None:
-        """Open a second socket, `shorter`, in the calling thread's namespace, whose dumps are cut at other places; closed with this.
+        """Open a second socket, `shorter`, in the calling thread's namespace. Its datagrams are shorter, so its dumps are cut at other
+        places than this socket's. It is closed with this socket.
 
         Raises: WiringError.
         """
         shorter = NetlinkSocket(datagram_bytes=SHORTER_BYTES)
         try:
-            shorter.request([Message("first answer", uapi.NLMSG_NOOP, 0, b"")])  # the kernel learns the room from a receive
+            # The kernel chooses the size of a dump's datagrams by the buffer of an earlier receive, so one answer is received first.
+            shorter.request([Message("first answer", uapi.NLMSG_NOOP, 0, b"")])
         except BaseException:
             shorter.close()
             raise
@@ -220,8 +222,8 @@ class NetlinkSocket:
     def dump_passes(self, message: Message) -> tuple[list[list[bytes]], bool]:
         """Read a table until one pass is uninterrupted, at most DUMP_TRIES times.
 
-        Returns: the entries of each pass, oldest first, and whether the last pass is whole. An entry of a torn pass was in the table;
-        an entry that every torn pass lacks may have been there all the time (I11).
+        Returns: the entries of each pass, oldest first, and whether the last pass is whole. An entry that an interrupted pass has was
+        in the table. An entry that all interrupted passes lack may have been there all the time (I11).
         Raises: WiringError, as `dump`.
         """
         passes: list[list[bytes]] = []

@@ -10,7 +10,11 @@ from ipamd.model.record import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One chain. `hook` is empty if the chain is not a base chain that filters; such a one drops or accepts by its policy."""
+    """One chain.
+
+    `hook`: where the kernel calls a base chain of type filter; empty for every other chain. `policy_drops`: such a base chain drops
+    the packets that none of its rules decides about.
+    """
 
     family: str
     table: str

@@ -36,7 +36,7 @@ _FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
 _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
 
 _SET = re.compile(r"^  set (\w+) {\n    type (\w+)", re.M)
-"""As `ruleset` writes them."""
+"""These find the chains and the sets of a table in the text that `ruleset` writes."""
 
 
 def generation(host: HostNetns) -> bytes | None:
@@ -135,7 +135,7 @@ class OwnTables:
             return None
         return True
 
-    def counted(self, tables: Iterable[NftTable]) -> Iterator[tuple[str, int]]:
+    def named_counters(self, tables: Iterable[NftTable]) -> Iterator[tuple[str, int]]:
         """Yield name and packets of each named counter, without nft, which takes 1.5 ms to print the counters of a table.
 
         Raises: WiringError, KernelDumpError.
@@ -182,14 +182,13 @@ class OwnTables:
         return reports, refused
 
     def change_elements(self, table: NftTable, update: str, elements: str) -> None:
-        """Change elements of the sets of a table, and remember the table with them.
+        """Change elements of the sets of a table, and record the changed table as applied and verified.
 
-        If other software changed the tables since they were verified, they are remembered as they were, and the next repair compares
-        everything.
+        If other software changed the tables since they were verified, nothing is recorded, and the next repair compares everything.
 
         Args:
             update: the commands that make the change, one transaction.
-            elements: the commands that fill all sets of the table as they are to be then.
+            elements: the commands that fill all sets of the table with the elements that they have after the change.
         Raises: WiringError; then nothing was changed.
         """
         verified, applied = self._verified, self._applied.get(table)
@@ -219,7 +218,7 @@ class OwnTables:
         after: Mapping[NftTable, str],
         updates: Mapping[NftTable, str],
     ) -> list[RepairReport]:
-        """Return a report for each replaced table that is worth one. `after`: the text of each table that was replaced."""
+        """Return the reports about replaced tables; not every replacement needs one. `after`: the text of each replaced table."""
         codes = {
             table: self._change(table, commands[table], text_before=before[table], text_after=text, update=updates[table])
             for table, text in after.items()

@@ -42,7 +42,8 @@ def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], conf
 
 
 def strict_repairs(rules: Collection[answers.PolicyRule], config: NetworkConfig, is_strict: bool) -> Iterator[Repair]:
-    """Compare the rule to table local, which in strict mode comes after the rules of uplinks, and the rule for reverse lookups.
+    """Compare two rules that strict mode needs: that to table local, which must come after the rules of uplinks, and that for reverse
+    lookups. Without strict mode the rule to table local has its usual priority, and the other rule is removed.
 
     A new rule is added before the old one is removed, so that every packet finds one. For IPv6 a rule for the VPC's router stays
     ahead of all others, or the node would send the router's neighbour discovery back. Source: amazon-vpc-cni-k8s

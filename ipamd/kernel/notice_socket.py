@@ -37,9 +37,9 @@ Notice = tuple[int, int, bytes]
 class NoticeSocket:
     """A socket in the namespace of the thread that makes it, which only listens to notifications. One user at a time.
 
-    Its queue is large, because a burst of ADDs makes hundreds of notifications before the listener's thread runs, and a lost one
-    costs a comparison of everything. Of nftables only the end of each transaction is queued, which names the process: kube-proxy may
-    send thousands of messages in one transaction.
+    Its queue is large, because a burst of ADDs makes hundreds of notifications before the listener's thread runs, and after a lost
+    notification everything must be compared. For nftables only the message that ends a transaction is queued; it names the process.
+    The others are left out, because one transaction of kube-proxy may have thousands.
     """
 
     def __init__(self, protocol: int, families: Iterable[Family] = ()) -> None:
@@ -63,7 +63,7 @@ class NoticeSocket:
         except OSError as exc:
             raise WiringError(
                 "the kernel's notifications could not be subscribed to",
-                details=f"{describe_errno(exc.errno or 0)}; the host is compared on the clock only",
+                details=f"{describe_errno(exc.errno or 0)}; the host is compared only at regular intervals",
             ) from exc
 
     def fileno(self) -> int:
@@ -91,7 +91,7 @@ class NoticeSocket:
                 if exc.errno != errno.ENOBUFS:
                     raise WiringError(
                         "the kernel's notifications cannot be read",
-                        details=f"{describe_errno(exc.errno or 0)}; they are opened again",
+                        details=f"{describe_errno(exc.errno or 0)}; the socket is opened again",
                     ) from exc
                 is_overrun = True
                 continue
@@ -120,7 +120,10 @@ class NoticeSocket:
         self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, number)
 
     def _take_only(self, kind: int) -> None:
-        """Make the kernel drop every datagram whose first message has another type. net/netfilter sends this message alone."""
+        """Make the kernel drop every datagram whose first message has another type than `kind`.
+
+        It loses no message of that type, because net/netfilter sends each of them in a datagram of its own.
+        """
         program = b"".join(
             (
                 _INSTRUCTION.pack(uapi.BPF_LOAD_HALF_ABSOLUTE, 0, 0, 4),  # nlmsg_type, read as big-endian

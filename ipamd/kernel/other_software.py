@@ -1,4 +1,4 @@
-"""Report what other software on the node does to sandboxes' traffic and we do not repair, with the command that mends it.
+"""Report what other software on the node does to sandboxes' traffic and what we do not repair, with the command that ends it.
 
 This covers rules that amazon-vpc-cni-k8s left behind, which SNAT or mark traffic whatever our settings say; filters (of Docker, of
 firewalld, of an administrator) that may drop what sandboxes send or receive (`foreign_filters`); and kube-proxy in IPVS mode on a node
@@ -25,7 +25,8 @@ from ipamd.model.routing_difference import RoutingDifference, routing_difference
 LEFT_CHAINS = ("AWS-SNAT-CHAIN-", "AWS-CONNMARK-CHAIN-")
 
 LEFT_TABLE = ("ip", "aws-cni")
-"""Its connection marks, if iptables is iptables-nft. Source: amazon-vpc-cni-k8s pkg/networkutils/nftables_connmark.go."""
+"""The table in which amazon-vpc-cni-k8s marks connections if the node's iptables is iptables-nft. Source: amazon-vpc-cni-k8s
+pkg/networkutils/nftables_connmark.go."""
 
 IPVS_CONF = Path("/proc/sys/net/ipv4/conf/kube-ipvs0")
 """Settings of the link with the addresses of services in IPVS mode.
@@ -57,7 +58,7 @@ class OtherSoftware:
         self._last_findings: tuple[object, list[RoutingDifference]] | None = None  # (generation, families), findings
 
     def find(self, addresses: Container[IpAddress] = (), has_strict: bool = False) -> list[RoutingDifference]:
-        """Return a difference for each finding, with the command that mends it. Raises: WiringError if nftables cannot be read.
+        """Return a difference for each finding, with the command that ends it. Raises: WiringError if nftables cannot be read.
 
         Suspicions about single addresses are returned only for `addresses`. Cost: less than a millisecond while no rule changes.
         """

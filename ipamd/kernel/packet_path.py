@@ -109,7 +109,7 @@ def _preferred_source(body: bytes) -> IpAddress | None:
 
 
 def _selects(rule: answers.PolicyRule, packet: RoutedPacket) -> bool:
-    """Whether a rule selects a packet. A rule with a selector that is not read here counts as one that does not."""
+    """Whether a rule selects a packet. If the rule has a selector that we do not read, the answer is False."""
     if rule.has_other_selectors or packet.mark & rule.mask != rule.mark:
         return False
     if rule.ports is not None and not rule.ports[0] <= packet.port <= rule.ports[1]:
@@ -145,11 +145,11 @@ def _by_rule(answer: RouteAnswer, rule: answers.PolicyRule) -> RouteAnswer:
 def _explain_refusal(
     sock: NetlinkSocket, code: int, answer: RouteAnswer, rules: Iterable[answers.PolicyRule], packet: RoutedPacket
 ) -> RouteAnswer:
-    """Add the rule that refuses a packet, or that leads to the table in which a route does.
+    """Add to the answer the rule that refuses the packet, or the rule that leads to a table whose route refuses it.
 
-    If neither does, the kernel refuses the source, because the way back is refused or leads by another link, or it does not forward
-    packets that come by the link. Source: the kernel's net/ipv4/fib_frontend.c, __fib_validate_source; net/ipv4/route.c,
-    ip_route_input_slow.
+    If no rule and no route refuses it, there are two other causes. Either the kernel refuses the packet's source, because the route to
+    the source is refused or leads through another link; or the kernel does not forward packets that arrive on the link. Source: the
+    kernel's net/ipv4/fib_frontend.c, __fib_validate_source; net/ipv4/route.c, ip_route_input_slow.
     """
     rule, is_refused = _deciding(sock, rules, packet)
     if packet.incoming and not is_refused:

@@ -11,7 +11,7 @@ from ipamd.kernel.netlink import Message
 from ipamd.model.family import IpAddress
 
 EniLinks = Mapping[int, tuple[Link, IpAddress]]
-"""The links of ENIs by the route table of their sandboxes. Each comes with its subnet's router, or for IPv6 an address outside."""
+"""Route table of sandboxes -> the link of their ENI, and its subnet's router, or for IPv6 an address outside the node."""
 
 
 class LegPacket(NamedTuple):
@@ -38,7 +38,8 @@ class LegPaths(NamedTuple):
     """The links by which packets of one leg may pass.
 
     `links`: of all sandboxes, by name. `refusal`: the errno of a lookup to the outside in the leg's family, 0 if there is a route.
-    `mark` leads packets by the primary ENI, 0 if none does. `is_first_of_table`: no leg with the same route table was asked about yet.
+    `mark`: the packet mark that selects the primary ENI, 0 if the node uses none. `is_first_of_table`: no other leg with the same
+    route table has been checked yet.
     """
 
     veth: Link

@@ -1,8 +1,8 @@
 """Keep the addresses of sandboxes whose SNAT was chosen for them in two sets of our nftables table (docs/adr/0082).
 
-`ruleset` has the rules that match the sets, where connections are marked and where they are translated. ADD enters an address before
-it replies, DEL takes it out. nftables and rtnetlink share no batch, so each is a transaction of its own, and only for a sandbox for
-which something was chosen. A repair of the table writes all addresses from the memory that is kept here.
+The rules of `ruleset` that mark and translate connections match these sets. ADD puts an address into a set before it replies, and DEL
+takes it out. One batch cannot hold both nftables and rtnetlink messages, so each change is a transaction of its own; only sandboxes
+with a choice need it. A repair of the table fills the sets from the entries that this class remembers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 class PodSnatSets:
     """The addresses that are, or must be, in the sets.
 
-    Concurrency: from any thread, but `wanted` and `settle` only under `lock`, which also excludes `enter` and `leave`: who replaces
-    the table holds it from `wanted` to `settle`, or an address that an ADD entered meanwhile would be lost. Inside it only the lock
-    of `Nftables` is taken. A new dictionary replaces the choices at each change, so that others read them without the lock.
+    Concurrency: safe from any thread, but `wanted` and `record_written` need `lock`. A thread that replaces the table must hold it
+    from `wanted` to `record_written`: it keeps `enter` and `leave` out, and an address that an ADD entered in between would be lost.
+    Inside it only the lock of `Nftables` is taken. Each change replaces the dictionary of choices, so other threads read it without
+    the lock.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class PodSnatSets:
         """Read nothing, and write no table yet.
 
         Args:
-            is_on: a setting lets pods differ from the node's SNAT.
+            is_on: whether a setting allows pods another SNAT than the node's.
             recorded: returns the recorded sandboxes.
         """
         self._host = host
@@ -49,7 +50,7 @@ class PodSnatSets:
         self.tables = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
         """The tables for translation and marks, one of which has the sets. Repaired and compared under `lock`."""
         self._entries: dict[IpAddress, PodSnat] | None = None
-        self._unsure: set[IpAddress] = set()  # the kernel may have them otherwise than `_entries`
+        self._unsure: set[IpAddress] = set()  # addresses about which the kernel's sets may differ from `_entries`
 
     def chosen(self) -> Mapping[IpAddress, PodSnat] | None:
         """Return the choices by address, as `wanted` does, from any thread."""
@@ -61,7 +62,7 @@ class PodSnatSets:
     def wanted(self) -> Mapping[IpAddress, PodSnat] | None:
         """Return the choices by address; None if the table needs no sets: no setting asks for them, and no sandbox has a choice.
 
-        A sandbox may have one from earlier settings. The caller holds `lock`.
+        A sandbox may have a choice from the time of earlier settings. The caller holds `lock`.
         """
         return self._needed(self._loaded())
 
@@ -71,8 +72,8 @@ class PodSnatSets:
     def _loaded(self) -> dict[IpAddress, PodSnat]:
         """Return the choices by address. The caller holds `lock`.
 
-        The first call reads the records, and what an earlier process has left in the kernel: rows may be lost, and their sandboxes are
-        adopted later.
+        The first call reads the records, and the sets that an earlier process has left in the kernel: if rows were lost, the sandboxes
+        without a row are adopted only later.
         """
         if self._entries is None:
             entries = dict(self.seen())
@@ -80,8 +81,8 @@ class PodSnatSets:
             self._entries = entries
         return self._entries
 
-    def settle(self) -> None:
-        """Record that the table was written by `entries`."""
+    def record_written(self) -> None:
+        """Record that the table has just been replaced, so that the kernel's sets have exactly our entries."""
         self._unsure.clear()
 
     def seen(self) -> dict[IpAddress, PodSnat]:
@@ -93,11 +94,11 @@ class PodSnatSets:
         return choices
 
     def enter(self, address: IpAddress, choice: PodSnat | None) -> None:
-        """Have the sets say what was chosen for the sandbox of an address; None: nothing.
+        """Put an address into the set of its sandbox's choice, and take it out of the other set; None: out of both.
 
         Raises: WiringError if nftables refuses. Then the caller must call `leave`.
         """
-        # Without the lock: no pod waits for a repair because other pods have a choice.
+        # Without the lock, so that a pod without a choice never waits for a repair of the table.
         if choice is None and self._is_absent(address):
             return
         with self.lock:
@@ -117,19 +118,23 @@ class PodSnatSets:
     def leave(self, address: IpAddress) -> None:
         """Take an address out of the sets.
 
-        If nftables refuses, the next repair does it, and no later sandbox gets the address before (`enter`).
+        If nftables refuses, the next repair takes it out. Until then an ADD that gets the address tries again first (`enter`).
         """
         try:
             self.enter(address, None)
         except WiringError as error:
-            log.info("an address stays in a set of nftables until the next repair address=%s error=%s", address, error)
+            log.info(
+                "nftables refused to remove an address from a set, the next repair tries again address=%s error=%s",
+                address,
+                error,
+            )
 
     def _is_absent(self, address: IpAddress) -> bool:
-        """Whether neither the sets nor the memory of them has an address; false before the first reading."""
+        """Whether an address is certainly in no set; False before the first reading."""
         entries = self._entries
         if entries is None:
             return False
-        if not entries and not self._unsure:  # where no pod has a choice, no ADD or DEL pays for one
+        if not entries and not self._unsure:  # if no pod has a choice, no ADD or DEL spends time on hashing its address
             return True
         return address not in entries and address not in self._unsure
 

@@ -38,7 +38,7 @@ def unreachable(
     """Find the problems that keep packets from reaching sandboxes, or sandboxes' packets from the network. Raises: WiringError.
 
     All lookups are sent together, because a send for each would cost as much as the lookups. For each link only the first problem is
-    reported. `mark` leads packets by the primary ENI.
+    reported. `mark`: see `LegPaths`.
     """
     checked = _checked_links(sock, specs, eni_links, wirings=wirings, mark=mark)
     requests = list[Message]()
@@ -71,7 +71,7 @@ def _checked_links(
     for leg in legs:
         veth = links.get(leg.host_veth)
         if veth is None:
-            continue  # `wiring_differences` reports it; if the disk refused a DEL, the runtime tries that again
+            continue  # `wiring_differences` reports it. After a DEL whose record the disk refused it is normal: the DEL is repeated
         is_first = leg.route_table not in tables_seen
         paths = LegPaths(veth, links, eni_links, refusals[family_of(leg.address)], mark, is_first_of_table=is_first)
         if leg.is_first and leg.sandbox.is_of_pool:
@@ -96,8 +96,7 @@ def _present_links(sock: NetlinkSocket, legs: Iterable[Leg]) -> dict[str, Link]:
 def _outside_refusals(sock: NetlinkSocket, families: Iterable[Family]) -> dict[Family, int]:
     """Return by family the error number of a lookup to the outside, 0 if there is a route.
 
-    If the node has no way out, its sandboxes have none either. The router of IPv6 is not known: without a default route there is no
-    way out at all.
+    If the node has no route to the outside, its sandboxes have none either, and no packet to the outside is expected to pass.
     """
     return {family: sock.request([messages.look_up_route(family.outside)])[0].errno for family in families}
 

@@ -123,15 +123,15 @@ def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
             yield rule_repair(priority, table=table, source=address, is_wanted=False)
 
 
-def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = (), family: Family) -> list[Message]:
+def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), family: Family) -> list[Message]:
     """Return messages that remove everything in the ENI's table, and our rules that look it up. Dumps.
 
-    `keep`: ENIs that stay. If one of them has the same table (a successor at the same device), the table belongs to it, and the rules
-    of sandboxes may: only the rule from this ENI's primary address is removed, unless the successor has that address too. The routes
-    through this ENI's link were removed with the link.
+    `remaining`: ENIs that stay. If one of them has the same table (a successor with the same device index), the table belongs to it
+    now, and the rules of sandboxes may. Then only the rule from this ENI's primary address is removed, and not even that if the
+    successor has the same address. The kernel has removed the routes through this ENI's link together with the link.
     """
     table = eni.route_table
-    successors = [other for other in keep if other.route_table == table and other.eni_id != eni.eni_id]
+    successors = [other for other in remaining if other.route_table == table and other.eni_id != eni.eni_id]
     batch = [] if successors else _table_removals(sock, table, family)
     own_addresses = {eni.primary_address} - {other.primary_address for other in successors}
     for rule in survey.rules_of(sock, family):
@@ -150,7 +150,10 @@ def _table_removals(sock: NetlinkSocket, table: int, family: Family) -> list[Mes
 
 
 def _goes_with_eni(rule: answers.PolicyRule, family: Family, *, own_addresses: Container[IpAddress], has_successor: bool) -> bool:
-    """Whether a rule to the table of an ENI goes with the ENI. `own_addresses`: its primary address, unless a successor has it."""
+    """Whether a rule to the table of an ENI is to be removed with the ENI.
+
+    `own_addresses`: its primary address, or nothing if a successor has that address.
+    """
     if rule.source is None or rule.source_length not in {rule.source.max_prefixlen, family.prefix_length}:
         return False
     if rule.priority == kernel_numbers.FROM_ENI_PRIORITY and rule.source in own_addresses:

@@ -6,8 +6,8 @@
     snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap: SNAT to the node's primary address
 
 Pods may differ from the node's SNAT (docs/adr/0082). Their addresses are in two sets, `snat_none` and `snat_force`. Both mark_out and
-snat_out match them ahead of their other rules: otherwise a pod of a secondary ENI would send with its own address by the primary ENI,
-where EC2 drops it, or with the node's address by its own ENI.
+snat_out match the sets before their other rules. If only one of them did, a packet would leave with the wrong source: the pod's
+address by the primary ENI, or the node's address by a secondary ENI. EC2 drops both.
 
 The bit selects table main (rule 1024), so the packet leaves through the primary ENI, where the SNAT address is valid.
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, updateHostIptablesRules; pkg/networkutils/nftables_connmark.go. Deliberate
@@ -50,15 +50,16 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-ful
 class FormerSettings:
     """Values of earlier settings that are still in use.
 
-    `veth_prefixes`: of living sandboxes. `marks`: bits that connections may carry. Each mark is found by its rule 1024, which stays
-    while a connection carries the mark, or until somebody removes it.
+    `veth_prefixes`: prefixes in the names of existing host veths. `marks`: mark bits that existing connections may carry. Former marks
+    are read from the routing rules of priority 1024: such a rule is kept while a connection carries its mark, unless somebody removes
+    the rule.
     """
 
     veth_prefixes: tuple[str, ...] = ()
     marks: tuple[int, ...] = ()
 
 
-NONE_FORMER = FormerSettings()
+NO_FORMER_SETTINGS = FormerSettings()
 
 SNAT_SETS = {choice: f"{POD_SET}{choice}" for choice in PodSnat}
 """The names of the sets of addresses of sandboxes for which something was chosen."""
@@ -78,7 +79,7 @@ def replace_table(
     vpc_cidrs: Collection[IPv4Network],
     primary_address: IPv4Address,
     primary_link: str,
-    former: FormerSettings = NONE_FORMER,
+    former: FormerSettings = NO_FORMER_SETTINGS,
     choices: Choices | None = None,
 ) -> str:
     """Return commands that replace our table, to be run as one transaction.
@@ -141,7 +142,7 @@ def translates(config: NetworkConfig) -> bool:
 
 
 class ReachedNetworks(NamedTuple):
-    """Networks that are reached without SNAT. `vpc`: by every sandbox. `exempt`: by those for which nothing was chosen."""
+    """Networks that are reached without SNAT. `vpc`: by every sandbox. `exempt`: by sandboxes without an SNAT choice of their own."""
 
     vpc: tuple[IPv4Network, ...]
     exempt: tuple[IPv4Network, ...]
@@ -212,7 +213,7 @@ def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[
 
 
 def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool:
-    """Whether sandboxes have uplinks in strict mode: by the settings, or because a sandbox still does from earlier settings.
+    """Whether sandboxes have uplinks in strict mode: by the settings, or because one was wired so under earlier settings.
 
     Sandboxes whose rows were lost are found only in the kernel (`Confinement.has_strict`).
     """
@@ -233,7 +234,8 @@ def needs_mark(config: NetworkConfig) -> bool:
 def _with_prefixes(body: str, prefix: str, former: Collection[str]) -> str:
     """Repeat every rule that names sandboxes' links for the former prefixes.
 
-    With one rule for a set of names the usual case, no former prefix, would differ from the rules of amazon-vpc-cni-k8s.
+    A single rule with a set of names would do too, but then even a table without former prefixes, the usual case, would differ from
+    the rules of amazon-vpc-cni-k8s.
     """
     lines = []
     for line in body.splitlines():
@@ -253,7 +255,7 @@ def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[
 
 
 def _address_set(name: str) -> str:
-    """Return the text of an empty set of IPv4 addresses within its table. `elements` fills it, and can fill it again alone."""
+    """Return the text of an empty set of IPv4 addresses within its table. `elements` fills it, also later without the table."""
     return f"  set {name} {{\n    type {family.IPV4.nft_address};\n  }}"
 
 

@@ -116,7 +116,7 @@ def survey_of(
 
 
 def is_to_sandbox(rule: answers.PolicyRule) -> bool:
-    """Whether it is a rule `512: to address/32 lookup main`."""
+    """Whether a rule is one to a sandbox: `512: to address/32 lookup main`."""
     return (
         rule.priority == kernel_numbers.TO_SANDBOX_PRIORITY
         and rule.destination is not None
@@ -127,7 +127,7 @@ def is_to_sandbox(rule: answers.PolicyRule) -> bool:
 
 
 def is_from_sandbox(rule: answers.PolicyRule) -> bool:
-    """Whether it is a rule `1536: from address/32 lookup <table>`."""
+    """Whether a rule is one from a sandbox: `1536: from address/32 lookup <table>`."""
     return (
         rule.priority == kernel_numbers.FROM_SANDBOX_PRIORITY
         and rule.source is not None
@@ -161,8 +161,9 @@ def sandboxes_behind(
 ) -> dict[int, AttachmentKey]:
     """Return the links of other software that lead into a sandbox's namespace, of any kind: index -> sandbox.
 
-    A second link into the namespace of a recorded sandbox counts as other software's, even if it looks like ours. If a sandbox's own
-    veth is gone, its namespace is looked up by its path, because a sandbox may delete its veth to hide where other links lead.
+    A link into the namespace of a recorded sandbox that is not the recorded link counts as other software's, even if it looks like
+    ours. If a sandbox's own veth is gone, its namespace is looked up by its path, because a sandbox may delete its veth to hide where
+    other links lead.
     Raises: WiringError.
     """
     recorded: dict[str, AttachmentKey] = {}
@@ -211,7 +212,9 @@ def rules_of(sock: NetlinkSocket, family: Family) -> list[answers.PolicyRule]:
 
 
 def strict_links(sock: NetlinkSocket, family: Family) -> set[str]:
-    """Names of the links whose packets rules lead to uplinks, in strict mode. Raises: as `rules_of`."""
+    """Return the names of links that the rules of strict mode select: those of uplinks, and of host veths whose packets they lead to
+    uplinks. Raises: as `rules_of`.
+    """
     return {rule.incoming for rule in incoming_rules(rules_of(sock, family))}
 
 

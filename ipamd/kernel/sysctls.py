@@ -1,7 +1,7 @@
 """The sysctls that the node needs and that netlink cannot set, above all forwarding for all links.
 
 Our own links are set one by one by netlink (`devconf`), without a writable /proc/sys. So packets of sandboxes are forwarded even if
-ip_forward cannot be set, which is for all other links of the node, present and future. To set ip_forward is our decision:
+ip_forward cannot be set; that sysctl is for all other links of the node, present and future. Setting ip_forward is our decision:
 amazon-vpc-cni-k8s leaves it to the node image.
 """
 
@@ -77,7 +77,7 @@ def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
     except OSError as exc:
         command = f"sysctl -w {key.replace('/', '.')}={wanted}"
         raise failure(
-            WiringError, FailureCode.SYSCTL_REFUSED, sandbox=key, wanted=wanted, cause=exc.strerror, command=command
+            WiringError, FailureCode.SYSCTL_REFUSED, sysctl=key, wanted=wanted, cause=exc.strerror, command=command
         ) from exc
 
 

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.kernel import translation_rules as rules
 from ipamd.kernel.legs import local_range_ruleset
 from ipamd.kernel.ruleset import (
-    NONE_FORMER,
+    NO_FORMER_SETTINGS,
     Choices,
     FormerSettings,
     ReachedNetworks,
@@ -28,7 +28,7 @@ def translation_of(
     *,
     vpc_cidrs: Collection[IPv4Network],
     primary_address: IPv4Address,
-    former: FormerSettings = NONE_FORMER,
+    former: FormerSettings = NO_FORMER_SETTINGS,
     extra_source: family.IpAddress | None = None,
     choices: Choices | None = None,
 ) -> Translation:
@@ -39,11 +39,11 @@ def translation_of(
         choices: of single sandboxes, as `replace_table` takes them.
     Concurrency: pure.
     """
-    served = family.family_of(packet.destination)
-    is_rejected = extra_source is not None and _decides(local_range_ruleset.refusals(served), packet)
-    if extra_source is not None and _decides(local_range_ruleset.source_rules(config, served, extra_source), packet):
+    packet_family = family.family_of(packet.destination)
+    is_rejected = extra_source is not None and _decides(local_range_ruleset.refusals(packet_family), packet)
+    if extra_source is not None and _decides(local_range_ruleset.source_rules(config, packet_family, extra_source), packet):
         return Translation(source=extra_source, is_rejected=is_rejected)
-    if served is not family.IPV4 or config.family is not family.IPV4 or not (translates(config) or choices is not None):
+    if packet_family is not family.IPV4 or config.family is not family.IPV4 or not (translates(config) or choices is not None):
         return Translation(is_rejected=is_rejected)
     networks = ReachedNetworks.of(vpc_cidrs, config)
     is_translated = _decides(translation_rules(config, networks, primary_address, choices), packet)

@@ -2,8 +2,8 @@
 
 An ADD takes three sends and no dump:
 
-    create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes; before it the
-                              uplinks of its legs, if there are any
+    create        host ns     the uplinks of its legs, if there are any, then the veth pair, whose peer is made directly in the
+                              sandbox's namespace; the answer has both link indexes
     host side     host ns     no IPv6 address, IPv4 settings, alias, up, route to the address in our table and in main, and on a
                               secondary ENI rule 1536 from the address, or from the prefix that has it
     sandbox side  sandbox ns  up, address, route to the family's gateway, default route, permanent neighbour
@@ -279,9 +279,9 @@ class KernelWiring(Wiring):
     def mark_for_deletion(
         self, spec: WiringSpec, *, is_source_checked: bool = False, owner: AttachmentKey | None = None
     ) -> HostVeth | None:
-        # Taking a link down waits for the kernel's RCU grace period, which is longer on a busy node. If the source is checked, the
-        # link stays up and its routes are removed by messages. Otherwise the kernel removes the routes of a link that goes down, and
-        # a route through any other link is not this sandbox's.
+        # Taking a link down waits for the kernel's RCU grace period, which is longer on a busy node. If the tables check the source of
+        # packets, the link stays up, and messages remove its routes. If they do not, the link goes down, so that the sandbox cannot
+        # send, and the kernel removes its routes.
         first, *more = legs_of(spec)
         operation = f"marking {first.host_veth} ({first.address}) for deletion"
         with self._host.netlink() as host:
@@ -289,12 +289,12 @@ class KernelWiring(Wiring):
             veth = survey.host_veth(link) if link else None
             if veth is not None and _is_of_another_sandbox(veth, first.address, owner):
                 if not spec.is_of_pool and veth.address == first.address:
-                    return veth  # the pod's next sandbox has the name and the address: nothing of this sandbox is left
+                    return veth  # the pod's next sandbox has both the name and the address, so nothing of this sandbox is left
                 link = None
             dying = self._dying_links(host, link, first, more)
             after = self._after_closing(host, (first, *more))
             if dying and is_source_checked:
-                # A link that still has a route to its address loses it only by going down.
+                # Links through which the address may still be routed are then taken down, which removes every route.
                 dying = _close_without_taking_down(host, dying, after, operation=operation)
                 after = []
             host.carry_out([*(dying_link.taking_down() for dying_link in dying), *after], operation=operation)
@@ -350,7 +350,7 @@ class KernelWiring(Wiring):
         down = messages.change_link(link.index, step=f"take link {former_name} down", is_up=False)
         rename = messages.change_link(link.index, step=f"name it {to}", name=to)
         batch = [down, rename]
-        if link.is_up:  # a link that is held or cut off stays down
+        if link.is_up:  # the link of a sandbox that is kept down or cut off stays down
             batch.append(messages.change_link(link.index, step=f"raise link {to}", is_up=True))
         batch += self._restore_after_renaming(host, link, leg, former_name=former_name, name=to)
         host.carry_out(batch, operation=f"renaming of {former_name} to {to}")
@@ -593,7 +593,8 @@ class KernelWiring(Wiring):
 
     def _create(self, spec: WiringSpec, legs: Sequence[Leg], netns: int, uplinks: _Uplinks) -> list[_Pair]:
         """Create the veth pairs, and at the first try the uplinks. If links of an earlier ADD are in the way, remove them and try
-        again."""
+        again.
+        """
         veth_messages: list[Message] = []
         for leg in legs:  # two messages for each leg
             veth_messages.append(_creation(leg, netns))

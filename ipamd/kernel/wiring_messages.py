@@ -20,22 +20,23 @@ NETNS_DIRECTORY = Path("/run/netns")
 """Where runtimes keep the namespaces of their sandboxes. Source: github.com/containerd/containerd pkg/netns; ip-netns(8)."""
 
 IPV6_IS_OFF = errno.EACCES
-"""The kernel's answer to an address or a route of a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c, inet6_addr_add."""
+"""The kernel's answer if an address or a route is added to a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c,
+inet6_addr_add."""
 
 
 def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
-    """Give a host veth its alias and settings, and raise it unless the sandbox is held.
+    """Give a host veth its alias and settings, and raise it unless the sandbox is kept down.
 
-    `ipv4_conf`: the settings (`devconf.host_veth`). The link gets no IPv6 address, which would cost more than the rest of the batch,
-    and would be one more address at which the node can be reached.
+    `ipv4_conf`: the settings (`devconf.host_veth`). The link gets no IPv6 address: adding one would cost more than the rest of the
+    batch, and the node could be reached by it.
     """
-    name, is_held = leg.host_veth, leg.sandbox.is_held
+    name, is_kept_down = leg.host_veth, leg.sandbox.is_kept_down
     step = f"name and raise {name}"
-    if is_held:
+    if is_kept_down:
         step = f"name and hold {name}"
     return [
         messages.disable_ipv6_autoconfiguration(index, step=f"keep IPv6 off {name}"),
-        messages.change_link(index, step=step, is_up=None if is_held else True, alias=leg.alias, ipv4_conf=ipv4_conf),
+        messages.change_link(index, step=step, is_up=None if is_kept_down else True, alias=leg.alias, ipv4_conf=ipv4_conf),
     ]
 
 
@@ -68,7 +69,7 @@ def sandbox_side(leg: Leg, index: int, *, has_default_route: bool = False) -> li
     if leg.is_neighbour_fixed:
         batch.insert(0, messages.disable_ipv6_autoconfiguration(index, step=f"keep other addresses off {name}"))
     if family_of(address) is IPV6:
-        batch.append(messages.add_local_route(address, index=index, step=f"deliver what is for {address}"))
+        batch.append(messages.add_local_route(address, index=index, step=f"deliver packets for {address}"))
     if leg.is_further_interface:
         batch += further_interfaces.routing(leg, index, has_default_route=has_default_route)
     else:

@@ -292,8 +292,8 @@ def _missing_routing(attachments: Iterable[Attachment], survey: KernelSurvey) ->
     living = survey.living_names
     for attachment in attachments:
         # A sandbox without its uplink is cut off before and after an export.
-        is_cut_off = not attachment.is_of_pool and survey.vlan_of(attachment.address) is None
-        if attachment.host_veth not in living or is_cut_off:
+        must_be_cut_off = not attachment.is_of_pool and survey.vlan_of(attachment.address) is None
+        if attachment.host_veth not in living or must_be_cut_off:
             continue
         spec = first_alone(recorded_spec(attachment))
         for difference in wiring_differences(spec, survey):

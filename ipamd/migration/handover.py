@@ -98,7 +98,7 @@ class OtherDaemon(Service):
 
     def _recent_sign(self) -> str:
         """Describe the last sign of aws-node, "" if it has been away for long enough. Raises: IpamError."""
-        sign = self._aws_node.last_sign(pod=self._pod)
+        sign = self._aws_node.last_trace(pod=self._pod)
         if sign is None:
             return ""
         self._freeze.note_other_daemon(self._clock.monotonic() - sign.age_s)
@@ -127,9 +127,8 @@ class OtherDaemon(Service):
             self._freeze.note_other_daemon(self._clock.monotonic())
             self._health.block_adds(CONDITION, sentence)
             self._freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
-        elif (
-            self._health.is_held
-        ):  # only if ADD was blocked, because `serve_adds` renews the time for which STATUS waits for a start
+        elif self._health.are_adds_blocked:
+            # Only if ADD was blocked, because `serve_adds` renews the time for which STATUS waits for a start.
             self._health.serve_adds(CONDITION)
             self._freeze.clear(FreezeCause.AWS_NODE)
         self._hindrance.report(problem(ConditionCode.OTHER_DAEMON, cause=sentence) if reason else None)

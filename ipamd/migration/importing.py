@@ -14,7 +14,7 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.legs.leg import ExtraLegImport, FirstLegImport, ImportPass, Takeover
 from ipamd.model.attachment import pod_veth_name
-from ipamd.model.aws_node import Allocation, ImportResult, Unnamed
+from ipamd.model.aws_node import Allocation, ImportResult, UnidentifiedVeth
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import ForeignStateError, IpamError, log_text
 from ipamd.model.family import IpAddress
@@ -109,14 +109,14 @@ class ImportService(Service):
         """Take over the foreign veths whose sandbox can be named, and report the others."""
         by_device = _addresses_by_device(survey)
         import_pass = ImportPass(survey, listed, self._allocations)
-        unnamed: list[Unnamed] = []
+        unnamed: list[UnidentifiedVeth] = []
         for kind in self._extra:
             kind.find_legs(foreign)
         for veth in foreign:
             addresses = tuple(sorted(by_device.get(veth.name, ()))) or self._diverted_addresses(veth, survey)
             takeover = self._take_over_veth(veth, addresses, import_pass)
             if takeover.reason:
-                unnamed.append(Unnamed(veth, takeover.addresses, takeover.reason))
+                unnamed.append(UnidentifiedVeth(veth, takeover.addresses, takeover.reason))
         self._record_unnamed(unnamed)
         veths = tuple(import_pass.firsts.get(veth.name, veth) for veth in survey.firsts)
         return ImportResult(veths, unnamed, import_pass.extra, import_pass.uplinks)
@@ -128,7 +128,7 @@ class ImportService(Service):
                 return takeover
         return Takeover(addresses, "its purpose is not known")
 
-    def _record_unnamed(self, unnamed: Sequence[Unnamed]) -> None:
+    def _record_unnamed(self, unnamed: Sequence[UnidentifiedVeth]) -> None:
         """Remember and report the veths whose sandbox is not known. If there is none, forget aws-node's file."""
         self._unnamed = frozenset(unnamed_veth.veth.ifindex for unnamed_veth in unnamed)
         if not unnamed:

@@ -25,7 +25,10 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """ENIs and addresses, as text, that EC2 did not show lately: in successive plausible answers, and in any successive answers."""
+    """ENIs and addresses, as text, that EC2 did not show lately.
+
+    `plausible`: those that the last plausible answers lacked. `any`: those that the last answers lacked, plausible or not.
+    """
 
     plausible: Mapping[str, Absence] = field(default_factory=dict)
     any: Mapping[str, Absence] = field(default_factory=dict)
@@ -56,14 +59,14 @@ class Absences(Generic[K]):
         self.absent = counted
 
     def count(self, key: K) -> int:
-        """How many successive answers lacked it; 0 if the last one had it."""
+        """Return how many successive answers lacked an object; 0 if the last answer had it."""
         absence = self.absent.get(key)
         if absence is None:
             return 0
         return absence.look_count
 
     def age_s(self, key: K, *, now_s: float) -> float:
-        """Seconds since the first of the successive answers without it; 0.0 if the last one had it."""
+        """Return the seconds since the first of the successive answers without an object; 0.0 if the last answer had it."""
         absence = self.absent.get(key)
         if absence is None:
             return 0.0

@@ -148,7 +148,8 @@ class Address:
 
 
 def of_rest(address: IpAddress, find: Callable[[IpAddress], Address | None]) -> Address | None:
-    """Return the row of a free address without one of its own, made from the row of the rest of its /80.
+    """Return a row for a free address of a /80 that has no row of its own. It is made from the row that stands for the rest of the
+    /80.
 
     Returns: None if no such /80 is recorded. `find`: returns the row of an address.
     """

@@ -47,13 +47,14 @@ class Origin(StrEnum):
 class Attachment:
     """One interface of a sandbox with its address, and the answer to its CNI ADD.
 
-    address: of the pool, or of an ENI of its own. other_address: of an extra leg, in the other family, or None. uplink: if the
-    address is that of its own ENI (`eni_id`) and not of the pool; otherwise None. since_monotonic_s: with an uplink, when the
-    attachment was recorded; addresses of the pool have that time in their row. contradiction: with an uplink, how EC2
-    contradicts the claim to it; "" if it does not, None before EC2 was called. It begins with
+    address: of the pool, or of an ENI of its own.
+    other_address: of an extra leg, in the other family, or None.
+    uplink: how the sandbox is connected to its own ENI (`eni_id`); None if the address is of the pool.
+    since_monotonic_s: with an uplink, when the attachment was recorded; addresses of the pool have that time in their row.
+    contradiction: with an uplink, how EC2 contradicts the claim to it; "" if it does not, None before EC2 was called. It begins with
         `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
-    snat: what was chosen for its connections to outside the VPC, None: nothing.
+    snat: the choice how its connections to outside the VPC are translated; None: as the node's settings say.
     result: the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
 
@@ -102,8 +103,10 @@ class Attachment:
         )
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether it must have no network: EC2 contradicts its ENI in strict mode, or has not confirmed it in standard mode."""
+    def must_be_cut_off(self) -> bool:
+        """Whether the sandbox must have no network: in strict mode if EC2 contradicts its claim to the ENI, in standard mode as long
+        as EC2 has not confirmed the claim.
+        """
         return bool(self.contradiction and self.uplink and (self.uplink.is_strict or self.is_unconfirmed))
 
     @property
@@ -113,7 +116,7 @@ class Attachment:
 
     @property
     def objection(self) -> str:
-        """EC2's contradiction of its own ENI; "" if there is none, or before EC2 has answered."""
+        """How EC2 contradicts the claim to its own ENI; "" if EC2 does not, or has not answered yet."""
         return (self.contradiction or "").removeprefix(UNCONFIRMED).removeprefix(": ")
 
     @property
@@ -131,12 +134,13 @@ class WiringSpec:
     route_table: the table of the ENI that has the address; the main table (254) needs no from-rule.
     mtu: in bytes, 0: unknown.
     others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if it is not known; otherwise None.
-    prefix: the delegated prefix of the address, whose from-rule serves all its sandboxes; None: the address has its own rule.
+    prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
+        address has a rule of its own.
     other_address: the address of the extra leg, or None.
     uplink: how the sandbox is connected to its own ENI, `eni_id`, by a link on that of the trunk ENI, or None.
-    trunk_mac: the MAC of the trunk ENI, "" if the VLAN link need not be made any more.
-    is_held: the links stay down and get no routes until a repair wires them.
-    snat: what was chosen for its connections to outside the VPC, None: nothing.
+    trunk_mac: the MAC of the trunk ENI, "" if the VLAN link exists already.
+    is_kept_down: the links stay down and get no routes, because EC2 has not confirmed the ENI yet. A repair completes the wiring then.
+    snat: as in `Attachment`.
     """
 
     key: AttachmentKey
@@ -151,7 +155,7 @@ class WiringSpec:
     uplink: Uplink | None = None
     eni_id: EniId = EniId("")
     trunk_mac: MacAddress = MacAddress("")
-    is_held: bool = False
+    is_kept_down: bool = False
     snat: PodSnat | None = None
 
     @property
@@ -200,7 +204,7 @@ def record_of(
         pod_uid=names.pod_uid,
         other_address=spec.other_address,
         uplink=spec.uplink,
-        contradiction=UNCONFIRMED if spec.is_held else None,
+        contradiction=UNCONFIRMED if spec.is_kept_down else None,
         snat=spec.snat,
     )
 
@@ -209,7 +213,8 @@ def record_of(
 class Wired:
     """Outcome of wiring a WiringSpec. MACs in lower case; `netns_identity` is that of the namespace that was opened.
 
-    `is_default_route`: whether the sandbox's default route leads through it; of a further interface, only if there was none.
+    `is_default_route`: whether the sandbox's default route leads through the interface. It leads through a further interface only if
+    the sandbox had no default route before.
     """
 
     host_mac: MacAddress
@@ -230,7 +235,7 @@ def veth_name(key: AttachmentKey, *, prefix: str) -> str:
 
 
 POD_IFNAME = "eth0"
-"""The interface whose host veth carries the pod's name: what kubelet calls the pod's own. Others are named by their key."""
+"""The pod's own interface, as kubelet names it. Its host veth is named after the pod; those of other interfaces after their key."""
 
 
 def name_key(host_veth: str) -> AttachmentKey:
@@ -252,7 +257,7 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     """Derive a locally administered unicast MAC from the key, so that no search for an unused one is needed.
 
     Args:
-        side: "host" or "sandbox", with the name of the leg ahead if it is an extra one; all ends differ.
+        side: "host" or "sandbox"; for an extra leg the leg's name comes before that word, so that all ends have different MACs.
     """
     digest = hashlib.sha1(f"{side}:{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).digest()
     octets = bytes([(digest[0] & 0xFC) | 0x02]) + digest[1:6]

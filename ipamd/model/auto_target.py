@@ -33,13 +33,13 @@ class AutoTarget:
     """The target and its parts, in addresses.
 
     `reserve_count`: the reserve from measured demand. `start_count`: the addresses that a new node expects to need; while it fills,
-    only as far as attached ENIs have room. `held_count`: the higher of these two, which counts. `arriving_count`: ADDs that arrive
-    while the pool grows, for `grow_s` seconds. `growth_count`: growth seen within such a time. `most_count`: the bound.
+    only as far as attached ENIs have room. `effective_reserve_count`: the higher of these two, which is used. `arriving_count`: ADDs
+    that arrive while the pool grows, for `grow_s` seconds. `growth_count`: growth seen within such a time. `most_count`: the bound.
     """
 
     count: int
     reserve_count: int
-    held_count: int
+    effective_reserve_count: int
     arriving_count: int
     growth_count: int
     grow_s: float
@@ -52,7 +52,9 @@ class AutoTarget:
     def __str__(self) -> str:
         growth = "a new ENI" if self.needs_eni else "an allocation"
         start = f", expected since the start {self.start_count}" if self.start_count else ""
-        reasons = f"a reserve of {self.held_count} ({self.arriving_count} arrive in the {self.grow_s:.1f} s of {growth}, "
+        reasons = (
+            f"a reserve of {self.effective_reserve_count} ({self.arriving_count} arrive in the {self.grow_s:.1f} s of {growth}, "
+        )
         reasons += f"growth seen {self.growth_count}{start})"
         if self.peak_count > self.busy_count:
             reasons += f" and {self.peak_count - self.busy_count} below the peak of {self.peak_count} in use or cooling"
@@ -89,7 +91,7 @@ def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
     return AutoTarget(
         count=max(min(expected + peak - busy, most), 1),
         reserve_count=reserve.count,
-        held_count=expected,
+        effective_reserve_count=expected,
         arriving_count=reserve.arriving_count,
         growth_count=reserve.growth_count,
         grow_s=reserve.grow_s,

@@ -24,10 +24,11 @@ from ipamd.model.record import dataclass, field, replace
 from ipamd.model.sandbox import Sandbox, SandboxState
 
 VERSION = "vpc-cni-ipam/1"
-"""Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
+"""Version of the file's format. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
 
 NETWORK_NAME = "aws-cni"
-"""The network of its conflist, part of its key. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
+"""The network name in the conflist of amazon-vpc-cni-k8s; its entries are found by it. Source: amazon-vpc-cni-k8s
+cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """Ours: 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
@@ -39,17 +40,17 @@ _NETWORK = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 """Source: github.com/containernetworking/cni pkg/utils/utils.go, ValidateNetworkName."""
 
 _AGENT_POD = re.compile(r"kube-system/aws-node-[a-z0-9]{5}")
-"""A pod of its DaemonSet; aws-node-termination-handler is another program. Source: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml;
-Kubernetes k8s.io/apimachinery pkg/util/rand, String(5)."""
+"""A pod of the DaemonSet aws-node; aws-node-termination-handler is another program. Source: amazon-vpc-cni-k8s
+config/master/aws-k8s-cni.yaml; Kubernetes k8s.io/apimachinery pkg/util/rand, String(5)."""
 
 ENTRIES_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One entry of its file. `address`: of the family of the node's pool. `made_at_ns`: Unix time; 0: not known.
+    """One entry of the file of amazon-vpc-cni-k8s. `address`: of the family of the node's pool. `made_at_ns`: Unix time; 0: not known.
 
-    `other_address`: of an extra leg; it is in another file, so entries that were read have none.
+    `other_address`: of an extra leg. That is in another file, so entries that were read from this file have none.
     `interface_count`: the number of network cards on which the pod has interfaces; more than 1 is not imported.
     """
 
@@ -63,8 +64,8 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """The latest trace of its daemon in this boot. `age_s`: seconds since the trace; 0 while it lasts."""
+class DaemonTrace:
+    """The latest sign that the daemon of amazon-vpc-cni-k8s ran in this boot. `age_s`: seconds since then; 0 while the sign lasts."""
 
     trace: str
     age_s: float = 0.0
@@ -72,7 +73,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class GivenTwice:
-    """An address that we gave to one sandbox, and its daemon to another (I1, I20)."""
+    """An address that we assigned to one sandbox and amazon-vpc-cni-k8s to another (I1, I20)."""
 
     ours: Attachment
     theirs: Allocation
@@ -86,7 +87,7 @@ class GivenTwice:
 
 
 def given_twice(attachments: Iterable[Attachment], allocations: Iterable[Allocation]) -> tuple[GivenTwice, ...]:
-    """Find the addresses that our rows and its file give to different container IDs. Concurrency: pure."""
+    """Find the addresses that our rows and the file of amazon-vpc-cni-k8s assign to different container IDs. Concurrency: pure."""
     ours = {attachment.address: attachment for attachment in attachments}
     conflicts = []
     for allocation in allocations:
@@ -97,7 +98,7 @@ def given_twice(attachments: Iterable[Attachment], allocations: Iterable[Allocat
 
 
 def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
-    """Return the pod of its daemon with a ready sandbox, in which the daemon may start at any moment; "" without one."""
+    """Return the pod of the DaemonSet aws-node if its sandbox is ready, because its daemon may start at any moment; "" otherwise."""
     for sandbox in sandboxes:
         pod = f"{sandbox.pod_namespace}/{sandbox.pod_name}"
         if sandbox.state is SandboxState.READY and _AGENT_POD.fullmatch(pod):
@@ -106,7 +107,7 @@ def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
 
 
 def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
-    """Read its file, all or nothing.
+    """Read the file of amazon-vpc-cni-k8s: all entries, or none if any entry is malformed.
 
     Raises: ForeignStateError that names the first malformed entry.
     """
@@ -129,10 +130,10 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
 
 
 def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
-    """Write its file, which its daemon reads at its start. An entry without a pod's name gets no metadata; its daemon keeps it.
+    """Write the file that amazon-vpc-cni-k8s reads at its start. It keeps an entry without a pod's name, which gets no metadata here.
 
     Args:
-        network_name: of its conflist; its plugin's DEL looks up entries of this network only.
+        network_name: of its conflist; a DEL of its plugin finds only entries of this network.
     """
     entries = []
     for allocation in allocations:
@@ -151,7 +152,7 @@ def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = 
 
 
 def network_name_of(conflist: bytes) -> str:
-    """Return the network name in its conflist, which operators may have changed; NETWORK_NAME if it cannot be read."""
+    """Return the network name in the conflist of amazon-vpc-cni-k8s, which operators may have changed; NETWORK_NAME if unreadable."""
     try:
         document = json.loads(conflist)
     except (ValueError, RecursionError):
@@ -196,7 +197,7 @@ def identify(
 
 
 @dataclass(slots=True)
-class Unnamed:
+class UnidentifiedVeth:
     """A host veth whose sandbox is unknown: its addresses, and the reason."""
 
     veth: HostVeth
@@ -212,7 +213,7 @@ class ImportResult:
     """
 
     veths: tuple[HostVeth, ...]
-    unnamed: list[Unnamed] = field(default_factory=list)
+    unnamed: list[UnidentifiedVeth] = field(default_factory=list)
     extra: list[HostVeth] = field(default_factory=list)
     uplinks: dict[str, VlanLink] = field(default_factory=dict)
 
@@ -335,5 +336,5 @@ def _number(document: Mapping[str, Any], name: str, location: str) -> int:
 
 
 def _may_be_named(allocation: Allocation, veth_name: str, *, prefix: str) -> bool:
-    """Whether a link may be that of an entry's pod; an entry without a pod's name excludes none."""
+    """Whether a link may belong to the pod of an entry, by the link's name. An entry without a pod's name fits every link."""
     return not allocation.pod_name or pod_veth_name(allocation.pod_namespace, allocation.pod_name, prefix=prefix) == veth_name

@@ -1,6 +1,6 @@
 """Collect the entries for the file of amazon-vpc-cni-k8s when the node goes back: one for every address in use. Pure.
 
-Its daemon assigns addresses that are not in the file to new pods. It keeps an entry with a pod's name as long as a link of that name
+That daemon assigns addresses that are not in the file to new pods. It keeps an entry with a pod's name as long as a link of that name
 exists, and any other entry until its DEL (docs/adr/0038).
 """
 
@@ -19,7 +19,7 @@ from ipamd.model.legs.aws_node_uplinks import leads_to_uplink
 
 
 def wanted_name(attachment: Attachment, *, prefix: str) -> str:
-    """Return the host veth's name that its daemon expects; "" if the pod is unknown or the interface is not the pod's first."""
+    """Return the host veth's name that amazon-vpc-cni-k8s expects; "" if the pod is unknown or this is a further interface."""
     if not (attachment.pod_name and attachment.pod_namespace and attachment.key.ifname == POD_IFNAME):
         return ""
     return pod_veth_name(attachment.pod_namespace, attachment.pod_name, prefix=prefix)
@@ -28,8 +28,8 @@ def wanted_name(attachment: Attachment, *, prefix: str) -> str:
 def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix: str) -> dict[IpAddress, Allocation]:
     """Return an entry for each recorded sandbox that has its link, by address.
 
-    This includes a sandbox whose address its own plugin has just got from us and is about to wire; if it does not, its daemon drops
-    the entry. Sandboxes whose address is in no pool are not in its file.
+    A sandbox that the plugin of amazon-vpc-cni-k8s is about to wire with an address from us is included; if the plugin never wires it,
+    that daemon drops the entry. Sandboxes whose address is in no pool are not in the file.
     """
     live_names = {veth.name for veth in survey.veths if not veth.is_dying}
     entries = {}
@@ -57,9 +57,9 @@ def unrecorded(
     """Return an entry for each other address that a live host veth has by its alias or by a route, with the veth.
 
     Args:
-        recorded_allocations: the result of `recorded`. listed: the present entries of its file. For a link whose sandbox we do not
-        know, its entry is kept; without one the link gets a
-            placeholder.
+        recorded_allocations: the result of `recorded`.
+        listed: the present entries of the file. The entry of a link whose sandbox we do not know is kept; if it has none, the link
+            gets a placeholder.
     """
     known_keys = {allocation.key for allocation in recorded_allocations.values()}
     made_at_ns = int(now.timestamp()) * 10**9
@@ -83,5 +83,5 @@ def _carried_addresses(survey: KernelSurvey) -> dict[IpAddress, HostVeth]:
         if device in live:
             carried[address] = live[device]
         else:
-            carried.pop(address, None)  # the address is routed elsewhere, whatever the alias of a veth says
+            carried.pop(address, None)  # the address is routed elsewhere, so an alias with it does not count
     return carried

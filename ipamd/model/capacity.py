@@ -30,7 +30,8 @@ Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.
 class NodeBounds:
     """The bounds of a node besides its type, as counts; 0: no bound. `trunk_places`: left free for the trunk ENI.
 
-    `subnet_free_count`: free addresses of the subnet, without the `held_count` that the node has; None if EC2 was not called.
+    `own_address_count`: addresses that the node has already. `subnet_free_count`: further free addresses of the subnet; None if EC2
+    was not called.
     `vcpu_count`: 0: not known. `local_range`: the range from which every pod needs an address too, or None.
     """
 
@@ -38,7 +39,7 @@ class NodeBounds:
     max_pods: int = 0
     unmanaged_eni_count: int = 0
     trunk_places: int = 0
-    held_count: int = 0
+    own_address_count: int = 0
     subnet_free_count: int | None = None
     vcpu_count: int = 0
     local_range: LocalRange | None = None
@@ -46,10 +47,10 @@ class NodeBounds:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """One mode.
+    """How many pods a node can run in one mode.
 
-    `address_count`: pods with an address of their own, ADDRESSES_MAX for more. `max_pods`: that and the pods on the host's network.
-    `recommended`: the same within EKS's cap; 0 if the vCPUs are not known.
+    `address_count`: pods with an address of their own, at most ADDRESSES_MAX. `max_pods`: these and the pods on the host's network.
+    `recommended`: `max_pods`, but at most what EKS recommends; 0 if the vCPUs are not known.
     """
 
     mode: str
@@ -126,10 +127,9 @@ def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, 
     by_enis = carrying * slots * unit
     bound = [(by_enis, _eni_bound(limits, bounds, primary=primary))]
     if bounds.subnet_free_count is not None:
-        free = bounds.held_count + bounds.subnet_free_count
-        bound.append(
-            (free, f"the subnet's {counted(bounds.subnet_free_count, 'free address')} beside the {bounds.held_count} held")
-        )
+        free = bounds.own_address_count + bounds.subnet_free_count
+        further = counted(bounds.subnet_free_count, "free address")
+        bound.append((free, f"the subnet's {further} besides the {bounds.own_address_count} of this node"))
     formula = f"{carrying} ENIs x {slots} slots" + (f" x {unit}" if of_prefixes else "") + f" = {by_enis}"
     mode = ("prefixes" if of_prefixes else "single addresses") + ("" if primary else ", custom networking")
     return _narrowest(mode, bound, bounds, formula=formula, in_force=in_force)

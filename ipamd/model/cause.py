@@ -1,7 +1,7 @@
-"""Why something does not go on: our own words, and refusals of EC2 as values. Pure.
+"""The causes of problems: reasons in our own words, and refusals of EC2 as values. Pure.
 
-A place with little room shows a refusal of EC2 by its call and code, and where a refusal has a condition of its own, other conditions
-refer to it. So a refusal stays a value until it is rendered, and no code searches a sentence for it.
+A place with little room shows a refusal of EC2 only by its call and code. If a condition shows the refusal already, other conditions
+only refer to that one. So a refusal stays a value until it is rendered, and no code has to search a sentence for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Ec2Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CausePart:
-    """One reason. `own`: in our own words. `refusal`: of EC2, if the reason is one. `note`: what follows it, as advice."""
+    """One reason. `own`: in our own words. `refusal`: EC2's refusal, if that is the reason. `note`: follows the reason, such as
+    advice.
+    """
 
     own: str = ""
     refusal: Ec2Refusal | None = None
@@ -85,7 +87,7 @@ class Cause:
         return Cause((replace(first, own=own), *others))
 
     def noted(self, note: str) -> Cause:
-        """Add what follows the last reason."""
+        """Append a note, such as advice, to the last reason."""
         *others, last = self.parts
         return Cause((*others, replace(last, note=f"{last.note}{note}")))
 

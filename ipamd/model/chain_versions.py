@@ -34,7 +34,11 @@ def parse_versions(output: bytes) -> tuple[str, ...]:
 
 def common_versions(spoken: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Return the versions that all plugins of a chain support, oldest first. `spoken`: plugin -> its versions."""
-    return tuple(version for version in SUPPORTED_VERSIONS if all(version in versions for versions in spoken.values()))
+    common = []
+    for version in SUPPORTED_VERSIONS:
+        if all(version in versions for versions in spoken.values()):
+            common.append(version)
+    return tuple(common)
 
 
 def conflist_version(versions: tuple[str, ...]) -> str:

@@ -179,12 +179,12 @@ class CloudEvidence:
     """Weighs the successive answers about one instance. Used by one thread at a time."""
 
     def __init__(self, doubts: Doubts | None = None) -> None:
-        """`doubts`: the counts of the process before, so that a daemon that restarts often still counts a second answer."""
+        """`doubts`: the counts of an earlier process, so that a daemon that restarts often still gets to a second answer."""
         earlier = doubts or Doubts()
         self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, recorded=_by_key(earlier.plausible))
-        """By plausible answers only."""
+        """Absences according to plausible answers only."""
         self._doubtful: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, recorded=_by_key(earlier.any))
-        """By all answers with the primary ENI."""
+        """Absences according to all answers that show the primary ENI."""
 
     def weigh(
         self,

@@ -97,7 +97,8 @@ MESSAGES: Mapping[StrEnum, str] = {
     ConditionCode.EXPORTED: "{subject}: {cause}",
     ConditionCode.LINKS_NOT_IMPORTED: "{subject}: host veths that are not ours, left as they are: {links}",
 }
-"""By code: what is wrong, on which object, and the next step where it is not that of the subject (`report/verdict.py`)."""
+"""By code: what is wrong and on which object. The next step is here only if it differs from that of the subject
+(`report/verdict.py`)."""
 
 
 def condition_text(subject: str, problem: Problem, form: Form = Form.FULL, known: Container[Ec2Refusal] = ()) -> str:

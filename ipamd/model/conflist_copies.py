@@ -19,7 +19,8 @@ NO_ANNOTATIONS = (
     "it hands over no annotations of pods: VPC_IPAMD_POD_SECURITY_GROUP_SOURCE becomes kubelet, and "
     "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES stays empty"
 )
-"""Source: multus-cni, pkg/types/types.go, RuntimeConfig: a closed list, which lacks them."""
+"""The line about a copy that a plugin such as Multus calls. Source: multus-cni, pkg/types/types.go, RuntimeConfig: its closed list of
+capabilities lacks annotations."""
 
 
 def lines_of_copy(document: Plugin, owns: Sequence[OwnPart]) -> list[str]:

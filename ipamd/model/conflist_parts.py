@@ -1,4 +1,4 @@
-"""Tell our part of a conflist from the part of other software, and put the two together. Pure.
+"""Separate our part of a conflist from the part of other software, and merge the two. Pure.
 
 Agents of service meshes (Istio in chained mode, Linkerd, older Antrea) append their plugin to the conflist that they find, and
 append it again when it is gone (docs/adr/0060). So a conflist has two owners. Ours are the fields that we render and our plugins,
@@ -29,7 +29,8 @@ OF_EVERY_PLUGIN = {"cniVersion": str, "name": str, "capabilities": dict, "ipam":
 the whole list. `capabilities` has a boolean for each. Source: github.com/containernetworking/cni, pkg/types/types.go, PluginConf."""
 
 FLAGS = ("disableCheck", "disableGC", "loadOnlyInlinedPlugins")
-"""Fields of a list that a runtime refuses unless they are booleans, or their names. Source: the same, libcni/conf.go."""
+"""Fields of a conflist in which a runtime accepts only true and false, also as strings. Source: the same repository,
+libcni/conf.go."""
 
 
 class PartDefect(StrEnum):
@@ -75,7 +76,8 @@ class OthersPart:
 
 def parse(content: bytes) -> dict[str, Any] | None:
     """Read a CNI configuration as a runtime's JSON decoder does: UTF-8 without a mark, no NaN. None if it is no JSON object, or too
-    deep."""
+    deep.
+    """
     try:
         document = json.loads(content.decode(), parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
@@ -86,7 +88,7 @@ def parse(content: bytes) -> dict[str, Any] | None:
 
 
 def canonical(value: object) -> str:
-    """One text for equal JSON values, whatever the order of keys. Unlike `==` it tells `true` from 1."""
+    """Return the same text for equal JSON values, whatever the order of keys. Unlike `==` it distinguishes `true` from 1."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -169,8 +171,9 @@ def _is_loadable_field(key: str, value: object) -> bool:
 def _indexes_of_ours(entries: Sequence[Any], our_part: OwnPart) -> set[int]:
     """Find our plugins in the file.
 
-    Ours are: each entry of our first type, because a second one would be a second ADD of the same sandbox; for each other plugin
-    that we render the entry that is equal to it, or else the first of its type, which somebody altered; and what we rendered formerly.
+    Ours are: every entry of our first type, because a second one would be a second ADD of the same sandbox; for each other plugin that
+    we render, the equal entry, or else the first entry of its type, which somebody has altered; and plugins that we rendered under
+    earlier settings.
     """
     texts = list(map(canonical, entries))
     types = list(map(type_of, entries))

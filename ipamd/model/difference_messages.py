@@ -1,4 +1,4 @@
-"""The sentences of differences: for each code what is not as it must be, and the command that mends it. The only place that has them.
+"""The sentences of differences: for each code what is wrong, and the command that corrects it. The only place that has them.
 
 The names in braces are the fields of the difference. A difference that a repair would end has the sentence of that repair
 (`repair_messages`). Pure.
@@ -10,10 +10,12 @@ from collections.abc import Mapping
 
 from ipamd.model.difference_codes import DifferenceCode
 
-INSIDE_IS_LEFT = "the inside of a sandbox is its own and left as it is: if that was not meant, delete the pod to get it anew"
+INSIDE_IS_LEFT = (
+    "we change nothing inside a sandbox: if the difference is not intended, delete the pod, so that it is created again"
+)
 """The advice about differences inside a sandbox."""
 
-_WITHOUT_MATCH = "what no rule accepts, and none names our host veths"
+_WITHOUT_MATCH = "the packets that no rule accepts, and no rule names our host veths"
 _BY_IPVS = "kube-proxy is in IPVS mode: pods with security groups in strict mode reach no service"
 
 MESSAGES: Mapping[DifferenceCode, str] = {
@@ -30,8 +32,8 @@ MESSAGES: Mapping[DifferenceCode, str] = {
     DifferenceCode.VETH_DOWN: "host link {link} is down",
     DifferenceCode.VETH_IPV6_OFF: "host link {link} has IPv6 off (disable_ipv6)",
     DifferenceCode.VETH_LEADS_ELSEWHERE: "host link {link} does not lead into {netns}",
-    DifferenceCode.NEIGHBOUR_OF_ANOTHER: "the neighbour {address} on {link} is {actual} for good, not {expected}",
-    DifferenceCode.NEIGHBOUR_NOT_FIXED: "the neighbour {address} on {link} is {actual}, not for good",
+    DifferenceCode.NEIGHBOUR_OF_ANOTHER: "the neighbour {address} on {link} is {actual} (permanent), not {expected}",
+    DifferenceCode.NEIGHBOUR_NOT_FIXED: "the neighbour {address} on {link} is {actual}, not permanent",
     DifferenceCode.ROUTE_MISSING: "the route {address} dev {link}{table} is missing on the host",
     DifferenceCode.ROUTE_ELSEWHERE: "{address} is routed through {actual}, not through {link}{table}",
     DifferenceCode.RULE_MISSING: "{rule} is missing",
@@ -101,7 +103,7 @@ MENDS: Mapping[DifferenceCode, str] = {
     DifferenceCode.ADDRESS_ON_HOST: "ip address del {address}/{length} dev {link}",
     DifferenceCode.RULE_REFUSES: "ip rule del prio {priority}",
     DifferenceCode.SERVICES_BY_IPVS: (
-        "set kube-proxy's mode to nftables; or POD_SECURITY_GROUP_ENFORCING_MODE=standard, and make these pods anew"
+        "set kube-proxy's mode to nftables; or set POD_SECURITY_GROUP_ENFORCING_MODE=standard, and create these pods again"
     ),
     DifferenceCode.CHAIN_LEFT_SNAT: "remove the DaemonSet aws-node, then: nft flush chain {chain}",
     DifferenceCode.CHAIN_LEFT_MARKS: "remove the DaemonSet aws-node, then: nft flush chain {chain}",

@@ -1,7 +1,7 @@
-"""Decide what happens to a wired or recorded sandbox that no DEL came for. Reaper, GC, quarantine and start use this one rule. Pure.
+"""Decide what happens to a wired or recorded sandbox for which no DEL came. Reaper, GC, quarantine and start use this one rule. Pure.
 
-Each source reports present, absent or unknown. Unknown is silence, and silence keeps (I11). Only our datastore names candidates; every
-other source can only add a reason to keep (I2). The first row that fits decides:
+Each source reports present, absent or unknown. While a source is silent (unknown), the sandbox is kept (I11). Only our datastore names
+candidates; every other source can only add a reason to keep (I2). The first row that fits decides:
 
     the datastore              the other sources                                                verdict
     recorded                   runtime, namespace or veth unknown                               keep
@@ -80,9 +80,8 @@ class Evidence:
     is_declared_gone: the runtime's list of valid attachments (GC) lacks it.
     is_runtimes_own: CRI listed it once, or its ADD named a pod; otherwise another program made it, and CRI never lists it
         (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain it.
-    is_netns_proven_gone: nothing is at the namespace's path, and the host's mounts would be visible there; a path that is merely
-    absent
-        may be absent from the daemon's own mounts.
+    is_netns_proven_gone: nothing is at the namespace's path, and the host's mounts would be visible there. Otherwise an absent path
+        may be missing only from the daemon's own mounts.
     links: any link of the sandbox on the host, even one that is being deleted: host veths of all legs, uplink.
     """
 

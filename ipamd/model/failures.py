@@ -1,4 +1,4 @@
-"""The failures of adapters: for each code what it says and the next step. The only place with these sentences.
+"""The failures of adapters: for each code the sentence and the next step. The only place with these sentences.
 
 The class of the error decides the CNI code and whether the runtime may retry (`errors`); the code says which failure it is, and stays
 when the sentences are reworded. Names in braces are the fields of the error. Pure.
@@ -372,7 +372,7 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
         "the nftables table was not made", "no CIDR of the VPC is known, and without one traffic within the VPC would be SNATed"
     ),
     FailureCode.SYSCTL_REFUSED: FailureMessage(
-        "sysctl {sandbox} could not be set to {wanted}", "{cause}; run `{command}` on the node, or let the init container do it"
+        "sysctl {sysctl} could not be set to {wanted}", "{cause}; run `{command}` on the node, or let the init container do it"
     ),
     FailureCode.HOST_NETNS: FailureMessage(
         "{netns} is the host's own network namespace",

@@ -8,7 +8,10 @@ from ipamd.model.legs.finding_codes import LEG_PENDING, LEG_VIOLATIONS, LegFindi
 
 
 class Severity(StrEnum):
-    """How much a finding matters: it breaks an invariant, it differs and is repaired or not ours to repair, or it is in progress."""
+    """How much a finding matters.
+
+    VIOLATION: an invariant is broken. DIFFERENCE: something differs; we repair it, or it is not ours to repair. PENDING: in progress.
+    """
 
     VIOLATION = "violation"
     DIFFERENCE = "difference"

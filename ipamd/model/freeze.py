@@ -37,19 +37,19 @@ NOTICES = frozenset({FreezeCause.SPOT_INTERRUPTION, FreezeCause.REBALANCE})
 SHARED = frozenset({FreezeCause.AWS_NODE, FreezeCause.EXPORT})
 """Causes under which another daemon may assign the addresses of our ENIs."""
 
-AHEAD_OF_NEED = frozenset({FreezeCause.REBALANCE})
-"""Causes that stop only the growth that no ADD waits for. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
+ALLOW_GROWTH_FOR_ADDS = frozenset({FreezeCause.REBALANCE})
+"""Causes that stop only spare growth: ENIs for which an ADD waits are still created. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
 the interruption may follow at once, later, or never."""
 
 
-def is_ahead_of_need(causes: Collection[FreezeCause]) -> bool:
+def may_grow_for_adds(causes: Collection[FreezeCause]) -> bool:
     """Whether waiting ADDs may still grow the pool under all of these causes."""
-    return AHEAD_OF_NEED.issuperset(causes)
+    return ALLOW_GROWTH_FOR_ADDS.issuperset(causes)
 
 
-def barred_enis(*, is_ahead_of_need: bool) -> str:
+def barred_enis(*, may_grow_for_adds: bool) -> str:
     """Return a phrase for the ENIs that a freeze stops."""
-    return f"no new ENI{' that no ADD waits for' if is_ahead_of_need else ''}"
+    return f"no new ENI{' that no ADD waits for' if may_grow_for_adds else ''}"
 
 
 @dataclass(frozen=True, slots=True)

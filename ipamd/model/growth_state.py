@@ -71,8 +71,8 @@ class GrowthState:
     """Obstacles to growth and growth under way, at one moment.
 
     `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now.
-    `eni_cap`: the number of ENIs beyond which EC2 refused to attach. `cap`: why.
-    `slot_caps`: the slots that an ENI takes at most, by ENI.
+    `eni_cap`: the number of ENIs beyond which EC2 refused to attach more. `cap`: the refusal that set this number.
+    `slot_caps`: how many slots of an ENI may be used at most, by ENI.
     `room`: free addresses of the node's own subnet, None unless EC2 has refused because there were too few.
     `creation_room`: free addresses of the subnet with most room for a new ENI; None: that is the node's own subnet.
     `prefix_cap`: /28s to request at once, None unless EC2 has refused more.

@@ -50,7 +50,7 @@ class HistoryEvent(StrEnum):
     REFUSED = "refused"
 
 
-UNKEPT = frozenset({LedgerEvent.TOMBSTONED, LedgerEvent.COOLED})
+LEFT_OUT_OF_HISTORY = frozenset({LedgerEvent.TOMBSTONED, LedgerEvent.COOLED})
 """Ledger events that the history leaves out, because they follow from others and would double its size."""
 
 MARKS = frozenset({HistoryEvent.BOOTED, HistoryEvent.MISSED})

@@ -189,8 +189,8 @@ def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
             return IntentKind.CREATE_ENI, _create_payload(operation.creation) | _delete_payload(operation)
 
 
-def named(intent: Intent) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
-    """Read what an intent releases: single addresses, and prefixes. Raises: ValueError if it is malformed."""
+def objects_to_release(intent: Intent) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
+    """Return the single addresses and the prefixes that an intent releases. Raises: ValueError if the intent is malformed."""
     return _names(intent.payload)
 
 
@@ -203,7 +203,7 @@ def leaving_addresses(intents: Iterable[Intent]) -> frozenset[IpAddress]:
     for intent in intents:
         if intent.kind is IntentKind.UNASSIGN and not intent.is_settled:
             try:
-                leaving |= all_addresses(*named(intent))
+                leaving |= all_addresses(*objects_to_release(intent))
             except ValueError:
                 continue
     return frozenset(leaving)

@@ -54,12 +54,12 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class VlanLink:
-    """The link of an uplink: one with our alias, or named as those of amazon-vpc-cni-k8s are.
+    """The VLAN link of an uplink: a link whose name has the form that we and amazon-vpc-cni-k8s use.
 
-    `parent`: index of the link that carries its frames, which must be the trunk's; `parent_mac` is that one's, "" if it was not read.
-    `impostor_why`: why it cannot be the link that its name says, whatever its MAC and alias are; "" if it can. A sandbox with
-    NET_ADMIN makes links of any name, MAC and alias on the node. `address`, `eni_id`, `uplink` come from the alias; None or "" where
-    it does not say. One that we made and have not named yet has an `uplink` and no address.
+    `parent`: index of the link that carries its frames, which must be the trunk's; `parent_mac`: the MAC of that link, "" if it was
+    not read. `impostor_why`: why it cannot be the link that its name claims, whatever its MAC and alias are; "" if it can. A sandbox
+    with NET_ADMIN can make links of any name, MAC and alias on the node. `address`, `eni_id`, `uplink`: from the alias; None or ""
+    without an alias of ours. A link that we have made and not named yet has an `uplink` and no address.
     """
 
     name: str
@@ -97,7 +97,7 @@ class UplinkRoute(NamedTuple):
 
 
 class IncomingRule(NamedTuple):
-    """A rule that has packets from a link looked up in a table."""
+    """A rule that sends packets which arrive by a link to a table."""
 
     incoming: str
     table: int
@@ -115,7 +115,7 @@ class KernelSurvey:
     `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
     `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
     `from_rules`: address -> tables of its rules 1536; `from_prefixes`: of rules for a whole prefix.
-    `snat`: the addresses in the sets of those for which something was chosen; None if they were not read.
+    `snat`: the SNAT choices of sandboxes that our nftables sets have, by address; None if the sets were not read.
     `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
     """
 
@@ -141,7 +141,9 @@ class KernelSurvey:
 
     @property
     def trace(self) -> str:
-        """A link that only a daemon of ours leaves, dying or not: a sandbox's by its alias, or an uplink; "" if there is none."""
+        """Name one link that only a daemon of ours can have made: a host veth with our alias or in our group, or an uplink; "" if
+        there is none.
+        """
         for veth in self.host_veths:
             if veth.key is not None or veth.is_dying:
                 return f"link {veth.name}"
@@ -206,7 +208,7 @@ class KernelSurvey:
     def find_veth(self, name: str, key: AttachmentKey, *, extra_address: IpAddress | None) -> HostVeth | None:
         """Return the host veth of a leg by its name, a living one first; if no veth has the name, by alias, whatever its name.
 
-        `extra_address`: of an extra leg, of which a sandbox may have several; None for the first leg.
+        `extra_address`: the address of the extra leg, because a sandbox may have several; None for the first leg.
         """
         is_first = extra_address is None
         by_key = [veth for veth in self._named[key, is_first] if is_first or veth.address == extra_address]
@@ -219,13 +221,18 @@ class KernelSurvey:
 
 
 def stray_rules(survey: KernelSurvey, subnets: Iterable[IpNetwork]) -> frozenset[IpAddress]:
-    """Return addresses in our subnets that have a rule of ours, but neither a route nor a veth: the rule is a leftover.
+    """Return the addresses in our subnets that have a rule of ours, but neither a route nor a veth. Their rules are leftovers.
 
     Other software that uses the same priorities has a route for each of its addresses.
     """
-    ruled = {*survey.to_rules, *survey.from_rules} - survey.routes.keys() - {veth.address for veth in survey.firsts}
     networks = tuple(subnets)
-    return frozenset(address for address in ruled if any(address in network for network in networks))
+    with_rule = {*survey.to_rules, *survey.from_rules}
+    with_veth = {veth.address for veth in survey.firsts}
+    strays = set[IpAddress]()
+    for address in with_rule - survey.routes.keys() - with_veth:
+        if any(address in network for network in networks):
+            strays.add(address)
+    return frozenset(strays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,17 +326,19 @@ DROP_REASONS = (
     "discovery",
     "multicast",
 )
-"""Why a sandbox's packet is dropped: a source that is not its own, an ICMP redirect or a router's advertisement, for the node's
-loopback, of the family that sandboxes do not have, one that the VPC sent back because it is for an address of this node that no
-sandbox has, an ARP request, by a link that is not ours: with a source that is routed elsewhere, or at all
-(VPC_IPAMD_FOREIGN_LINK_POLICY). What every healthy sandbox of IPv6 sends: of multicast (listening), of routers and neighbours
-(discovery). In strict mode: for a group, or for everybody on the link (multicast)."""
+"""Why a sandbox's packet is dropped.
+
+source: its source is not the sandbox's. redirect: an ICMP redirect or a router advertisement. loopback: it is for the node's loopback.
+ipv6, ipv4: it is of the family that sandboxes do not have. returned: the VPC sent it back, because it is for an address of this node
+that no sandbox has. arp: an ARP request. foreign: it came by a link of other software, with a source that is routed elsewhere, or,
+with VPC_IPAMD_FOREIGN_LINK_POLICY=drop, at all. listening, discovery: multicast listening, and messages about routers and neighbours,
+which every healthy IPv6 sandbox sends. multicast: in strict mode, a packet to a multicast group or to everybody on the link."""
 
 
 def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth, ...]]:
     """Find every address that more than one live veth has, ascending, with the veths (I1).
 
-    Such an address is not given again: it stays with the recorded sandbox, or quarantined until only one veth is left.
+    Such an address is not assigned again: it stays with the recorded sandbox, or in quarantine until only one veth is left.
     """
     carriers: dict[IpAddress, tuple[HostVeth, ...]] = {}
     for veth in survey.firsts:

@@ -1,4 +1,4 @@
-"""Numbers that amazon-vpc-cni-k8s uses in the kernel, and we too, so that a node can be moved between both without a reboot.
+"""Numbers that amazon-vpc-cni-k8s and we both use in the kernel, so that a node can be moved between both without a reboot.
 
 Rules, routes and neighbours that one of them left must be recognised, replaced or removed by the other. Do not change a number
 here alone: `tests/unit/model/test_data_plane_numbers.py` names each compatible value, its source and what breaks without it.
@@ -11,8 +11,8 @@ from __future__ import annotations
 TO_SANDBOX_PRIORITY = 512
 """`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority.
 
-Sandboxes of ours have one rule to `OWN_TABLE` instead (docs/adr/0044). These are written when a node goes back, and are removed where
-they are not needed.
+Our own sandboxes share one rule to `OWN_TABLE` instead (docs/adr/0044). Rules of this priority are written when a node goes back to
+amazon-vpc-cni-k8s, and are removed where they are not needed.
 """
 
 OWN_TABLE = 113213
@@ -20,26 +20,26 @@ OWN_TABLE = 113213
 (at most 11,600 with 16 cards) and from those that other software is known to use."""
 
 OWN_TABLE_PRIORITY = TO_SANDBOX_PRIORITY + 1
-"""`lookup OWN_TABLE`. Ours: behind the rules of single sandboxes, so where there is one of another daemon, or of an earlier release of
-ours, its word holds, and packets go where they went before."""
+"""`lookup OWN_TABLE`. Ours: behind the rules of single sandboxes. So where another daemon, or an earlier release of ours, has made
+such a rule, that rule decides, and packets go where they went before."""
 
 OWN_RULE = f"rule {OWN_TABLE_PRIORITY} lookup {OWN_TABLE}"
 
 LOCAL_PRIORITY, MOVED_LOCAL_PRIORITY = 0, 20
-"""`lookup local`: the kernel's, and in strict mode behind the rules of uplinks, so that what comes from a sandbox for its own node
-leaves by the uplink too. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, localRulePriority."""
+"""`lookup local`: the kernel's own priority, and that in strict mode. There the rule comes after the rules of uplinks, so that packets
+from a sandbox to its own node leave by the uplink too. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, localRulePriority."""
 
 STRICT_TABLE = OWN_TABLE + 1
 """The table with the routes to all sandboxes in strict mode, for reverse lookups alone. Ours."""
 
 STRICT_MARK = 0x1000
-"""Of a packet while the source of a sandbox in strict mode is checked (`STRICT_PRIORITY`). Ours: nobody's bit, nor in strict mode
-AWS_VPC_K8S_CNI_CONNMARK's."""
+"""Mark bit of a packet while its source is checked, for sandboxes in strict mode (`STRICT_PRIORITY`). Ours: no other software is known
+to use this bit, and in strict mode AWS_VPC_K8S_CNI_CONNMARK must not contain it."""
 
 STRICT_PRIORITY = 9
-"""`iif lo fwmark <STRICT_MARK> lookup STRICT_TABLE`: of a lookup that knows no incoming link, for a packet with this bit,
-which it has only while its source is checked. What the node itself sends knows none either: with a bit that others set
-(`MARKS_OF_OTHERS`) it would pass by the groups. Ours."""
+"""`iif lo fwmark <STRICT_MARK> lookup STRICT_TABLE`: selects the reverse lookup of a packet whose source is checked. A reverse lookup
+has no incoming link, and the packet has the mark bit only during the check. Packets of the node itself have no incoming link either,
+so a bit that other software sets (`MARKS_OF_OTHERS`) must not be used: such packets would get past the security groups. Ours."""
 
 INCOMING_PRIORITY = 10
 """`iif <uplink or host veth> lookup <table of the uplink>`, in strict mode.
@@ -69,7 +69,8 @@ TABLE_BASE = 100
 """Route table of an uplink: this and its VLAN ID. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
 
 LINK_PREFIX = "vlan.eth."
-"""Of the name of an uplink, a VLAN link. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, buildVlanLink."""
+"""How the name of an uplink, a VLAN link, begins. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go,
+buildVlanLink."""
 
 STRICT_VETH_PREFIX = "vlan"
-"""Of a host veth in strict mode. Source: amazon-vpc-cni-k8s pkg/sgpp/utils.go, BuildHostVethNamePrefix."""
+"""How the name of a host veth in strict mode begins. Source: amazon-vpc-cni-k8s pkg/sgpp/utils.go, BuildHostVethNamePrefix."""

@@ -119,7 +119,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
 
 
 def _rounded_up(count: int, unit: int) -> int:
-    """Units that `count` addresses need."""
+    """Return how many units (single addresses or /28s) `count` addresses need."""
     return -(-count // unit)
 
 
@@ -133,14 +133,14 @@ def _fills_enis(snapshot: PoolSnapshot, settings: PoolSettings, *, is_subnet_sho
 
 
 def _room_for_pods(snapshot: PoolSnapshot, settings: PoolSettings, unit: int) -> int:
-    """Units that fit below maxPods, at least one; without maxPods as many as the instance has slots."""
+    """Return how many units (single addresses or /28s) fit below maxPods, at least one; without maxPods one for each slot."""
     if settings.max_pods:
         return max((settings.max_pods - snapshot.pool_count) // unit, 1)
     return snapshot.limits.slots_per_eni * snapshot.limits.eni_count
 
 
 def _may_create(snapshot: PoolSnapshot, want: int, room: int) -> bool:
-    """Whether new ENIs may be made for what the attached ones cannot take."""
+    """Whether new ENIs may be created for the units that the attached ENIs cannot take."""
     growth = snapshot.growth
     if growth.creation is not None or snapshot.bars_enis:
         return False
@@ -194,7 +194,7 @@ def _new_eni(device_index: int, unit_count: int, other_place_count: int, *, by_p
     return CreateEni(device_index, address_count=unit_count, other_place_count=other_place_count)
 
 
-def serving_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
+def choose_prefix_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
     """Choose the ENI for the one /80 of an IPv6 node: the primary ENI, or one that we made if the primary one is excluded.
 
     A foreign ENI may have no IPv6.
@@ -231,8 +231,9 @@ def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:
-    """Yield device indexes for new ENIs. 0 is never free, even if no ENI shows it: on some nodes the primary ENI is device 1
-    (amazon-vpc-cni-k8s issue 3753)."""
+    """Yield device indexes for new ENIs. 0 is never free, even if no ENI has it: on some nodes the primary ENI is device 1
+    (amazon-vpc-cni-k8s issue 3753).
+    """
     taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
     taken |= snapshot.refused_device_indexes | {pending.device_index for pending in snapshot.growth.pending_enis}
     return free_indexes(taken)

@@ -26,12 +26,12 @@ from ipamd.model.growth_blocker import PROVISIONING_DISABLED, frozen_creation, f
 from ipamd.model.growth_state import GrowthRefusal, growth_refusal
 from ipamd.model.placement import (
     STOPGAP_COUNT,
+    choose_prefix_eni,
     eni_for_prefix,
     growth_actions,
     is_prefix_mode,
     pending_count,
     room_for_eni,
-    serving_eni,
     vacant_count,
     vacant_slots,
 )
@@ -85,7 +85,7 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     decided = _plan(snapshot, settings)
     if not snapshot.frozen:
         return decided
-    barred = barred_enis(is_ahead_of_need=snapshot.is_frozen_ahead)
+    barred = barred_enis(may_grow_for_adds=snapshot.may_grow_for_adds)
     return replace(decided, sentence=f"{decided.sentence}; frozen, {barred} and nothing released: {snapshot.frozen}")
 
 
@@ -178,7 +178,7 @@ def _plan_of_ipv6(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
     is_attaching = any(eni.state is EniState.ATTACHING for eni in snapshot.enis)
     if growth.pending_address_count or growth.pending_enis or is_attaching:
         return Plan((), f"{short}, which may be on its way: {growth.pending or 'EC2 is asked'}", deficit)
-    eni = serving_eni(snapshot)
+    eni = choose_prefix_eni(snapshot)
     action = Allocate(eni.eni_id, prefix_count=1) if eni else eni_for_prefix(snapshot, settings)
     blocked = _ipv6_blocker(snapshot, settings, eni, has_place=action is not None)
     if blocked is not None or action is None:
@@ -273,7 +273,8 @@ def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that ADDs can have now or soon (`_cooling_credit`), and that the target does not need.
 
-    The opposite of `deficit_count`: it stays 0 if so many are released. With IP targets: min(free - W, total - M), 0 at least.
+    The opposite of `deficit_count`: if so many addresses are released, the deficit stays 0. With IP targets: min(free - W, total - M),
+    at least 0.
     """
     if settings.family.is_sparse:
         return 0
@@ -317,7 +318,7 @@ def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int
 def _coming_count(snapshot: PoolSnapshot) -> int:
     """Count the free addresses that ADDs can have now, or once the host routing of their ENI is in place."""
     counts = snapshot.counts
-    unreachable = snapshot.unready_free_count if snapshot.growth.has_stuck_eni else snapshot.taken_free_count
+    unreachable = snapshot.unready_free_count if snapshot.growth.has_stuck_eni else snapshot.unplugged_free_count
     return max(counts.free - counts.withheld - unreachable, 0)
 
 
@@ -352,9 +353,10 @@ def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) 
 def _ramp_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """Count the addresses to request beside the deficit, because more ADDs are expected at once."""
     demand, target = snapshot.growth.demand, settings.warm_ip_target
-    # If an ADD waits although twice the target has just been taken, more ADDs will follow, each when the one before was served.
-    is_chased = snapshot.waiting_count and demand.lately_count >= 2 * target
-    extra = target if is_chased else min(demand.lasting_count, target)
+    # If an ADD waits although ADDs have just taken twice the target, more ADDs will follow, each as soon as the one before has
+    # finished.
+    are_adds_chained = snapshot.waiting_count and demand.lately_count >= 2 * target
+    extra = target if are_adds_chained else min(demand.lasting_count, target)
     # After the waiting ADDs have taken their addresses, WARM_IP_TARGET needs as many again, and one call serves both. A single waiting
     # ADD does not count: it may be that of the start, which takes no address (`ipamd/process/first_address.py`).
     if snapshot.waiting_count >= 2 and target:

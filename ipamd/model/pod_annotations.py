@@ -10,7 +10,8 @@ MARK = "vpc-ipamd/pod-eni"
 """The annotation by which our admission policy says whether a pod wants an ENI of its own (manifests/pod-eni/)."""
 
 CONFIG_SOURCE, FROM_API = "kubernetes.io/config.source", "api"
-"""Where kubelet has a pod from; a static pod's is a file or a URL, and no admission policy sees it. Source: kubernetes
+"""The annotation in which kubelet writes where it got a pod from, and its usual value. A static pod comes from a file or a URL, so no
+admission policy sees it. Source: kubernetes
 pkg/kubelet/types/pod_update.go."""
 
 SNAT = "vpc-ipamd/snat"

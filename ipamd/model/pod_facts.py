@@ -32,11 +32,11 @@ class PodFacts:
     """The facts about a pod.
 
     `reason`: the source of the facts, or why there are none, for reports. `annotation`: that of its own ENI, "" if the pod has
-    none. `is_marked`: the admission policy marked this pod, so it marks every later pod too. `is_of_pod`: only the facts of this
-    pod are missing; the source answers for others.
+    none. `is_marked`: the admission policy marked this pod, so it marks every later pod too. `is_of_pod`: only this pod's facts are
+    missing; for other pods the source has an answer.
     """
 
-    wish: GroupRequirement
+    requirement: GroupRequirement
     reason: str
     annotation: str = ""
     is_marked: bool = False
@@ -65,8 +65,8 @@ def read_annotations(annotations: Mapping[str, str] | None, *, is_policy_known: 
             f"the pod has no annotation {MARK}",
             annotation,
         )
-    wish = {REQUIRED: GroupRequirement.YES, NONE: GroupRequirement.NO}.get(mark, GroupRequirement.UNKNOWN)
+    requirement = {REQUIRED: GroupRequirement.YES, NONE: GroupRequirement.NO}.get(mark, GroupRequirement.UNKNOWN)
     reason = f"annotation {MARK} is {printable(mark, most=40)!r}"
-    if wish is GroupRequirement.UNKNOWN:
-        return PodFacts(wish, f"{reason}, neither {REQUIRED!r} nor {NONE!r}", is_of_pod=True)
-    return PodFacts(wish, reason, annotation, is_marked=True)
+    if requirement is GroupRequirement.UNKNOWN:
+        return PodFacts(requirement, f"{reason}, neither {REQUIRED!r} nor {NONE!r}", is_of_pod=True)
+    return PodFacts(requirement, reason, annotation, is_marked=True)

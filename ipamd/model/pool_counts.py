@@ -12,7 +12,7 @@ class PoolCounts:
     """Addresses by state, over all managed ENIs.
 
     `lost`: addresses that EC2 does not show any more; they are in no other count, and `lost_in_use` of them belong to a sandbox.
-    `withheld`: free addresses that are given to nobody for now.
+    `withheld`: free addresses that are not assigned for now, because EC2 did not show them once or a release of them is open.
     """
 
     free: int = 0

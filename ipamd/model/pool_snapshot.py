@@ -40,13 +40,12 @@ class PoolSnapshot:
     `unmanaged_eni_count`: attached ENIs that use a place on this card but are not for pods. `unmanaged_device_indexes`: their
     places on the card. `refused_device_indexes`: places that EC2 refused, because an ENI is there that it does not show.
     `unready_free_count`: free addresses on ENIs without host routing, which no ADD can have; without withheld ones.
-    `taken_free_count`: those of them whose ENI was unplugged. `leaving_cooling_count`: cooling addresses that no pod will get,
+    `unplugged_free_count`: those of them whose ENI was unplugged. `leaving_cooling_count`: cooling addresses that no pod will get,
     because their ENI is excluded or being detached. `waiting_count`: ADDs that wait for an address now. `fault`: an error of ours
     that stops everything for a moment. `growth`: limits from refusals of EC2, and growth under way. `hold`: the surplus over time.
-    `frozen`: why no ENI may be created and nothing released, "" if that is allowed. Addresses and prefixes on attached ENIs may
-    still be
-        requested.
-    `is_frozen_ahead`: while frozen, an ENI for which an ADD waits may still be created.
+    `frozen`: why no ENI may be created and nothing released, "" if that is allowed. Addresses and prefixes on attached ENIs may still
+    be requested.
+    `may_grow_for_adds`: while frozen, an ENI for which an ADD waits may still be created.
     `has_trunk`: the control plane has attached its trunk ENI, which is one of the unmanaged ones.
     `pool`: the pool of pods that is planned, "" for the node's own. `other_pool_eni_count`: ENIs of other pools, which are unmanaged.
     `place_cap`: the most ENIs that it may get more, because of the shares of other pools; None: no bound (`pool_shares.py`).
@@ -58,7 +57,7 @@ class PoolSnapshot:
     limits: InstanceLimits
     free_prefix_count: int = 0
     unready_free_count: int = 0
-    taken_free_count: int = 0
+    unplugged_free_count: int = 0
     unmanaged_eni_count: int = 0
     unmanaged_device_indexes: frozenset[int] = frozenset()
     refused_device_indexes: frozenset[int] = frozenset()
@@ -68,7 +67,7 @@ class PoolSnapshot:
     growth: GrowthState = field(default_factory=GrowthState)
     hold: Hold = field(default_factory=Hold)
     frozen: str = ""
-    is_frozen_ahead: bool = False
+    may_grow_for_adds: bool = False
     has_trunk: bool = False
     pool: str = ""
     other_pool_eni_count: int = 0
@@ -78,7 +77,7 @@ class PoolSnapshot:
     @property
     def bars_enis(self) -> bool:
         """Whether the freeze forbids new ENIs now."""
-        return bool(self.frozen) and not (self.is_frozen_ahead and self.waiting_count)
+        return bool(self.frozen) and not (self.may_grow_for_adds and self.waiting_count)
 
     @property
     def prefixes_available(self) -> bool:
@@ -115,9 +114,9 @@ def pool_snapshot(
     growth: GrowthState | None = None,
     occupied: Collection[tuple[int, int]] = (),
     refused: Collection[tuple[int, int]] = (),
-    taken: Collection[EniId] = (),
+    unplugged: Collection[EniId] = (),
     frozen: str = "",
-    is_frozen_ahead: bool = False,
+    may_grow_for_adds: bool = False,
     has_trunk: bool = False,
 ) -> PoolSnapshot:
     """Add up slots, prefixes and addresses for the planner; the other arguments are documented in `PoolSnapshot`.
@@ -128,7 +127,7 @@ def pool_snapshot(
     Args:
         occupied: network card and device index of attached ENIs without a row.
         refused: places that EC2 refused, so that an ENI must be there.
-        taken: ENIs that have been without their link for long.
+        unplugged: ENIs that have been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`. Pure; costs the number of ENIs.
     """
     managed, usable, leaving = _sorted_out(stock)
@@ -139,7 +138,7 @@ def pool_snapshot(
         limits=limits,
         free_prefix_count=_free_prefix_count(managed),
         unready_free_count=_free_count(eni_stock for eni_stock in usable if not eni_stock.eni.host_ready),
-        taken_free_count=_free_count(eni_stock for eni_stock in usable if eni_stock.eni.eni_id in taken),
+        unplugged_free_count=_free_count(eni_stock for eni_stock in usable if eni_stock.eni.eni_id in unplugged),
         leaving_cooling_count=sum(counts.cooling for counts in leaving),
         unmanaged_eni_count=len(unmanaged_indexes),
         unmanaged_device_indexes=frozenset(index for index in unmanaged_indexes if index >= 0),
@@ -148,13 +147,15 @@ def pool_snapshot(
         fault=fault,
         growth=growth or GrowthState(),
         frozen=frozen,
-        is_frozen_ahead=is_frozen_ahead,
+        may_grow_for_adds=may_grow_for_adds,
         has_trunk=has_trunk,
     )
 
 
 def _sorted_out(stock: Stock) -> tuple[list[EniStock], list[EniStock], list[PoolCounts]]:
-    """Return the managed ENIs that take a place, those of them for new pods, and the counts of the ENIs that are not."""
+    """Return the managed ENIs that occupy a place, those of them whose addresses new pods may get, and the counts of the other
+    ENIs.
+    """
     managed: list[EniStock] = []
     usable: list[EniStock] = []
     leaving: list[PoolCounts] = []

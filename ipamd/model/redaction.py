@@ -1,12 +1,13 @@
 """Take secrets out of text that leaves the node: what a support archive holds, and what settings are shown.
 
-By form (keys, tokens and hashes that their issuers made recognizable, long words of mixed letters and digits) and by name (what stands
-after a word such as `password`). A secret without a known form or a telling name is not found; so nothing is collected that is likely
-to hold secrets (no environment, no pod's files).
+Secrets are found by form (keys, tokens and hashes that their issuers made recognizable, long words of mixed letters and digits) and by
+name (the text after a word such as `password`). A secret with neither a known form nor a known name before it is not found; so
+nothing is collected that is likely to hold secrets (no environment, no pod's files).
 
-The time grows with the length of the text alone, whatever is in it: what may be long is never given back, and is taken or begins at
-the start of a word or line; all else has a bound. A character repeats possessively (`*+`), a group atomically (`(?>(?:...)*)`): before
-3.11.5, so in Debian's Python and the image, a possessive group takes too much (https://github.com/python/cpython/issues/106052).
+The time grows only linearly with the length of the text, whatever the text is. For this the patterns never backtrack over a part that
+may be long, and such a part begins at the start of a word or line; all other parts have a bound. A character repeats possessively
+(`*+`), a group atomically (`(?>(?:...)*)`): before 3.11.5, so in Debian's Python and the image, a possessive group takes too much
+(https://github.com/python/cpython/issues/106052).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from itertools import pairwise
 GONE = "[redacted]"
 
 PEM_MAX = 20_000
-"""Characters that go with a private key whose last line is missing. Ours: one of RSA with 16,384 bits has 12,700."""
+"""Characters that are removed after the first line of a private key if its last line is missing. Ours: an RSA key of 16,384 bits has
+12,700."""
 
 _NAME = (
     r"(?:secret(?!s?-?manager)|passw(?:or)?[dt]|passphrase|passcode|(?<!client)(?<!client[_ -])token|credential|signature"
@@ -29,8 +31,8 @@ _NAME = (
 )
 """Names of secrets. EC2's client tokens are no secrets: they identify repeated calls."""
 
-TELLING = _NAME
-"""The same, for callers that test a text first."""
+SECRET_NAMES = _NAME
+"""The same pattern, for callers that test a text before they call `without_secrets`."""
 
 _NOT_ABOUT = r"(?<!file)(?<!path)(?<!name)(?<!type)(?<!_ttl)(?<!expiration)"
 """Excludes names of facts about a secret, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
@@ -40,20 +42,20 @@ _OTHER_LANGUAGES = (
     r"|adgangskode|passord|salasana|has\u0142o|heslo|jelsz\u00f3|lozinka|\u015fifre|sifre|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6[\u7801\u78bc]"
     r"|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638|\u0643\u0644\u0645\u0629 \u0627\u0644\u0633\u0631)"
 )
-"""The same in other languages, as far as we know them."""
+"""Names of secrets in other languages, as far as we know them."""
 
 _INVISIBLE = dict.fromkeys((173, 6158, 65279, *range(8203, 8208), *range(8234, 8239), *range(8288, 8293)))
-"""What parts a word without being seen."""
+"""Invisible characters that may split a word."""
 
 _ODD_QUOTE = (
     r"(?:[`\u201c-\u201f\u2018-\u201b\u00ab\u00bb\u2039\u203a\uff02\uff07]|&quot;|&#3[49];"
     r"|\\{1,4}u(?:002[27]|201[89a-f]|00[ab]b|203[9a]|ff0[27]))"
 )
-"""What word processors, HTML and JSON make of quotes."""
+"""Quotes as word processors, HTML and JSON write them."""
 
 _QUOTE = rf"(?:\\{{0,7}}[\"']|{_ODD_QUOTE})"
 _CRI = r"(?:\S{1,40} std(?:out|err) [FP] )?"
-"""Before each line of a container's log, as kubelet keeps it."""
+"""The beginning of each line in a container's log file, as the runtime writes it for kubelet."""
 
 _BLOCK = r"[|>][-+0-9]{0,2}[ \t]*+"
 _VALUE = (
@@ -65,17 +67,18 @@ _VALUE = (
     rf"|{_BLOCK}(?:\\{{1,4}}n[^\"\n]*+|(?>(?:\r?\n{_CRI}[ \t][^\n]*+)+))"
     r"|(?!\{[\"'\s\\}]|\{$|[\[<])(?>(?:[^\s&;,\"'\\]|\\[^\"'\s])+))"
 )
-"""Quoted, at any depth of JSON in JSON, over lines if the quote ends one; a list; a block of YAML; a word."""
+"""The value after a name: quoted, at any depth of JSON in JSON, over several lines if the closing quote ends a line; or a list, a
+block of YAML, or a word."""
 
 _SPACE = r"(?:\s|\\{1,4}[nrt])"
-"""Also as JSON writes it."""
+"""White space, also as JSON writes it."""
 
 _BLANK = r"(?>(?:[ \t]|\\{1,4}[nrt](?:[ \t]{0,80}+-[ \t])?){0,80})(?>(?:!!\w{1,16}[ \t])?)"
 _IS = (
     rf"(?:{_QUOTE}?[ \t]*+(?>[:?]?=[=>]?|:|->|[\uff1a\uff1d]|\\{{1,4}}uff1[ad]|%3[ad])(?:\s{{0,200}}+(?={_QUOTE})|{_BLANK})"
     rf"|{_QUOTE}?(?>(?:,|{_SPACE}){{1,80}}){_QUOTE}?value{_QUOTE}?[ \t]*+[:=]{_BLANK}|{_QUOTE}>)"
 )
-"""Between name and value; also where the name is a value itself (`name: DB_PASSWORD`, then `value: ...`)."""
+"""The text between name and value, also if the name is itself a value (`name: DB_PASSWORD`, then `value: ...`)."""
 
 _ON_A_LINE = rf"^{_CRI}(?P<indent>[ \t]*+)(?:-[ \t]++)?{_QUOTE}?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}{_QUOTE}?[ \t]*+:[ \t]*+"
 _DEEPER = rf"\r?\n{_CRI}(?P=indent)[ \t]"
@@ -142,7 +145,8 @@ _BASE64 = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{12,4000}+={0,2}(?![\w+/=-])"
 _FROM_URL_SAFE = str.maketrans("-_", "+/")
 _ENCODED = re.compile(rf"(?:{_NAME}|{_OTHER_LANGUAGES})[\"']?\s{{0,4}}[=:]", re.I)
 JUMPY_SHARE = 0.35
-"""Ours: joined words change once in four letters, random ones every second time."""
+"""Share of changes between capitals and small letters above which a word counts as random. Ours: joined words change once in four
+letters, random words at every second letter."""
 
 _LONG = re.compile(r"(?<![\w+/-])(?<!failure message: )[A-Za-z0-9+/_-]{40,}+=*+")
 """Excludes an encoded authorization failure, which is no secret and is shown whole, because AWS decodes it."""
@@ -201,7 +205,7 @@ def _without_random(match: re.Match[str]) -> str:
 
 
 def _is_jumpy(word: str) -> bool:
-    """Whether capitals and small letters alternate as in nothing that anybody reads."""
+    """Whether capitals and small letters alternate so often that the word is probably random."""
     letters = [letter.isupper() for letter in word if letter.isalpha()]
     changes = sum(before != after for before, after in pairwise(letters))
     return changes > JUMPY_SHARE * len(letters)

@@ -1,7 +1,7 @@
 """The refusals of ADD and STATUS: for each code its error class, its message, and the next step. The only place with these sentences.
 
-The class decides the CNI code and whether the runtime may retry (`errors`); the code says which of the reasons of the class it is, and
-stays when the sentences are reworded. Names in braces are the fields of the error. Pure.
+The class decides the CNI code and whether the runtime may retry (`errors`). The code names the reason within the class, and stays the
+same when a sentence is reworded. Names in braces are the fields of the error. Pure.
 """
 
 from __future__ import annotations

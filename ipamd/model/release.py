@@ -70,7 +70,8 @@ def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: 
 
 def excluded_actions(snapshot: PoolSnapshot) -> tuple[Release, ...]:
     """Decide what to release although the pool needs addresses and cannot grow: addresses that no pod may have, and ENIs whose place
-    another one can take."""
+    another one can take.
+    """
     if obstacle(snapshot):
         return ()
     return tuple(_excluded(snapshot))
@@ -84,7 +85,7 @@ def obstacle(snapshot: PoolSnapshot) -> str:
         return "an ADD waits"
     if _is_growing(snapshot):
         return "the pool is growing"
-    if snapshot.growth.has_stuck_eni or snapshot.taken_free_count:
+    if snapshot.growth.has_stuck_eni or snapshot.unplugged_free_count:
         return "an ENI's host routing is not in place"
     if snapshot.hold.refusal is not None:
         return snapshot.hold.refusal.reason  # without its countdown: the sentence is logged when it changes

@@ -42,8 +42,8 @@ class RepairedObject(NamedTuple):
 CONFINEMENT = RepairedObject(RepairKind.NFT, "confinement")
 """The nftables rules that drop packets which a sandbox must not send or receive."""
 
-LEADING = RepairedObject(RepairKind.RULE, "all sandboxes")
-"""The one rule that has packets to sandboxes looked up in our table."""
+SHARED_RULE = RepairedObject(RepairKind.RULE, "all sandboxes")
+"""The one rule that sends packets to sandboxes to our own table."""
 
 TRANSLATION = RepairedObject(RepairKind.NFT, NODE)
 """The nftables rules that translate the sources of sandboxes' packets: SNAT, and that of the local range."""
@@ -51,7 +51,7 @@ TRANSLATION = RepairedObject(RepairKind.NFT, NODE)
 NODE_ROUTING = RepairedObject(RepairKind.ROUTE, NODE)
 """The node's own routing as a whole, for refusals that concern no single object."""
 
-PUT_BACK_ALWAYS = frozenset({CONFINEMENT, LEADING, TRANSLATION})
+PUT_BACK_ALWAYS = frozenset({CONFINEMENT, SHARED_RULE, TRANSLATION})
 """Repaired each time, also in a repair conflict: a pause would leave pods unconfined or without network."""
 
 
@@ -95,16 +95,16 @@ class RepairCode(StrEnum):
 class RepairOutcome(StrEnum):
     """How a report is handled.
 
-    REPAIRED: other software's change was undone; counted. ADJUSTED: a change that undoes no other program's: it follows a change of
-    ours, cleans up, or cuts a sandbox off; logged only. LEFT: not repaired and no condition; logged only. REFUSED: a condition of the
-    pass until it succeeds. BLOCKED: a condition of the sandbox until an operator acts.
+    REPAIRED: a change by other software was undone; counted. ADJUSTED: something was changed that no other software had altered: to
+    follow a change of ours, to clean up, or to cut a sandbox off; logged only. LEFT: not repaired and no condition; logged only.
+    REFUSED: a condition of the pass until it succeeds. NEEDS_OPERATOR: a condition of the sandbox until an operator acts.
     """
 
     REPAIRED = "repaired"
     ADJUSTED = "adjusted"
     LEFT = "left"
     REFUSED = "refused"
-    BLOCKED = "blocked"
+    NEEDS_OPERATOR = "needs-operator"
 
 
 OUTCOMES = {
@@ -133,9 +133,9 @@ OUTCOMES = {
     RepairCode.NOT_WIRED_AGAIN: RepairOutcome.LEFT,
     RepairCode.REFUSED: RepairOutcome.REFUSED,
     RepairCode.ENI_REFUSED: RepairOutcome.REFUSED,
-    RepairCode.LINK_NOT_OURS: RepairOutcome.BLOCKED,
-    RepairCode.VLAN_LINK_MISSING: RepairOutcome.BLOCKED,
-    RepairCode.VLAN_LINK_NOT_OURS: RepairOutcome.BLOCKED,
+    RepairCode.LINK_NOT_OURS: RepairOutcome.NEEDS_OPERATOR,
+    RepairCode.VLAN_LINK_MISSING: RepairOutcome.NEEDS_OPERATOR,
+    RepairCode.VLAN_LINK_NOT_OURS: RepairOutcome.NEEDS_OPERATOR,
 }
 
 
@@ -172,9 +172,9 @@ class RepairReport:
         return self.outcome is RepairOutcome.REFUSED
 
     @property
-    def is_blocked(self) -> bool:
+    def needs_operator(self) -> bool:
         """Whether the sandbox's wiring stays wrong until an operator acts."""
-        return self.outcome is RepairOutcome.BLOCKED
+        return self.outcome is RepairOutcome.NEEDS_OPERATOR
 
 
 def refusals_of(reports: Iterable[RepairReport]) -> list[RepairReport]:

@@ -53,7 +53,7 @@ def recorded_by_pod(attachments: Iterable[Attachment]) -> Counter[PodId]:
 
 
 def repeats(recorded: Counter[PodId], cooling: Counter[PodId]) -> Repeats:
-    """Add up over all pods. One sandbox of each pod is its present one and does not count, a recorded one if there is any."""
+    """Add up over all pods. One sandbox of each pod is its present sandbox and does not count: a recorded one, if there is any."""
     recorded_count = sum(max(count - 1, 0) for count in recorded.values())
     cooling_count = sum(count if recorded[pod] else max(count - 1, 0) for pod, count in cooling.items())
     return Repeats(recorded_count, cooling_count)

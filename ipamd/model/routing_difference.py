@@ -13,7 +13,7 @@ from ipamd.model.repairs import RepairReport
 REPAIRED = frozenset({DifferenceCode.NOT_AS_REQUIRED, DifferenceCode.NEIGHBOUR_OF_ANOTHER, DifferenceCode.NEIGHBOUR_NOT_FIXED})
 """The next reconciliation repairs these; any other, such as a missing link, lasts until an operator repairs it."""
 
-FLOWING = frozenset(
+LOSES_NO_PACKETS = frozenset(
     {
         DifferenceCode.SERVICES_BY_IPVS,
         DifferenceCode.CHAIN_LEFT_SNAT,
@@ -24,7 +24,7 @@ FLOWING = frozenset(
         DifferenceCode.FILTER_RULE_DROPS,
     }
 )
-"""Packets flow, but not as our settings say, or the loss of packets is only suspected."""
+"""With these differences no packet is certainly lost: packets flow, but not as our settings say, or a loss is only suspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class RoutingDifference:
         return self.code in REPAIRED
 
     @property
-    def is_cut(self) -> bool:
+    def loses_packets(self) -> bool:
         """Whether packets of sandboxes are lost by it."""
-        return self.code not in FLOWING
+        return self.code not in LOSES_NO_PACKETS
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Find everything that the host still has of a sandbox's links, whichever legs it has. Pure."""
+"""Find all links of a sandbox that still exist on the host, whichever legs it has. Pure."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ class SeenDemand:
     in use, cooling or waited for at the same time. `short_growth_count`, `long_growth_count`: the most by which that rose above its
     former peak within SHORT_S and LONG_S. `allocation_s`, `creation_s`: how long an allocation on an attached ENI and a new ENI
     took. `start_count`: addresses that a new node is expected to need, or that a node had free when its daemon started.
-    `is_filling`: the node
-        was created minutes ago.
+    `is_filling`: the node was created minutes ago.
     `lasting_count`: addresses that ADDs will take in the next seconds if they go on as before.
     `lately_count`: addresses that ADDs took in the last seconds.
     `is_settling`: an ADD took an address a moment ago.

@@ -26,7 +26,7 @@ class Snapshot:
     `tombstones`: when DEL was done for a key. `intents`: the open ones.
     `cursor`: the place in its /80 of the address that was given last.
     `identity`: the node's identity as instance metadata last showed it; None if it never did.
-    `owed`: since when the network policy agent may hold state of a pod's name.
+    `policy_pods`: since when the network policy agent may hold state of a pod's name.
     `was_lost`: earlier rows of this boot were lost.
     `are_pods_marked`: a pod of this boot had the admission policy's mark.
     `unplaced`: sandboxes (their keys as text) that were wired without a row when the restore finished; None if that was not written.
@@ -40,7 +40,7 @@ class Snapshot:
     doubts: Doubts = field(default_factory=Doubts)
     cursor: int = field(default=0, compare=False)
     identity: InstanceIdentity | None = field(default=None, compare=False)
-    owed: dict[PodName, datetime] = field(default_factory=dict)
+    policy_pods: dict[PodName, datetime] = field(default_factory=dict)
     was_lost: bool = field(default=False, compare=False)
     are_pods_marked: bool = field(default=False, compare=False)
     unplaced: frozenset[str] | None = field(default=None, compare=False)
@@ -49,7 +49,7 @@ class Snapshot:
         """Return the same rows in dictionaries of their own."""
         tables = dict(self.enis), dict(self.addresses), dict(self.attachments), dict(self.tombstones), dict(self.intents)
         facts = self.was_lost, self.are_pods_marked, self.unplaced
-        return Snapshot(*tables, self.doubts, self.cursor, self.identity, dict(self.owed), *facts)
+        return Snapshot(*tables, self.doubts, self.cursor, self.identity, dict(self.policy_pods), *facts)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:

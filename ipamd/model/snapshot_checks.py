@@ -39,7 +39,7 @@ def differences(memory: Snapshot, disk: Snapshot) -> list[str]:
         *_compare("attachment", memory.attachments, disk.attachments),
         *_compare("tombstone", memory.tombstones, disk.tombstones),
         *_compare("intent", memory.intents, disk.intents),
-        *_compare("owed name", memory.owed, disk.owed),
+        *_compare("policy pod", memory.policy_pods, disk.policy_pods),
         *_compare("doubt", memory.doubts.plausible, disk.doubts.plausible),
         *_compare("doubt", memory.doubts.any, disk.doubts.any),
     ]

@@ -39,7 +39,8 @@ bound is ours.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-regions-availability-zones.html."""
 
 USUAL_ZONE = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+([a-z]|(-[a-z0-9]+)+)")
-"""A region with a suffix, as every zone so far is named: for a name that may mean something else. Ours, from that source."""
+"""A region with a suffix, as all zones are named so far. It is used to doubt a name that may mean something else. Ours, from that
+source."""
 
 GROUPS_MAX = 16
 """Security groups of one ENI, the highest quota.
@@ -263,7 +264,7 @@ def exclusion(
             return ""
         return eni.excluded
     subnet = subnets.get(eni.subnet_id)
-    # As for the node's own subnet: a missing ROLE_TAG excludes no ENI that is attached already.
+    # `is_primary=True` for any subnet: as with the node's own subnet, a missing ROLE_TAG excludes no ENI that is attached already.
     reason = "" if subnet is None else why_unusable(subnet.tags, is_primary=True, cluster_name=policy.cluster_name)
     if reason:
         return f"its subnet {eni.subnet_id} is {reason}"

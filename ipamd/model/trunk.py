@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 TRUNK_LABEL = "vpc.amazonaws.com/has-trunk-attached"
-"""Of a node: with any value it asks the control plane for a trunk ENI. Source: amazon-vpc-resource-controller-k8s
+"""Label of a node that asks the control plane for a trunk ENI, whatever its value is. Source: amazon-vpc-resource-controller-k8s
 pkg/node/manager/manager.go, canAttachTrunk."""
 
 ASK_FOR_TRUNK = f"label the node {TRUNK_LABEL}=true, by nodeadm's kubelet flag --node-labels; see docs/security-groups.md"
-"""What to do where there is none."""
+"""What an operator can do if the node has no trunk ENI."""

@@ -1,7 +1,7 @@
 """A link of its own by which the packets of one sandbox leave the node.
 
-Most sandboxes have none: their packets leave by the link of the ENI that has the address. What kinds of uplinks exist, and how the
-kernel makes them, is known in `ipamd/model/legs/` and `ipamd/kernel/legs/` alone; everybody else passes the value on.
+Most sandboxes have none: their packets leave by the link of the ENI that has the address. Only `ipamd/model/legs/` and
+`ipamd/kernel/legs/` know the kinds of uplinks and how the kernel makes them; all other code passes the value on.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ReasonCode(StrEnum):
 
 SENTENCES: Mapping[ReasonCode, str] = {
     ReasonCode.DELETED: "its DEL was done",
-    ReasonCode.NEVER_PROMISED: "no ADD was promised for it",
+    ReasonCode.NEVER_PROMISED: "no ADD succeeded for it",
     ReasonCode.NETNS_GONE: "its network namespace is gone",
     ReasonCode.VETH_GONE: "its host veth is gone",
     ReasonCode.ONLY_REMAINS_LEFT: "only its network namespace or veth is left",

@@ -19,7 +19,7 @@ ABSENCES = frozenset(
         DifferenceCode.UPLINK_ROUTE_MISSING,
     }
 )
-"""Something was not there, which only a survey that is whole proves (I11)."""
+"""Differences that something is missing. Only a whole survey proves them (I11)."""
 
 INSIDE = frozenset(
     {

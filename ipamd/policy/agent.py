@@ -28,13 +28,13 @@ from ipamd.ports.policy import PolicyAgent
 from ipamd.ports.process import Clock
 
 INTERFACE_COUNT = 1
-"""Interfaces of a pod: one network card is served."""
+"""Interfaces of a pod in a request. Always 1, because we use only one network card."""
 
 SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """Status codes of a call that the agent did not answer."""
 
 ANSWER_MAX_BYTES = 64 * 1024
-"""Ours: an answer is one flag."""
+"""Ours: more than enough, because an answer has only one flag."""
 
 QUESTION_S = 25.0
 """How long the agent's request waits for instance metadata, if it has no deadline. Ours: the agent gives up after 30 s."""

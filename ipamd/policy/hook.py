@@ -2,10 +2,10 @@
 
 The agent remembers names of pods. It attaches no filter for a name that it remembers, so a second sandbox of that name would run
 without a filter. If it is asked too late to forget a name, it removes the filter of the sandbox that has the name now. So a row
-records each name that the agent may remember (*owed*). The row is written before a filter is requested, and erased when the agent has
-confirmed that it forgot the name. While a sandbox has the name, nothing is sent. Before a filter is requested for an owed name, the
-agent must forget the name. Nothing else is decided by the name of a pod (I21, docs/policy.md). Rejected: sending the request with each
-DEL, which would make a DEL wait for an agent that may be away.
+records each name that the agent may remember (a *policy pod*). The row is written before a filter is requested, and erased when the
+agent has confirmed that it forgot the name. While a sandbox has the name, nothing is sent. If a name already has a row when a filter
+is requested for it, the agent must forget the name first. Nothing else is decided by the name of a pod (I21, docs/policy.md).
+Rejected: sending the request with each DEL, which would make a DEL wait for an agent that may be away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ipamd.core.agenda import NODE
+from ipamd.core.backoffs import NODE
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.failure_isolation import FailureIsolation
@@ -33,14 +33,14 @@ WAIT_S = 2.0
 """Timeout of the agent, in one ADD or one turn of maintenance. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go,
 npAgentConnTimeout, which applies to the connection only."""
 
-OWED = "policy cleanup"
+CLEANUP = "policy cleanup"
 """Subject of the condition about names that the agent refused to forget, and of the pauses between attempts."""
 
 FAILPOINTS = ("policy.owed", "policy.forgotten-first", "policy.enforced", "policy.due", "policy.forgotten")
 
 
 class PolicyHook(Service):
-    """Calls the agent. `enforce` and `owe` may be called from any thread, `clean_up` only from maintenance."""
+    """Calls the agent. `enforce` and `record_pod` may be called from any thread, `clean_up` only from maintenance."""
 
     def __init__(self, context: ServiceContext, *, agent: PolicyAgent, mode: str, prefix: str, is_unsure: bool) -> None:
         """`is_unsure`: rows of this boot were lost, so the agent may remember names that have no row."""
@@ -49,23 +49,24 @@ class PolicyHook(Service):
         self._agent = agent
         self._prefix = prefix
         self._is_unsure = is_unsure
-        self._failures = FailureIsolation(context.health, work=OWED)
+        self._failures = FailureIsolation(context.health, work=CLEANUP)
 
     def enforce(self, request: AttachRequest, deadline: Deadline) -> None:
         """Make the agent filter a sandbox that is wired and not recorded yet; the lock of its name is held.
 
-        The agent cannot find a sandbox without a pod's name, nor a further interface of a pod, so nothing is requested for these. If
-        the caller wires the sandbox after the reply, it requests the filter itself, and here the agent only forgets the name.
+        The agent finds a sandbox only by a pod's name and its first interface, so nothing is requested for other sandboxes and
+        interfaces. If the caller wires the sandbox after our reply, it requests the filter itself, and we only make the agent forget
+        the name.
         Raises: PolicyAgentSilentError and PolicyAgentRefusedError, after which ADD must fail; DatastoreError.
         """
         pod = _pod(request.key, request.names.pod_namespace, request.names.pod_name)
         if pod is None:
             return
-        is_owed = pod in self._datastore.owed()
-        may_be_remembered = is_owed or self._is_unsure or pod in _pods_of(self._datastore.attachments())
-        if not is_owed:
+        is_recorded = pod in self._datastore.policy_pods()
+        may_be_remembered = is_recorded or self._is_unsure or pod in _pods_of(self._datastore.attachments())
+        if not is_recorded:
             with self._datastore.transaction() as uow:
-                uow.owe(pod)
+                uow.record_policy_pod(pod)
             self._failpoint("policy.owed")
         until = Deadline.after(self._clock, min(WAIT_S, deadline.remaining_s()))
         with self._watching_agent():
@@ -76,31 +77,34 @@ class PolicyHook(Service):
                 self._agent.enforce(pod, mode=self.mode, timeout_s=until.remaining_s())
         self._failpoint("policy.enforced")
 
-    def owe(self, uow: UnitOfWork, attachment: Attachment) -> None:
-        """Record in the transaction that ends an attachment that the agent may remember its pod. Reads only memory."""
+    def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:
+        """Record, in the transaction that ends an attachment, that the agent may remember its pod. Reads only memory."""
         pod = _pod_of(attachment)
         if pod is not None:
-            uow.owe(pod)
+            uow.record_policy_pod(pod)
 
     def pending_cleanups(self) -> Mapping[PodName, datetime]:
-        """Return the owed names that no sandbox has, each with the time at which it was recorded."""
-        owed = self._datastore.owed()
-        if not owed:
+        """Return the recorded names that no sandbox has any more, each with the time at which it was recorded."""
+        policy_pods = self._datastore.policy_pods()
+        if not policy_pods:
             return {}
         attached_pods = _pods_of(self._datastore.attachments())
-        return {pod: since for pod, since in owed.items() if pod not in attached_pods}
+        return {pod: since for pod, since in policy_pods.items() if pod not in attached_pods}
 
     def clean_up(self) -> None:
-        """Make the agent forget the pending names, for at most `WAIT_S`; an absent agent is not waited for. Raises: DatastoreError."""
+        """Make the agent forget the pending names. This takes at most `WAIT_S`, and no time if no agent listens.
+
+        Raises: DatastoreError.
+        """
         pending_cleanups = self.pending_cleanups()
         self._failures.retain(map(str, pending_cleanups))
-        self._agenda.retain(OWED, pending_cleanups)
+        self._backoffs.retain(CLEANUP, pending_cleanups)
         until = Deadline.after(self._clock, WAIT_S)
         for pod in pending_cleanups:
-            if not self._agenda.is_due((AGENT,)) or not until.remaining_s():
+            if not self._backoffs.is_due((AGENT,)) or not until.remaining_s():
                 return
-            if self._agenda.is_due((OWED, pod)):
-                with self._failures.skip(str(pod)):
+            if self._backoffs.is_due((CLEANUP, pod)):
+                with self._failures.isolate(str(pod)):
                     self._forget(pod, until)
 
     def _forget(self, pod: PodName, until: Deadline) -> None:
@@ -114,14 +118,14 @@ class PolicyHook(Service):
                 with self._watching_agent():
                     self._agent.forget(pod, timeout_s=until.remaining_s(), is_patient=False)
             except PolicyAgentSilentError:
-                self._agenda.back_off((AGENT,), NODE)
+                self._backoffs.back_off((AGENT,), NODE)
                 return
             except PolicyAgentRefusedError:
-                self._agenda.back_off((OWED, pod), NODE)
+                self._backoffs.back_off((CLEANUP, pod), NODE)
                 raise
             self._failpoint("policy.forgotten")
             with self._datastore.transaction() as uow:
-                uow.clear_pending_policy_cleanup(pod)
+                uow.erase_policy_pod(pod)
 
     @contextmanager
     def _watching_agent(self) -> Iterator[None]:
@@ -138,7 +142,7 @@ class PolicyHook(Service):
 
     def _answered(self) -> None:
         if AGENT in self._health.conditions_by_subject():
-            self._agenda.clear((AGENT,))
+            self._backoffs.clear((AGENT,))
             self._health.report(AGENT, None)
 
 

@@ -14,8 +14,8 @@ Rejected, by the traces of docs/performance.md: one window for all, which either
 after bursts (15 min); and ENI_HOLD_S for all ENIs beyond the first, which flaps on large nodes.
 
 ADDs that follow each other share a call. Every ADD wakes the pool loop, and allocating one address each time would cost one call for
-each pod, while EC2's limits are for the whole account. Two windows of seconds show whether demand lasts: after a burst, which is over
-when it is noticed, no addresses are allocated that nobody needs.
+each pod, while EC2's limits are for the whole account. Two successive windows of seconds show whether demand lasts. A short burst does
+not count as lasting, because it is over before the pool could allocate addresses for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ START_COUNT = 10
 """Addresses that a node without any is expected to need. Ours: a new node is created because pods wait for one."""
 
 FILL_S = 300.0
-"""For this long a new node is being filled: its busy addresses are the first peak, and no growth that may come again. Ours."""
+"""For this long a new node is being filled: its busy addresses then count as its first peak, and not as growth that may come again.
+Ours."""
 
 RATE_S, LONG_RATE_S = 60.0, 600.0
 """Times over which the rates of ADDs are measured."""
@@ -46,8 +47,8 @@ MERGE_S = 0.1
 GROW_MAX_S = 120.0
 """Longest time to grow that is recorded. Ours."""
 
-LATELY = 0.2
-"""Weight of the newest time to grow if it is shorter than the average; a longer time counts at once."""
+NEWEST_WEIGHT = 0.2
+"""Weight of the newest growth duration in the average if it is shorter than the average; a longer one replaces the average at once."""
 
 WINDOW_S = 5.0
 """Demand lasts if ADDs took addresses in this window and in the one before it. Ours: amazon-vpc-cni-k8s checks every 5 s
@@ -75,7 +76,7 @@ class RollingMax:
         """(time, maximum from there until now): times ascend, values descend."""
 
     def record(self, value: int, *, now_s: float, kept_s: float) -> None:
-        """Record a new value; windows are `kept_s` at most from now on."""
+        """Record a new value. `kept_s`: the longest window that will be asked for from now on."""
         since_s = now_s
         while self._steps and self._steps[-1][1] <= value:
             since_s = self._steps.pop()[0]
@@ -85,14 +86,14 @@ class RollingMax:
             del self._steps[0]
 
     def over(self, window_s: float, *, now_s: float) -> int | None:
-        """The highest value; None before a whole window has been seen."""
+        """Return the highest value in the window; None before a whole window has been seen."""
         for at_s, value in reversed(self._steps):
             if at_s <= now_s - window_s:
                 return value
         return None
 
     def so_far(self, window_s: float, *, now_s: float) -> int:
-        """The highest value, even before a whole window has been seen; 0 without any."""
+        """Return the highest value, even before a whole window has been seen; 0 without any value."""
         highest = self.over(window_s, now_s=now_s)
         if highest is not None:
             return highest
@@ -105,16 +106,18 @@ class RollingMax:
         self._steps = [(at_s, min(value + count, 0)) for at_s, value in self._steps]
 
     def ends(self, window_s: float) -> Iterator[float]:
-        """Times at which the maximum falls if nothing is recorded, or has been seen for a whole window."""
+        """Yield the times at which a step leaves the window: then the maximum falls unless a new value is recorded, or a whole window
+        has been seen.
+        """
         return (at_s + window_s for at_s, _ in self._steps)
 
 
 class DemandWindow:
-    """Demand as it was observed. `settings.release_hold_s` is the window. Used by the pool's thread."""
+    """The demand that the pool observed. `settings.release_hold_s` is the window. Used by the pool's thread."""
 
     def __init__(self) -> None:
         self._served: list[tuple[float, int]] = []
-        """(time, ADDs that took an address since start), each time that the count rose."""
+        """(time, number of ADDs since the start that took an address), one entry for each rise of the number."""
         self._busy = RollingMax()
         self._short_growth = RollingMax()
         self._long_growth = RollingMax()
@@ -157,20 +160,20 @@ class DemandWindow:
         self._short_growth.record(self._risen_within(SHORT_S, now_s), now_s=now_s, kept_s=window_s)
 
     def _begin(self, counts: PoolCounts, *, now_s: float) -> int:
-        """Note whether a new node is being filled. Returns: how many free addresses are expected to be needed at the start."""
+        """Record until when a new node is being filled. Returns: how many free addresses the node is expected to need at its start."""
         if counts.total:
             self._fill_deadline = now_s
             return counts.free
         self._fill_deadline = now_s + FILL_S
         return START_COUNT
 
-    def grew(self, action: Growth, *, took_s: float) -> None:
+    def record_growth_time(self, action: Growth, *, took_s: float) -> None:
         """Record how long a growth action took."""
         is_creation = isinstance(action, CreateEni)
-        smoothed_s = (1 - LATELY) * self._grow_s[is_creation] + LATELY * took_s
+        smoothed_s = (1 - NEWEST_WEIGHT) * self._grow_s[is_creation] + NEWEST_WEIGHT * took_s
         self._grow_s[is_creation] = min(max(took_s, smoothed_s), GROW_MAX_S)
 
-    def seen(self, settings: PoolSettings, *, now_s: float) -> SeenDemand:
+    def measured_demand(self, settings: PoolSettings, *, now_s: float) -> SeenDemand:
         """Return the demand as it was measured until now."""
         window_s = settings.release_hold_s
         lately_count = self._served_within(WINDOW_S, now_s)
@@ -214,8 +217,8 @@ class DemandWindow:
         if now_s < self._batch[0] + hold_s:
             surplus = min(surplus, self._batch[1])
         if kept_count is not None:
-            # An ENI costs five calls, so none is released while the demand for it may come back by chance. Without an ADD lately no
-            # demand comes back.
+            # An ENI costs five calls, so none is released while the demand for it may come back by chance. If no ADD has come lately,
+            # no demand is expected back.
             chance = ceil(CHANCE_SPREAD * sqrt(self._busy.so_far(lately_s, now_s=now_s)))
             surplus = max(surplus - min(chance, self._served_within(lately_s, now_s)), 0)
             negative_lately = self._negative_surplus.over(eni_hold_s, now_s=now_s)
@@ -231,8 +234,8 @@ class DemandWindow:
         busy_count = self._busy.so_far(ENI_HOLD_S, now_s=now_s)
         return peak_count - busy_count >= kept_count and sqrt(peak_count) - sqrt(busy_count) >= BURST_SPREAD
 
-    def released(self, count: int, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> None:
-        """Record a release: the addresses count as surplus at no time in the window."""
+    def record_release(self, count: int, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> None:
+        """Record a release: the released addresses no longer count as surplus, at no time in the window."""
         surplus = self.stable_surplus(settings, kept_count=kept_count, now_s=now_s) or 0
         began_s = self._batch[0]
         if kept_count is None and now_s >= began_s + settings.release_hold_s:
@@ -279,17 +282,17 @@ class DemandWindow:
         self._rises.append((began_s, rise + count))
 
     def _risen_within(self, seconds: float, now_s: float) -> int:
-        """By how much the peak rose lately."""
+        """Return by how much the peak rose in the last `seconds`."""
         return sum(rise for at_s, rise in self._rises if now_s - at_s <= seconds)
 
     @staticmethod
     def _windows_s(settings: PoolSettings) -> tuple[float, float, float]:
-        """Return the windows of surplus in general, of an ENI that a burst needed, and of ADDs that came lately."""
+        """Return three windows: for surplus in general, for ENIs that a burst needed, and for ADDs that count as recent."""
         hold_s = settings.release_hold_s
         return hold_s, min(ENI_HOLD_S, hold_s), min(LONG_RATE_S, hold_s)
 
     def _served_within(self, seconds: float, now_s: float) -> int:
-        """Count the ADDs that took an address lately; those before the first observation do not count."""
+        """Count the ADDs that took an address in the last `seconds`; ADDs before the first observation do not count."""
         if not self._served:
             return 0
         before = bisect_left(self._served, (now_s - seconds,)) - 1

@@ -16,7 +16,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from ipamd.core.agenda import EC2, soonest_s
+from ipamd.core.backoffs import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.demand import PoolStatus
 from ipamd.core.failure_isolation import NAMED_MAX
@@ -57,10 +57,11 @@ COALESCE_S = 0.02
 cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
-"""Ours: the largest common types have 15 ENIs, each of which takes two actions, a creation and one allocation."""
+"""How many actions one wake-up makes at most. Ours: the largest common types have 15 ENIs, each of which takes two actions, a creation
+and one allocation."""
 
 PREFETCH_SUBNETS = ("subnets ahead of growth",)
-"""Agenda key: subnets are read once ahead of need, at the start of a node without a free address."""
+"""Back-off key: subnets are read once ahead of need, at the start of a node without a free address."""
 
 
 class StepOutcome(Enum):
@@ -216,7 +217,7 @@ class PoolMaintainer(Service):
             identity = self._identity()  # read it again: the check of leaked ENIs may take seconds
             if identity is not None:
                 self.security_groups.follow(identity)
-                self._subnets.ask_denied(identity)
+                self._subnets.retry_denied_call(identity)
         return due_deadline
 
     def cycle(self) -> Plan | None:
@@ -285,8 +286,8 @@ class PoolMaintainer(Service):
     def _prepare_for_limits(self, counts: PoolCounts) -> None:
         """Report that there is no plan yet. On a node without a free address, read the subnets meanwhile for the first growth."""
         identity = self._identity()
-        if identity is not None and not counts.free and self._agenda.is_due(PREFETCH_SUBNETS):
-            self._agenda.put(PREFETCH_SUBNETS, in_s=inf)
+        if identity is not None and not counts.free and self._backoffs.is_due(PREFETCH_SUBNETS):
+            self._backoffs.put(PREFETCH_SUBNETS, in_s=inf)
             self._subnets.learn(identity)
         for planned in self._planned.values():
             self._publish(planned, "the instance's limits are not known yet", None, generation=0)
@@ -317,8 +318,8 @@ class PoolMaintainer(Service):
             identity = self._identity()
             if not decided.deficit_count:
                 self._note_success()  # the growth that EC2 refused is no longer needed
-                return identity is not None and self._subnets.learn_once(identity)
-            return identity is not None and self._subnets.look_again(identity)
+                return identity is not None and self._subnets.learn_after_start(identity)
+            return identity is not None and self._subnets.recheck_excluded(identity)
         action = decided.actions[0]
         if isinstance(action, ReleaseAddresses | ReleaseEni):
             self._release_surplus(planned, action, snapshot)
@@ -364,16 +365,16 @@ class PoolMaintainer(Service):
             growth=growth,
             occupied=self._enis.book.unrecorded_enis().values(),
             refused=self._enis.book.refused(),
-            taken=self._enis.routing.unplugged(),
+            unplugged=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,
-            is_frozen_ahead=self._freeze.is_ahead_of_need,
+            may_grow_for_adds=self._freeze.may_grow_for_adds,
             has_trunk=self._enis.book.trunk() is not None,
         )
         if self.pools:
             snapshot_of = partial(self._snapshot_of_pool, snapshot_of, planned, stock, growth.pending_enis)
             stock = stock_of_pool(stock, pool, self.pools)
         snapshot = snapshot_of(stock, waiting_count=waiting_count)
-        snapshot = replace(snapshot, hold=self._hold(planned, snapshot))
+        snapshot = replace(snapshot, hold=self._release_limits(planned, snapshot))
         planned.last_cycle = (snapshot_of, snapshot)
         if not pool:
             self._report_trunk(snapshot)
@@ -406,10 +407,10 @@ class PoolMaintainer(Service):
             host=routing.refusal(),
             has_stuck_eni=routing.has_stuck_eni(),
             is_spare_eni_settling=window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s) > 0,
-            demand=window.seen(self._settings_of(planned), now_s=now_s),
+            demand=window.measured_demand(self._settings_of(planned), now_s=now_s),
         )
 
-    def _hold(self, planned: PlannedPool, snapshot: PoolSnapshot) -> Hold:
+    def _release_limits(self, planned: PlannedPool, snapshot: PoolSnapshot) -> Hold:
         """Return the stable surplus, and the addresses that may be released. Listing these costs a copy of the datastore's rows."""
         settings, now_s = self._settings_of(planned), self._clock.monotonic()
         settled = planned.window.stable_surplus(settings, kept_count=self._kept_count(snapshot), now_s=now_s)
@@ -532,7 +533,7 @@ class PoolMaintainer(Service):
         else:
             self._refused_growth[_part(request.kind, request.pool)].report(None)
             self._refused.succeeded(request)
-            self._planned[request.pool].window.grew(action, took_s=self._clock.monotonic() - began_s)
+            self._planned[request.pool].window.record_growth_time(action, took_s=self._clock.monotonic() - began_s)
             self._note_success()
 
     def _release_surplus(self, planned: PlannedPool, action: Release, snapshot: PoolSnapshot) -> None:
@@ -557,7 +558,7 @@ class PoolMaintainer(Service):
             count = eni.counts.total
         else:
             count = len(action.addresses) + len(action.prefixes) * ADDRESSES_PER_PREFIX
-        planned.window.released(count, self._settings_of(planned), kept_count=self._kept_count(snapshot), now_s=now_s)
+        planned.window.record_release(count, self._settings_of(planned), kept_count=self._kept_count(snapshot), now_s=now_s)
 
     def _home(self, pool: str) -> SubnetId | None:
         """Return the default subnet of a pool's new ENIs; None before the node's identity, or that subnet, is known."""
@@ -600,7 +601,9 @@ class PoolMaintainer(Service):
         return pauses
 
     def _spare_eni_delay_s(self) -> float:
-        """Return one to two times the setting, at random, so that nodes that got pods at the same moment do not call EC2 together."""
+        """Return the setting times a random number from 1 to 2, so that nodes that got pods at the same moment do not call EC2
+        together.
+        """
         return self.settings.spare_eni_delay_s * self._refused.part
 
     def _note_success(self) -> None:
@@ -614,7 +617,7 @@ class PoolMaintainer(Service):
                 self._provisioner.steps.end_refusal(ENIS, ADDRESSES)  # there is no surplus any more that should be released
 
     def _note_recovery(self, problems: Collection[IpamError], *, is_urgent: bool) -> None:
-        """Report why open calls of ours failed, each reason once; calls that are in a pause are included."""
+        """Report why recovered operations failed, each reason once. Operations that are in a pause count too."""
         for error in problems:
             self._note_failure(error)
         failures = (*problems, *self._provisioner.failures().values())
@@ -653,5 +656,7 @@ def _part(kind: str, pool: str) -> str:
 
 
 def is_reported(error: IpamError, *, is_urgent: bool) -> bool:
-    """Whether a failure of growth is a condition. Throttling is none unless an ADD waits: other growth may be late."""
+    """Whether a failure of growth is reported as a condition. Throttling is reported only if an ADD waits, because other growth may be
+    late.
+    """
     return isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError))

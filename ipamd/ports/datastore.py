@@ -69,15 +69,11 @@ class UnitOfWork(Protocol):
     def close_intent(self, intent_id: str, *, outcome: str) -> None:
         """Close an intent, with its outcome for the ledger. Raises: InvariantError if it is not open."""
 
-    def owe(self, pod: PodName) -> None:
-        """Record a pending policy cleanup: from now on the network policy agent may know this pod's name. Repeatable; writes no ledger
-        row.
-        """
+    def record_policy_pod(self, pod: PodName) -> None:
+        """Record that the network policy agent may know a pod's name from now on. Repeatable; writes no ledger row."""
 
-    def clear_pending_policy_cleanup(self, pod: PodName) -> None:
-        """Remove the record that `owe` made: the network policy agent does not know the pod's name any more. It is fine if there is no
-        record.
-        """
+    def erase_policy_pod(self, pod: PodName) -> None:
+        """Record that the network policy agent does not know a pod's name any more. A pod that was not recorded is fine."""
 
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:
         """Record that kernel and runtime were read completely: from now on this datastore has every sandbox.
@@ -137,8 +133,8 @@ class UnitOfWork(Protocol):
         Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
         """
 
-    def find_other(self, address: IpAddress, *, other_address: IpAddress) -> None:
-        """Record the address of an extra leg that was found at the sandbox of an assigned or quarantined `address`.
+    def record_extra_address(self, address: IpAddress, *, other_address: IpAddress) -> None:
+        """Record the address of an extra leg that the sandbox of an assigned or quarantined address was found to have.
 
         The record can be missing after the datastore's file was lost, or was downgraded and upgraded again. From now on no other
         sandbox gets `other_address`, and it cools together with `address`.
@@ -156,7 +152,7 @@ class UnitOfWork(Protocol):
     def abort(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """reserved -> cooling: an ADD failed after its reservation. On disk the address was free: reservations are in memory (I5)."""
 
-    def give_back(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
+    def return_unused(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """reserved -> free: an ADD failed before its sandbox or the node's routing had the address, so no packet can have carried it
         (I8). An address that was lost meanwhile is aborted instead.
         """
@@ -288,8 +284,8 @@ class Datastore(Protocol):
     def open_intents(self) -> tuple[Intent, ...]:
         """Open intents, oldest first: their outcome at EC2 is not known."""
 
-    def owed(self) -> dict[PodName, datetime]:
-        """The pending policy cleanups: each pod whose name the network policy agent may know, with the time since which it may."""
+    def policy_pods(self) -> dict[PodName, datetime]:
+        """Pods whose names the network policy agent may know, each with the time since when."""
 
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment, for readers that need consistent rows. Reserved addresses are included as reserved.

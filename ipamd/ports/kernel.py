@@ -234,8 +234,8 @@ class HostNetwork(Protocol):
         KernelDumpError.
         """
 
-    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
-        """Remove an ENI's table and rules, but nothing that an ENI of `keep` needs. Idempotent.
+    def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
+        """Remove an ENI's table and rules, but nothing that an ENI of `remaining` needs. Idempotent.
 
         A successor at the same place (device index and card) has the same table.
         """

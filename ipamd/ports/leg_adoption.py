@@ -37,9 +37,11 @@ class LegAdoption(Protocol):
         Raises: WiringError, KernelDumpError.
         """
 
-    def adopt_extra(self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, told: IpAddress | None) -> HostVeth:
+    def adopt_extra(
+        self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, recorded_address: IpAddress | None
+    ) -> HostVeth:
         """Make an extra link (`extra_links`) ours: set fixed neighbours at both ends, alias and name. The link is down for a moment.
 
-        `told`: the link's address according to a file of amazon-vpc-cni-k8s; it is used if no route leads to the link.
+        `recorded_address`: the link's address in a file of amazon-vpc-cni-k8s; it is used if no route leads to the link.
         Returns: the link as it is now. Raises: WiringError, KernelDumpError.
         """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ipamd import __version__
 from ipamd.cloud.limits import from_table
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.context import ServiceContext
 from ipamd.core.demand import Demand, delay
 from ipamd.core.freeze import Freeze
@@ -122,7 +122,7 @@ class App:
             locks=KeyLocks(adapters.clock),
             demand=demand,
             freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
-            agenda=Backoffs(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
+            backoffs=Backoffs(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
             failpoint=adapters.failpoint,
         )
         adapters.opened.datastore.keep_history(adapters.history)
@@ -235,7 +235,7 @@ class App:
                 detach=self.sandbox.detach,
                 quarantine=self.quarantine,
                 imported=self.imported,
-                learned=adapters.node_info.set_runtime,
+                on_info=adapters.node_info.set_runtime,
             )
         self.startup = StartupReconciler(
             context,
@@ -279,7 +279,7 @@ class App:
             is_named_by_pod=is_by_pod or self.branches is not None,
             policy=self.policy,
         )
-        self.repeated_adds = RepeatedAdds(context.datastore, is_reaped=runtime is not None)
+        self.repeated_adds = RepeatedAdds(context.datastore, has_reaper=runtime is not None)
         pool = PoolSource(
             context,
             cooldown=cooldown,
@@ -291,7 +291,7 @@ class App:
             repeated=self.repeated_adds,
             snat=self._snat_choice(),
             pools=self._pool_choice(),
-            look_for_gone=self._list_soon,
+            request_list=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)
         sources = []
@@ -410,7 +410,7 @@ class App:
             freeze=self.operator.freeze,
             thaw=self.operator.thaw,
             export=self.export.export,
-            keep=self.export.undo,
+            undo_export=self.export.undo,
             retry=self._retry,
             compared=self.pool.enis.end_unseen,
         )
@@ -461,7 +461,7 @@ class App:
             given_twice=self.other_daemon.given_twice,
             pending_policy_cleanups=self._pending_policy_cleanups,
             cut_off=self.host_network.cut_off,
-            unplaced=self.quarantine.cut_off,
+            unplaced=self.quarantine.without_network,
             trunk=self._trunk_eni,
             waiting_for_uplink=self._waiting_branch_count,
             limits_of=from_table,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from ipamd.core.agenda import EC2, NODE, soonest_s
+from ipamd.core.backoffs import EC2, NODE, soonest_s
 from ipamd.core.health import Phase
 from ipamd.core.loop import Loop
 from ipamd.eni.differences import CloudDifference, Contradiction
@@ -25,7 +25,7 @@ LIMITS_RETRY_S = 300.0
 """Pause between two questions about an unknown type. Ours: as long as the adapter remembers a failure (`ipamd/cloud/ec2.py`)."""
 
 FIRST, LIMITS = ("first questions",), ("limits",)
-"""Keys of the agenda."""
+"""Keys of `Backoffs`."""
 
 UNKNOWN = "default"
 """Source of the limits of a type that neither EC2 nor the table has."""
@@ -38,7 +38,7 @@ class CloudLoop:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._health, self._agenda = app.context.health, app.context.agenda
+        self._health, self._backoffs = app.context.health, app.context.backoffs
         self._condition = self._health.claim("ec2", part="first questions")
         self._refusal = ""
         self._limits: InstanceLimits | None = None
@@ -51,26 +51,26 @@ class CloudLoop:
         """Ask and apply what is due. Returns: seconds until the next turn is due by the clock."""
         if self._limits is None:
             self._ask_if_due()
-        elif self._limits.source == UNKNOWN and self._agenda.is_due(LIMITS):
+        elif self._limits.source == UNKNOWN and self._backoffs.is_due(LIMITS):
             self._set_limits(self._app.adapters.ec2.instance_limits(self._limits.instance_type))
         elif self._planned_by is not self._app.settings:
             self._set_limits(self._limits)  # the settings have changed
-        pauses_s = [self._agenda.next_s(*LIMITS)]
+        pauses_s = [self._backoffs.next_s(*LIMITS)]
         if self._health.phase is Phase.SERVING:  # before SERVING the rows are not reconciled
             self._app.cloud.run_once()
             pauses_s.append(self._app.cloud.pause_s())
         if self._limits is None:
-            pauses_s.append(self._agenda.left_s(FIRST))
+            pauses_s.append(self._backoffs.left_s(FIRST))
         return soonest_s(pauses_s)
 
     def _ask_if_due(self) -> None:
         """Ask the first questions, unless the back-off of a failed try is running."""
-        if not self._agenda.is_due(FIRST):
+        if not self._backoffs.is_due(FIRST):
             return
         try:
             self._ask()
         except Exception as error:  # noqa: BLE001  # any failure: the turn goes on to external changes
-            self._agenda.back_off(FIRST, NODE)
+            self._backoffs.back_off(FIRST, NODE)
             self._refusal = log_text(error)
             cause = cause_of_error(error, is_advised=True)
             self._condition.report(problem(ConditionCode.EC2_UNANSWERED, cause=cause), error=error)
@@ -142,10 +142,10 @@ class CloudLoop:
             max_pods = limits.max_pods
         settings = self._planned_by.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
         self._app.pool.maintainer.set_limits(limits, settings=settings)
-        self._agenda.clear(FIRST, LIMITS)
+        self._backoffs.clear(FIRST, LIMITS)
         unknown = None
         if limits.source == UNKNOWN:
-            self._agenda.put(LIMITS, in_s=LIMITS_RETRY_S, schedule=EC2)
+            self._backoffs.put(LIMITS, in_s=LIMITS_RETRY_S, schedule=EC2)
             unknown = problem(ConditionCode.LIMITS_UNKNOWN, instance_type=limits.instance_type)
         self._health.report("limits", unknown)
 

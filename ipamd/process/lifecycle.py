@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from ipamd.core.agenda import NODE
+from ipamd.core.backoffs import NODE
 from ipamd.core.deadline import Deadline
 from ipamd.core.health import START, ConditionHandle, Health, Phase
 from ipamd.core.loop import Loop
@@ -110,7 +110,7 @@ class Lifecycle:
             end=end,
         )
         self._cloud = CloudLoop(app)
-        self._files = FileFollowers(health=self._health, clock=context.clock, agenda=context.agenda)
+        self._files = FileFollowers(health=self._health, clock=context.clock, backoffs=context.backoffs)
         self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
         self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
         self._conflist = self._conflist_keeper()
@@ -250,7 +250,7 @@ class Lifecycle:
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
-        app.pool.subnets.mark()  # by the present settings, because EC2 may not have answered yet
+        app.pool.subnets.mark_exclusions()  # by the present settings, because EC2 may not have answered yet
         self._serve()
         self._files.follow(self._conflist)  # plugins are asked for their versions while EC2 is asked
         self._cloud.loop.wake()
@@ -325,7 +325,7 @@ class Lifecycle:
                     raise
                 failed = problem(ConditionCode.START_STEP_FAILED, cause=log_text(error))
                 self._conditions[name].report(failed, error=error)
-            self._require_running(self._app.context.agenda.back_off(("start", name), NODE))
+            self._require_running(self._app.context.backoffs.back_off(("start", name), NODE))
 
     def _replay_spool(self) -> None:
         with self._health.stage("spool") as stage:

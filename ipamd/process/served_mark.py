@@ -38,7 +38,7 @@ class ServedMark:
         ADD is held while the node is given back: until amazon-vpc-cni-k8s serves, our conflist may be the only one. If the file cannot
         be written, STATUS bridges no absence.
         """
-        if not (self._health.is_ready or self._health.is_held):
+        if not (self._health.is_ready or self._health.are_adds_blocked):
             return
         unwritable, failure = None, None
         try:

@@ -123,7 +123,7 @@ def _inside_sandboxes(sources: Sources, before: Snapshot, survey: KernelSurvey, 
     busy = {lock.key for lock in sources.locks.holders()}
     findings = []
     for attachment in before.attachments.values():
-        if attachment.host_veth not in wired or attachment.key in busy or not attachment.netns or attachment.is_cut_off:
+        if attachment.host_veth not in wired or attachment.key in busy or not attachment.netns or attachment.must_be_cut_off:
             continue
         check = partial(sources.wiring.check_inside, recorded_spec(attachment))
         differences = ask_source(f"sandbox {attachment.key}", check, silent)

@@ -58,7 +58,7 @@ def _routing_differences(
     differences = hostnet.differences(identity=identity, enis=attached, addresses=snapshot.addresses)
     specs = []
     for attachment in snapshot.attachments.values():
-        if not attachment.is_cut_off and str(attachment.address) not in reported:
+        if not attachment.must_be_cut_off and str(attachment.address) not in reported:
             specs.append(recorded_spec(attachment))
     unreachable = hostnet.reachability_problems(specs, enis=attached)
     still_recorded = {str(attachment.address) for attachment in sources.datastore.attachments()}  # a DEL may have come between

@@ -31,7 +31,7 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     busy = {lock.key for lock in locks.holders()}
     findings = _duplicates(survey)
     for attachment in attachments:
-        if attachment.key not in busy and not attachment.is_cut_off:
+        if attachment.key not in busy and not attachment.must_be_cut_off:
             findings += _wiring_findings(attachment, survey)
     findings += _unowned_links(attachments, survey, busy, datastore)
     if not busy:

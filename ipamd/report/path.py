@@ -93,7 +93,7 @@ class _PathWalk:
             if sandbox.address in addresses and sandbox.cause != UNREACHED:
                 self.find(PathCause.NO_NETWORK, reason=sandbox.cause)
         for attachment in self._sender.attachments:
-            if attachment.is_cut_off:
+            if attachment.must_be_cut_off:
                 self.find(PathCause.NO_NETWORK, reason=attachment.contradiction)
             differences = self._sources.wiring.check(recorded_spec(attachment))
             if differences:
@@ -239,7 +239,7 @@ class _PathWalk:
         for problem in self._paths.filters({leg.address}):
             if problem.subject.startswith(NODE) or problem.subject in (str(leg.address), leg.host_veth):
                 cause = PathCause.MAY_BE_FILTERED
-                if problem.is_cut:
+                if problem.loses_packets:
                     cause = PathCause.FILTERED
                 self.find(cause, what=problem.text, mend=problem.mend)
 

@@ -95,7 +95,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
         max_pods=sources.settings.now.pool.max_pods,
         unmanaged_eni_count=snapshot.unmanaged_eni_count - snapshot.other_pool_eni_count,
         trunk_places=trunk_places(snapshot, settings),
-        held_count=snapshot.counts.total,
+        own_address_count=snapshot.counts.total,
         subnet_free_count=snapshot.growth.room,
         vcpu_count=os.cpu_count() or 0,
         local_range=local_range,

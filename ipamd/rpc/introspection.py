@@ -90,7 +90,7 @@ class IntrospectionServicer:
 
     Args:
         freeze, thaw: return the problem, "" if there is none.
-        export, keep: hand the node back to amazon-vpc-cni-k8s, and undo that; both return the fields of `ExportReply`.
+        export, undo_export: hand the node back to amazon-vpc-cni-k8s, and undo that; both return the fields of `ExportReply`.
         retry: repeats now the EC2 calls that EC2 refused; returns their subjects and refusals.
         compared: called with the subjects of all findings after an audit that asked EC2, so that conditions about other subjects end.
     """
@@ -99,7 +99,7 @@ class IntrospectionServicer:
     freeze: Callable[[str], str]
     thaw: Callable[[], str]
     export: Callable[[], object]
-    keep: Callable[[], object]
+    undo_export: Callable[[], object]
     retry: Callable[[], Sequence[tuple[str, GrowthRefusal]]]
     compared: Callable[[Collection[str]], None]
 
@@ -254,9 +254,9 @@ class IntrospectionServicer:
         return pb.ThawReply(freezes=self._freezes(), problem=problem)
 
     def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
-        """Give the node back to amazon-vpc-cni-k8s, or keep it after all."""
+        """Give the node back to amazon-vpc-cni-k8s, or undo that (field `undo`)."""
         if request.undo:
-            return answer(pb.ExportReply, self.keep())
+            return answer(pb.ExportReply, self.undo_export())
         return answer(pb.ExportReply, self.export())
 
     def Retry(self, _: pb.RetryRequest) -> pb.RetryReply:

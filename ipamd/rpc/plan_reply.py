@@ -48,7 +48,7 @@ def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:
         demand,
         in_force=plan.settings.warm_target_auto,
         sentence=str(auto),
-        held_reserve_count=auto.held_count,
+        held_reserve_count=auto.effective_reserve_count,
         in_use_count=auto.busy_count,
         max_count=auto.most_count,
         expected_at_start_count=auto.start_count,
@@ -58,7 +58,7 @@ def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:
 
 
 def targets(settings: PoolSettings) -> list[pb.Target]:
-    """List the targets and caps; `defined`: whether it has an effect."""
+    """List the targets and caps. The field `defined` of each shows whether the target or cap has an effect."""
     has_targets, is_fixed = not settings.family.is_sparse, not settings.warm_target_auto
     in_effect = {
         "warm_eni_target": not settings.ip_targets_defined,

@@ -1,8 +1,8 @@
 """Give a sandbox an address and wire it. All or nothing, on any failure or client cancellation (I1, I4, I5).
 
-Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the policy agent filter the link if a
-setting wants it, one transaction, reply. Before the transaction nothing is promised; after any failure the wiring is undone and the
-address cools.
+Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
+if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction:
+after any failure the wiring is undone and the address cools.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAILPOINTS = ("rename.recorded", "attach.wired", "attach.committed", "attach.unw
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """An ADD that has to wait for its first leg: the source that it comes from, and why."""
+    """An ADD that has to wait for its first leg. `source`: from which the leg comes. `pending`: why the ADD waits, for people."""
 
     source: LegSource
     pending: str
@@ -57,10 +57,10 @@ class AttachService(Service):
         """Keep what ADD needs.
 
         Args:
-            pool: gives a first leg to every sandbox that gets none from `sources`, which are asked before it.
+            pool: makes the first leg of every sandbox that gets none from `sources`, which decide before it.
             waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
             require_chain: raises ChainedPluginMissingError if the runtime would fail after this ADD.
-            policy: asks the network policy agent; None if no setting wants it.
+            policy: calls the network policy agent; None if no setting requires it.
         """
         super().__init__(context)
         self._cooldown = cooldown
@@ -78,7 +78,7 @@ class AttachService(Service):
         Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
         Raises: NotServingError, BusyError, ChainedPluginMissingError, TombstonedError, AttachmentConflictError, NetnsError,
             WiringError, PolicyAgentSilentError, PolicyAgentRefusedError, DeadlineError, DatastoreError, and what the sources of legs
-            raise. After any of them nothing of this request remains, but that the policy agent may know the pod's name.
+            raise. After any of them nothing remains of this request, except that the policy agent may know the pod's name.
         """
         with self._place():
             outcome = self._try(request, deadline, steps)
@@ -105,7 +105,7 @@ class AttachService(Service):
     def _try(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> Attachment | _Pending:
         """Attach the sandbox; or return which source has to be waited for and why, with no lock held any more."""
         self._health.wait_until_serving_adds(deadline)
-        self._require_chain(request)  # before anything is asked for or taken
+        self._require_chain(request)  # before any source is called and any address is reserved
         key = request.key
         offer = self._offer(request, deadline, steps)
         if isinstance(offer, _Pending):
@@ -113,7 +113,8 @@ class AttachService(Service):
         with ExitStack() as stack:
             with steps.step("lock"):
                 stack.enter_context(self._locks.hold(key, "ADD", deadline))
-            self._health.require_add_service()  # an export waits for ADDs that hold a lock: it may have checked before this one came
+            # Checked again under the lock: an export waits only for ADDs that hold a lock, so it may have begun before this one.
+            self._health.require_add_service()
             if self._datastore.is_tombstoned(key):
                 raise refusal(RefusalCode.SANDBOX_DELETED, sandbox=key)
             with steps.step("netns"):
@@ -127,7 +128,7 @@ class AttachService(Service):
                 return self._carry_out(request, spec, identity, deadline, steps)
 
     def _offer(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> LegOffer | _Pending | None:
-        """Ask the sources for the first leg of the sandbox; None if nobody was asked, because the ADD is answered already."""
+        """Ask the sources for the first leg of the sandbox; None if its row or tombstone answers the ADD without asking them."""
         if self._sources and self._is_answered(request.key):
             return None
         for source in self._sources:
@@ -138,7 +139,7 @@ class AttachService(Service):
         return self._pool.offer(request)
 
     def _is_answered(self, key: AttachmentKey) -> bool:
-        """Whether an ADD gets the stored answer or a refusal, whatever ENI its pod must have."""
+        """Whether a row or a tombstone answers the ADD already: then it does not matter which ENI its pod must have."""
         return self._datastore.attachment(key) is not None or self._datastore.is_tombstoned(key)
 
     def _replay(self, attachment: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
@@ -157,7 +158,7 @@ class AttachService(Service):
     def _carry_out(
         self, request: AttachRequest, spec: WiringSpec, identity: NetnsIdentity, deadline: Deadline, steps: StepTimer
     ) -> Attachment:
-        """Wire a sandbox and record it, or leave nothing of it."""
+        """Wire a sandbox and record it; if one of the two fails, undo the wiring and raise."""
         key = request.key
         try:
             with steps.step("wire"):

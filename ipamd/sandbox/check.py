@@ -67,7 +67,7 @@ class CheckService(Service):
         if eni is None and attachment.is_of_pool:
             return []
         differences = self._hostnet.differences(identity=self._identity(), enis=[eni] if eni else ())
-        return [difference for difference in differences if difference.is_cut]
+        return [difference for difference in differences if difference.loses_packets]
 
     def _lost_at_ec2(self, attachment: Attachment) -> str:
         """Return why the VPC does not deliver packets to this sandbox, and what to do; "" if the record has no such fact.

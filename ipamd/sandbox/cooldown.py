@@ -1,8 +1,8 @@
 """From DEL to free again: delete the dying link, let the address cool, delete the connections that name it, free it (I4, I8).
 
 Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks it; this thread deletes all marked links in one
-call. Cooldowns are measured on the monotonic clock, so a stepped wall clock changes none of them. Their ends are recorded on that
-clock too: it continues while no daemon runs, and starts over when the machine boots, as the datastore does.
+call. Cooldowns are measured on the monotonic clock, so a stepped wall clock changes none of them. The datastore stores their ends by
+that clock too: it continues while no daemon runs, and starts over at a boot, after which the datastore is empty as well.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SWEEP_RETRY_S = 1.0
 CONNECTIONS_RETRY_S = 1.0
 """Pause after tracked connections could not be deleted. Ours."""
 
-CONNECTIONS_REST, CONNECTIONS_REST_MAX_S = 30, 3.0
+CONNECTIONS_PAUSE_FACTOR, CONNECTIONS_PAUSE_MAX_S = 30, 3.0
 """The pause after a dump of the tracked connections, in multiples of the time that the dump took, and its upper bound. Ours.
 
 A dump takes 0.1 ms where nothing is tracked, 10 ms with a few connections, and up to a second with 200,000. So a steady turnover of
@@ -60,15 +60,22 @@ CONNECTIONS = "tracked connections"
 FAILPOINTS = ("cooling.swept", "cooling.forgotten", "cooling.cooled")
 
 
-class Dying(NamedTuple):
-    """A dying link. `address`: waits until the link is deleted; None without one. `uplink`: set if it is the link of an uplink."""
+class DyingLink(NamedTuple):
+    """A link that is to be deleted.
+
+    `address`: the address of its sandbox, which is not free before the link is deleted; None if the link shows no address.
+    `uplink`: set if the link is an uplink's VLAN link, and not a veth.
+    """
 
     address: IpAddress | None
     uplink: Uplink | None = None
 
 
 class LockedLinks(NamedTuple):
-    """The links that an operation works on: it holds the lock of their sandbox, of their name or of their address."""
+    """The links that must not be deleted now, because an operation holds the lock of their sandbox, of their name or of their address.
+
+    A lock on a name or an address has a key whose container ID is that name or address (`name_key`).
+    """
 
     veth_suffixes: tuple[str, ...]
     names: frozenset[str]
@@ -92,11 +99,13 @@ class Cooldown(Service):
         self._connections = connections
         self._period = period_s
         self._lock = threading.Lock()
-        self._dying: dict[str, Dying] = {}
+        self._dying: dict[str, DyingLink] = {}
         self._cooling: dict[IpAddress, float] = {}
         self._links_to_mark: set[str] = set()
         self._pending_rollbacks: dict[IpAddress, str] = {}
-        self._left_addresses: set[IpAddress] = set()  # they do not cool, but their connections are still tracked
+        # Addresses of deleted uplinks: they are not in the pool and do not cool, but their tracked connections are still to be
+        # deleted.
+        self._uplink_addresses: set[IpAddress] = set()
         self._connections_due_s = 0.0  # when the tracked connections may be dumped next, on the monotonic clock
         self._has_new = False
         self.loop = Loop("cooldown", self.turn, health=context.health, clock=context.clock, failed_max_s=SWEEP_RETRY_S)
@@ -113,11 +122,12 @@ class Cooldown(Service):
             self._cooling[address] = self._clock.monotonic() + self._period()
             self._has_new = True
             if dying_veth is not None:
-                self._dying[dying_veth] = Dying(address)
+                self._dying[dying_veth] = DyingLink(address)
             self.loop.wake()
 
     def release(self, wiring: WiringSpec, *, host_veth: str) -> None:
-        """Start the cooldown after a DEL whose links are marked; an address that is not the pool's waits for its links alone.
+        """Start the cooldown after a DEL, whose links are marked. An address that is not the pool's does not cool: only links are
+        deleted.
 
         `host_veth`: the present name of the first host veth, which may differ from the one in `wiring`.
         """
@@ -127,15 +137,15 @@ class Cooldown(Service):
             self._schedule_links(wiring, host_veth=host_veth, is_marked=True)
 
     def roll_back(self, wiring: WiringSpec, *, reason: str, is_unused: bool, is_unwired: bool, is_marked: bool) -> None:
-        """Take back what a failed ADD had: its address, if it is the pool's, starts to cool.
+        """Release the address of a failed ADD, and have its links deleted. An address of the pool cools, except if it was never used.
 
         Args:
             is_unused: the address never reached the sandbox, so it need not cool.
             is_unwired: its links are gone.
-            is_marked: if not, its links are marked for deletion.
+            is_marked: its links are marked as dying; if not, they are deleted by name.
         """
         if wiring.is_of_pool and is_unused and is_unwired:
-            self.give_back(wiring.address, reason=reason)
+            self.return_unused(wiring.address, reason=reason)
         elif wiring.is_of_pool:
             dying_veth = None if is_unwired else wiring.host_veth
             self.abort(wiring.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
@@ -143,25 +153,25 @@ class Cooldown(Service):
             self._schedule_links(wiring, host_veth=wiring.host_veth, is_marked=is_marked)
 
     def _schedule_links(self, wiring: WiringSpec, *, host_veth: str, is_marked: bool) -> None:
-        """Schedule the links of a sandbox for deletion whose address is not in our pool and does not cool."""
-        dying = {host_veth: Dying(wiring.address)}
+        """Schedule the links of a sandbox with an uplink for deletion. Its address is not in our pool and does not cool."""
+        dying = {host_veth: DyingLink(wiring.address)}
         uplink = first_leg(wiring).uplink
         if uplink is not None:
-            dying[uplink.link] = Dying(wiring.address, uplink)
+            dying[uplink.link] = DyingLink(wiring.address, uplink)
         with self._lock:
             self._dying |= dying
             if not is_marked:
                 self._links_to_mark |= dying.keys()
             self.loop.wake()
 
-    def forget_connections_of(self, address: IpAddress) -> None:
+    def delete_connections_soon(self, address: IpAddress) -> None:
         """Schedule the tracked connections of an address for deletion: its sandbox is gone, and the address does not cool."""
         with self._lock:
-            self._left_addresses.add(address)
+            self._uplink_addresses.add(address)
             self.loop.wake()
 
     def abort(self, address: IpAddress, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
-        """Take a reservation back after a failed ADD: the address starts to cool.
+        """End the reservation of a failed ADD: the address starts to cool.
 
         A link that could not even be marked is removed by name, again and again until the kernel accepts it. If the datastore cannot
         write (the disk is full, for example), the address stays reserved and the write is repeated every second: no address is lost,
@@ -169,7 +179,7 @@ class Cooldown(Service):
         """
         if dying_veth is not None:
             with self._lock:
-                self._dying[dying_veth] = Dying(address)
+                self._dying[dying_veth] = DyingLink(address)
                 if not is_marked:
                     self._links_to_mark.add(dying_veth)
         try:
@@ -180,22 +190,22 @@ class Cooldown(Service):
             self._pending_rollbacks[address] = reason
             self.loop.wake()
 
-    def give_back(self, address: IpAddress, *, reason: str) -> None:
+    def return_unused(self, address: IpAddress, *, reason: str) -> None:
         """Free an address whose ADD failed before the address reached the sandbox.
 
         If the datastore cannot write, the address is aborted instead, as soon as that is possible.
         """
         try:
             with self._datastore.transaction() as uow:
-                uow.give_back(address, cooldown=self.period, reason=reason)
+                uow.return_unused(address, cooldown=self.period, reason=reason)
         except DatastoreError as error:
-            log.info("not given back, it is aborted instead address=%s error=%s", address, log_text(error))
+            log.info("an unused address could not be freed, so it cools address=%s error=%s", address, log_text(error))
             self.abort(address, reason=reason, dying_veth=None)
             return
         if self._datastore.address(address) is not None:
             self._demand.announce_supply()
 
-    def resume(self, dying: Iterable[tuple[str, Dying]]) -> None:
+    def resume(self, dying: Iterable[tuple[str, DyingLink]]) -> None:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic, period_s = self._clock.monotonic(), self._period()
         with self._lock:
@@ -222,11 +232,13 @@ class Cooldown(Service):
         """Seconds until the next address has cooled and can be freed; None if none is cooling."""
         now = self._clock.monotonic()
         with self._lock:
-            deadlines = [*self._cooling.values(), *([now] if self._left_addresses else [])]
+            deadlines = [*self._cooling.values(), *([now] if self._uplink_addresses else [])]
         return max(min(deadlines), self._connections_due_s) - now if deadlines else None
 
     def turn(self) -> float | None:
-        """Sweep once a link is marked, free an address once it has cooled. Returns: seconds until the next address has cooled."""
+        """Delete the marked links and free the cooled addresses. Returns: seconds until the next address has cooled, None without
+        one.
+        """
         if self._dying:
             self._await_quiet()
         self.work()
@@ -252,8 +264,9 @@ class Cooldown(Service):
     def sweep(self) -> int:
         """Delete every link that was marked before the call; returns how many.
 
-        A link that could not be marked is removed by itself, and so is every link if the kernel refuses the whole group. A link that
-        cannot be removed holds back its own address only. Raises: the last IpamError, after every link was tried.
+        All marked links are deleted in one call. Links that could not be marked, and all links if the kernel refuses that call, are
+        deleted one by one; a link that cannot be deleted then delays its own address only. Raises: the last IpamError, after every
+        link was tried.
         """
         with self._lock:
             batch = dict(self._dying)
@@ -276,15 +289,15 @@ class Cooldown(Service):
         return len(batch)
 
     def _forget_removed(self, removed: Collection[str]) -> None:
-        """Drop links that are deleted; the connections of an address that does not cool can be deleted from now on."""
+        """Drop links that are deleted. From now on the connections of a deleted uplink's address can be deleted."""
         with self._lock:
             for name in removed:
                 self._links_to_mark.discard(name)
                 dying = self._dying.pop(name, None)
                 if dying is not None and dying.address is not None and dying.uplink is not None:
-                    self._left_addresses.add(dying.address)
+                    self._uplink_addresses.add(dying.address)
 
-    def _remove_one_by_one(self, links: dict[str, Dying]) -> dict[str, IpamError]:
+    def _remove_one_by_one(self, links: dict[str, DyingLink]) -> dict[str, IpamError]:
         """Remove links by name; returns the errors of those that could not be removed.
 
         The name of a link comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
@@ -343,7 +356,9 @@ class Cooldown(Service):
         return freed_count
 
     def _cooled_without(self, dying_addresses: Collection[IpAddress | None]) -> dict[IpAddress, float]:
-        """Return the ends of the cooldowns that are over, without the addresses whose links are dying. The caller has the lock."""
+        """Return the addresses whose cooldown is over and whose links are gone, with the end of each cooldown. The caller has the
+        lock.
+        """
         now = self._clock.monotonic()
         return {
             address: deadline for address, deadline in self._cooling.items() if deadline <= now and address not in dying_addresses
@@ -360,12 +375,13 @@ class Cooldown(Service):
         return True
 
     def _forget_connections(self, due: Collection[IpAddress], *, dying_addresses: Collection[IpAddress | None]) -> bool:
-        """Delete the tracked connections of addresses that are about to be free, and of those left by links that are gone.
+        """Delete the tracked connections of addresses that are about to be free, and of the addresses of deleted uplinks.
 
-        Their links are gone already, so no packet can renew an entry. One dump of the table serves all addresses. Returns: whether no
-        connection names them any more. After a failure, a condition is reported and the addresses stay as they are.
+        The links of these addresses are gone already, so no packet can renew an entry. One dump of the table serves all addresses.
+        Returns: whether no tracked connection names one of `due` any more; False also if the pause after the last dump is not over.
+        After a failure, a condition is reported and the addresses stay as they are.
         """
-        left = self._forgettable_addresses(dying_addresses)
+        left = self._unused_uplink_addresses(dying_addresses)
         cooled = self._with_extra_addresses(due)
         if not cooled and not left:
             return True
@@ -381,17 +397,17 @@ class Cooldown(Service):
             self._health.report(CONNECTIONS, kept, error=error)
             return False
         ended_s = self._clock.monotonic()
-        self._connections_due_s = ended_s + min(CONNECTIONS_REST * (ended_s - began_s), CONNECTIONS_REST_MAX_S)
+        self._connections_due_s = ended_s + min(CONNECTIONS_PAUSE_FACTOR * (ended_s - began_s), CONNECTIONS_PAUSE_MAX_S)
         if count:
             log.info("tracked connections deleted addresses=%d connections=%d", len(cooled | left), count)
         self._failpoint("cooling.forgotten")
         self._health.report(CONNECTIONS, None)
         with self._lock:
-            self._left_addresses -= left
+            self._uplink_addresses -= left
         return True
 
     def _with_extra_addresses(self, due: Iterable[IpAddress]) -> set[IpAddress]:
-        """Return the due addresses that still cool, with those of extra legs, which cool with them."""
+        """Return the due addresses that are still cooling (or have no row), each with the address of its sandbox's extra leg."""
         addresses = set[IpAddress]()
         for address in due:
             row = self._datastore.address(address)
@@ -402,16 +418,19 @@ class Cooldown(Service):
                 addresses.add(row.other_address)
         return addresses
 
-    def _forgettable_addresses(self, dying_addresses: Collection[IpAddress | None]) -> set[IpAddress]:
-        """Return the left addresses that no sandbox has: a pod's next sandbox may have the same address and new connections."""
+    def _unused_uplink_addresses(self, dying_addresses: Collection[IpAddress | None]) -> set[IpAddress]:
+        """Return the addresses of deleted uplinks that no sandbox has now.
+
+        The next sandbox of a pod may get the same address: its connections must not be deleted.
+        """
         with self._lock:
-            candidates = self._left_addresses - set(dying_addresses)
+            candidates = self._uplink_addresses - set(dying_addresses)
         if not candidates:
             return candidates
         attached = {attachment.address for attachment in self._datastore.attachments()}
         locked_names = {holder.key.container_id for holder in self._locks.holders()}
         with self._lock:
-            self._left_addresses -= attached
+            self._uplink_addresses -= attached
         return {address for address in candidates - attached if str(address) not in locked_names}
 
     def _write_abort(self, address: IpAddress, reason: str) -> None:
@@ -421,7 +440,9 @@ class Cooldown(Service):
         self.start(address, dying_veth=None)
 
     def _await_quiet(self) -> None:
-        """Let requests pass before a sweep, for a bounded time."""
+        """Wait until no ADD or DEL is running before a sweep, for a bounded time, because a sweep blocks the kernel's lock of
+        links.
+        """
         for _ in range(SWEEP_QUIET_TRIES):
             count_before = self._locks.asked_count
             if self.loop.pause(SWEEP_QUIET_S):
@@ -431,7 +452,7 @@ class Cooldown(Service):
                 return
 
 
-def _veths_before_uplinks(link: tuple[str, Dying]) -> tuple[bool, str]:
+def _veths_before_uplinks(link: tuple[str, DyingLink]) -> tuple[bool, str]:
     """Sort key of named links: host veths first, then uplinks, each by name."""
     name, dying = link
     return dying.uplink is not None, name

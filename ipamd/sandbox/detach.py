@@ -80,7 +80,7 @@ class DetachService(Service):
             attachment = self._datastore.attachment(key)
             if attachment is None:
                 with steps.step("leftover"):
-                    attachment = self._forget(key)
+                    attachment = self._detach_unrecorded(key)
             if attachment is None:
                 return False
             steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
@@ -92,16 +92,17 @@ class DetachService(Service):
             with steps.step("commit"), self._datastore.transaction() as uow:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
                 if self._policy is not None:
-                    self._policy.owe(uow, attachment)
+                    self._policy.record_pod(uow, attachment)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
             self._cooldown.release(wiring, host_veth=host_veth)
             return True
 
     def _retire(self, attachment: Attachment, wiring: WiringSpec) -> str:
-        """Mark the sandbox's link for deletion.
+        """Mark the sandbox's links for deletion.
 
-        Returns: its present name, which differs from the record after an interrupted renaming, or if other software renamed it.
+        Returns: the present name of its host veth. It differs from the record after an interrupted renaming, or if other software
+        renamed the link.
         """
         is_source_checked = self._is_source_checked()
         marked = self._wiring.mark_for_deletion(wiring, is_source_checked=is_source_checked, owner=attachment.key)
@@ -113,51 +114,57 @@ class DetachService(Service):
             if veth.key == attachment.key and veth.address == attachment.address:
                 name = veth.name
                 break
-        # The links of extra legs are marked by now: their names do not depend on that of the first.
+        # The first call has marked the links of extra legs: their names do not depend on the name of the host veth.
         first_only = first_alone(replace(wiring, host_veth=name))
         self._wiring.mark_for_deletion(first_only, is_source_checked=is_source_checked)
         return name
 
     def _forget_inside(self, attachment: Attachment) -> None:
-        """Remove what a further interface (Multus's `net1`) leaves in its sandbox, which may live on: a rule.
+        """Remove the routing rule that a further interface (Multus's `net1`) leaves in its sandbox, which may go on running.
 
-        A failure is no error of the DEL, because a rule that stays leads to an empty table.
+        A failure is no error of the DEL: a rule that remains points to an empty table, and changes no packet's way.
         """
         if attachment.key.ifname == POD_IFNAME or not attachment.netns:
             return
         try:
             self._wiring.forget_inside(netns=attachment.netns, identity=attachment.netns_identity, address=attachment.address)
         except IpamError as error:
-            log.info("a rule stays in a sandbox sandbox=%s error=%s", attachment.key, log_text(error))
+            log.info("a routing rule was not removed from a sandbox sandbox=%s error=%s", attachment.key, log_text(error))
 
-    def _forget(self, key: AttachmentKey) -> Attachment | None:
+    def _detach_unrecorded(self, key: AttachmentKey) -> Attachment | None:
         """Handle the DEL of a key without a row: write a tombstone, and remove the wiring that a crash may have left.
 
-        Returns: None; or the row, if the sandbox was adopted in the meantime (an adoption takes no sandbox lock).
+        Returns: None; or the row, if the sandbox was adopted in the meantime (an adoption takes no sandbox lock), and then nothing
+        was written or removed.
         """
         if not self._datastore.is_tombstoned(key):
             with self._datastore.transaction() as uow:
-                adopted = self._datastore.attachment(key)  # units of work are serialised: after ours no adoption is possible
+                # Read again inside the unit of work: no adoption can run now, and the tombstone forbids later ones.
+                adopted = self._datastore.attachment(key)
                 if adopted is not None:
                     return adopted
                 uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
-        self._remove(veth_name(key, prefix=self._veth_prefix), key)
-        # amazon-vpc-cni-k8s names its links by pod too; until its sandbox is identified, the address is quarantined.
+        self._remove_unrecorded(veth_name(key, prefix=self._veth_prefix), key)
+        # amazon-vpc-cni-k8s names its links after pods too. The address of such a link is quarantined until its sandbox is identified.
         if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
             survey = self._wiring.survey()
             for veth in survey.firsts:
                 if veth.key == key:
-                    self._remove(veth.name, key, *leftover_uplink(veth, survey, self._datastore))
+                    self._remove_unrecorded(veth.name, key, *leftover_uplink(veth, survey, self._datastore))
         return None
 
-    def _remove(self, host_veth: str, key: AttachmentKey, address: IpAddress | None = None, uplink: Uplink | None = None) -> None:
-        """Remove wiring without a row. Its address cools: EC2 may show it later, and then it becomes assignable (I8)."""
+    def _remove_unrecorded(
+        self, host_veth: str, key: AttachmentKey, address: IpAddress | None = None, uplink: Uplink | None = None
+    ) -> None:
+        """Remove wiring of a sandbox without a row. Its address cools even if the pool does not have it: EC2 may show it later, and it
+        then becomes assignable (I8).
+        """
         address = self._wiring.remove_leftover(host_veth=host_veth, address=address, key=key, uplink=uplink)
         if address and uplink is None:
             self._cooldown.start(address, dying_veth=None)
         elif address:
-            self._cooldown.forget_connections_of(address)
+            self._cooldown.delete_connections_soon(address)
 
 
 def leftover_uplink(veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> tuple[IpAddress | None, Uplink | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ipamd.core.agenda import NODE
+from ipamd.core.backoffs import NODE
 from ipamd.core.context import ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.model.errors import EventsUnsupportedError, IpamError, log_text
@@ -21,8 +21,8 @@ from ipamd.sandbox.missed_events import MissedEventDetector
 log = logging.getLogger(__name__)
 
 STREAM = ("events",)
-"""Key of the agenda for the pauses before a broken stream is opened again; they follow the schedule of a service of this node. A list
-that succeeds after a failed one ends a pause early. A stream that lasted as long as the longest pause resets the schedule."""
+"""Key in `Backoffs` of the pauses before a broken stream is opened again. The pauses grow as for every peer on this node (`NODE`).
+A list that succeeds after a failed one ends a pause early. A stream that lasted as long as the longest pause resets the pauses."""
 
 UNSUPPORTED_RETRY_S = 300.0
 """Pause before events are tried again with a runtime that does not support them. Ours: an upgrade in place is noticed within five
@@ -31,12 +31,16 @@ minutes.
 
 
 class EventStream:
-    """Holds one subscription at a time. It calls `wake` for every event, after noting it, and for the first outcome."""
+    """Holds one subscription at a time.
+
+    It calls `wake` after every event, and when the first subscription fails or ends. `has_outcome`: whether the first one has
+    succeeded, failed or ended.
+    """
 
     def __init__(self, context: ServiceContext, *, runtime: Runtime, wake: Callable[[], None]) -> None:
         clock = context.clock
         self.missed_events = MissedEventDetector(clock)
-        self._agenda = context.agenda
+        self._backoffs = context.backoffs
         self._runtime = runtime
         self._wake = wake
         self._last_logged = ""
@@ -60,7 +64,7 @@ class EventStream:
             self._log_change(f"the event stream is not open: {log_text(error)}")
         finally:
             self._close()
-        return self._agenda.back_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
+        return self._backoffs.back_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
 
     def _handle(self, event: SandboxEvent) -> None:
         if event.kind is EventKind.SUBSCRIBED:
@@ -74,11 +78,11 @@ class EventStream:
         self._wake()
 
     def _close(self) -> None:
-        """Note that the stream has ended, and wake the reconciler if the stream was open or this is the first outcome."""
+        """Note that the stream has ended. Wake the reconciler if the stream was open, or if this is the first subscription's end."""
         was_open = self.missed_events.is_open
         if was_open:
             if self._clock.monotonic() - self._opened_monotonic_s >= NODE.longest_s:
-                self._agenda.clear(STREAM)
+                self._backoffs.clear(STREAM)
             self.missed_events.on_close()
         is_first = not self.has_outcome
         self.has_outcome = True

@@ -1,7 +1,7 @@
 """GC: free attachments that the runtime's list of valid ones lacks, if no other evidence contradicts it (I2).
 
-The list is a declaration, one more source that can only prove absence. It replaces the lists of CRI that a reap needs, and
-nothing else: a living namespace or veth keeps its address. The specification lets a plugin remove what the list lacks, but
+The list is one more source of evidence, and it can only prove absence. It replaces the lists of CRI that a reap needs, and no other
+evidence: a sandbox whose namespace or veth exists keeps its address. The specification lets a plugin remove what the list lacks, but
 the list may be older than an attachment, and incomplete where several runtimes share one configuration (containernetworking/cni
 issue 1086). Candidates come from our datastore only.
 """
@@ -48,9 +48,9 @@ class GcService(Service):
 
         Args:
             valid: the runtime's `cni.dev/valid-attachments`.
-        Returns: what was freed and what was kept against the list. Raises: RuntimeUnreachableError if CRI is on and does not answer
-        or is not plausible, KernelDumpError or WiringError if the kernel could
-            not be read: then nothing is freed (I11); else the first error, after every candidate was tried.
+        Returns: what was freed, and what was kept although the list lacks it.
+        Raises: RuntimeUnreachableError if CRI is on and does not answer, or its list is not plausible; KernelDumpError or WiringError
+            if the kernel could not be read: after these nothing is freed (I11). Else the first error, after every candidate was tried.
         """
         attachments = self._datastore.attachments()
         candidates = [a for a in attachments if a.network_name == network_name and a.key not in valid]
@@ -85,7 +85,7 @@ class GcService(Service):
     def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:
         """Return the sandboxes that CRI lists.
 
-        It is empty if CRI is off: then the list in the request is the only evidence of the runtime.
+        The result is empty if CRI is off: then the list in the request is the only evidence from the runtime.
         """
         if self._runtime is None:
             return frozenset()

@@ -17,7 +17,9 @@ class PolicyEnforcement(Protocol):
     """Informs the network policy agent before a sandbox gets its network, and after it is gone."""
 
     def enforce(self, request: AttachRequest, deadline: Deadline) -> None:
-        """Have the agent filter a sandbox that is wired; the ADD fails if it refuses."""
+        """Tell the agent to apply network policies to a sandbox that is wired. Raises: IpamError if the agent refuses; the ADD
+        fails.
+        """
 
-    def owe(self, uow: UnitOfWork, attachment: Attachment) -> None:
-        """Record that the agent has to forget a pod once its sandboxes are gone."""
+    def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:
+        """Record that the agent must be told to forget a pod once the pod's sandboxes are gone."""

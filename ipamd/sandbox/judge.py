@@ -31,12 +31,12 @@ from ipamd.model.repeats import pod_of, recorded_by_pod
 from ipamd.model.sandbox_links import present_links
 
 LIST_INTERVAL_S = 10.0
-"""Least time between two lists that count as successive evidence. Ours: as often as the runtime is listed
-without events (ipamd/sandbox/runtime.py)."""
+"""Least time between two lists that both count as evidence. Ours: the interval between lists without events
+(ipamd/sandbox/runtime.py)."""
 
 
 class SandboxJudge(Service):
-    """Collects evidence and judges. Safe from any thread; its lock is a leaf."""
+    """Collects evidence and judges. Safe from any thread: no other lock is taken while its own is held."""
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__(context)
@@ -48,14 +48,16 @@ class SandboxJudge(Service):
         self.unplaced_count = 0
         """Wired sandboxes without a row; set by the QuarantineService."""
 
-    def look(self, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None) -> None:
+    def record_list(
+        self, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None
+    ) -> None:
         """Count one plausible list of the runtime.
 
         Args:
             attachments: read before the list was requested, so that none is younger than it.
             listed: container IDs, complete and plausible.
-            unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read: then sandboxes
-                that were absent before and still are keep their counts.
+            unrecorded: container IDs of wired sandboxes without an attachment. None if the kernel could not be read: then the counts
+                of sandboxes that were absent from earlier lists, and are absent from this one, are kept.
         """
         recorded = {attachment.key.container_id for attachment in attachments}
         with self._lock:
@@ -77,7 +79,7 @@ class SandboxJudge(Service):
     def is_second_list_due(self, attachments: Collection[Attachment], listed: Collection[str]) -> bool:
         """Whether a list soon may free the address of a pod with several sandboxes: one of them was absent for the first time.
 
-        That the pod has another sandbox is a reason to look, and no evidence (I2).
+        That the pod has another sandbox is a reason to request a list, and no evidence that the earlier one is gone (I2).
         """
         recorded = recorded_by_pod(attachments)
         for attachment in attachments:
@@ -108,7 +110,7 @@ class SandboxJudge(Service):
         return _wired_count_unless_listed(survey, listed)
 
     def _is_any_old_enough(self, attachments: Collection[Attachment]) -> bool:
-        """Whether one of several attachments is old enough to be judged by a list."""
+        """Whether there are several attachments, and one of them is old enough to be judged by a list."""
         if len(attachments) <= 1:
             return False
         return max(self.age_s(attachment) for attachment in attachments) >= REAP_MIN_AGE_S
@@ -116,15 +118,17 @@ class SandboxJudge(Service):
     def is_plausible_at_start(self, survey: KernelSurvey, listed: Collection[str], *, is_datastore_whole: bool) -> bool:
         """Whether the first list of a start is plausible: it has a wired sandbox of ours, or at most one is wired.
 
-        A runtime that has just restarted may answer before it has read its own state. With a whole datastore, one sandbox may well
-        have ended without its DEL. Without one, the list is the only evidence for the sandboxes, so it must have one of them.
+        A runtime that has just restarted may answer before it has read its own state. If the datastore is whole, a single wired
+        sandbox may be absent, because it may have ended without a DEL. If rows were lost, the list is the only evidence for the
+        sandboxes, so it must have at least one of those that are wired.
         """
         wired = {
             veth.key.container_id
             for veth in survey.firsts
             if veth.key and not veth.is_dying and not self._datastore.is_tombstoned(veth.key)
         }
-        return len(wired) <= int(is_datastore_whole) or not wired.isdisjoint(listed)
+        may_be_absent_count = 1 if is_datastore_whole else 0
+        return len(wired) <= may_be_absent_count or not wired.isdisjoint(listed)
 
     def judge_veth(
         self,
@@ -132,17 +136,17 @@ class SandboxJudge(Service):
         *,
         listed: Collection[str] | None,
         is_datastore_whole: bool = False,
-        is_unpromised: bool = False,
+        was_never_promised: bool = False,
     ) -> Judgement:
         """Judge a live veth with our alias whose sandbox is not recorded.
 
-        `is_datastore_whole`: no ADD is under way, and the datastore has the row of every ADD that was answered. `is_unpromised`: that
-        was the case when this veth was first judged; its address has been quarantined since, because the kernel refused to remove the
-        veth.
+        `is_datastore_whole`: no ADD is under way, and the datastore has the row of every ADD that was answered. `was_never_promised`:
+        an earlier call found that no ADD was answered for this veth. Its address is quarantined since then, because the kernel refused
+        to remove the veth; so the row does not show that any more.
         """
         container_id = veth.key.container_id if veth.key else ""
         is_whole = is_datastore_whole and (listed is not None or veth.is_of_pool)
-        record = Record.NEVER_PROMISED if is_unpromised else self._record_of(veth, is_datastore_whole=is_whole)
+        record = Record.NEVER_PROMISED if was_never_promised else self._record_of(veth, is_datastore_whole=is_whole)
         with self._lock:
             count, age_s = self._absence_of(container_id)
         return judge(
@@ -156,8 +160,8 @@ class SandboxJudge(Service):
             )
         )
 
-    def judge_unclaimed(self, *, is_routed: bool) -> Judgement:
-        """Judge a quarantined address that no live veth carries; `is_routed`: the host still has a route to it."""
+    def judge_without_veth(self, *, is_routed: bool) -> Judgement:
+        """Judge a quarantined address that no live veth has. `is_routed`: the host still has a route to it."""
         wiring = Presence.PRESENT if is_routed else Presence.ABSENT
         return judge(Evidence(record=Record.QUARANTINED, runtime=Presence.UNKNOWN, netns=wiring, host_veth=wiring))
 
@@ -174,7 +178,7 @@ class SandboxJudge(Service):
         host_veth = Presence.UNKNOWN
         if survey is not None:
             host_veth = Presence.PRESENT if attachment.host_veth in survey.living_names else Presence.ABSENT
-        # The netns path of an adopted sandbox is unknown. Its veth stands for it: a veth pair dies with its namespace.
+        # The netns path of an adopted sandbox is unknown. Its veth is evidence instead: a veth pair is deleted with its namespace.
         netns = self._netns_presence(attachment) if attachment.netns else host_veth
         age_s = self.age_s(attachment)
         is_proven_gone, links = False, Presence.UNKNOWN
@@ -199,7 +203,7 @@ class SandboxJudge(Service):
         return evidence, judge(evidence)
 
     def record_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
-        """Record the reasons to keep only when their kinds change, not after every list. Raises: DatastoreError."""
+        """Write to the ledger why a sandbox was kept, but only when the kinds of reasons change. Raises: DatastoreError."""
         if judgement.verdict is not SandboxVerdict.KEEP:
             return
         kinds = tuple(reason.code for reason in judgement.reasons)
@@ -213,8 +217,9 @@ class SandboxJudge(Service):
     def _record_of(self, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
         """Classify what the datastore has about a veth without attachment.
 
-        An ADD that died took its address from a free row, and the row is still there. A veth whose address has no row, or whose row
-        has another owner, is not the remainder of an ADD: EC2 may not have shown the address when a lost datastore was rebuilt.
+        An ADD that ended before its reply had reserved an address, and the row of that address is free or cooling now. A veth whose
+        address has no row, or whose row has another owner, is not what such an ADD left: EC2 may not have shown the address when a
+        lost datastore was rebuilt.
         """
         if veth.key and self._datastore.is_tombstoned(veth.key):
             return Record.DELETED
@@ -222,15 +227,15 @@ class SandboxJudge(Service):
         if row and row.state is AddressState.QUARANTINED:
             return Record.QUARANTINED
         if is_imported_alias(veth.alias) or not is_datastore_whole:
-            return Record.MISSING  # with an imported alias, amazon-vpc-cni-k8s answered the ADD, and not we
+            return Record.MISSING  # an imported alias: amazon-vpc-cni-k8s answered the ADD
         is_unowned = self._has_lost_no_row(veth) if row is None else row.state in (AddressState.FREE, AddressState.COOLING)
         return Record.NEVER_PROMISED if is_unowned else Record.MISSING
 
     def _has_lost_no_row(self, veth: HostVeth) -> bool:
         """Whether the address of a veth is not the pool's, and the row of its sandbox cannot have been lost.
 
-        Such an address never has a row. The sandbox has none if a lost datastore was rebuilt while its uplink was gone: then only the
-        runtime's list is evidence for it.
+        Such an address never has a row in the pool. The sandbox has no row if a lost datastore was rebuilt while its uplink was gone:
+        then only the runtime's list is evidence for it.
         """
         return not veth.is_of_pool and not (veth.key is not None and self._datastore.may_have_lost_row_of(veth.key))
 

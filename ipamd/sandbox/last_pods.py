@@ -1,4 +1,4 @@
-"""Remember which pod took which address of the pool last, for as long as the address may still cool. In memory only."""
+"""Remember for each address of the pool which pod last got it, until the address has cooled. In memory only."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from ipamd.model.family import IpAddress
 from ipamd.model.repeats import PodId
 
 PRUNED_AT_MIN = 256
-"""Addresses from which on the forgotten ones are looked for. Ours: more than a node usually has."""
+"""With fewer remembered addresses, free ones are not removed from memory. Ours: more than a node usually has."""
 
 
 class LastPods:
-    """Addresses by pod, each with one pod at most. Safe from any thread; its lock is a leaf."""
+    """The addresses that each pod last got. Safe from any thread: no other lock is taken while its own is held."""
 
     def __init__(self, is_free: Callable[[IpAddress], bool]) -> None:
-        """`is_free`: whether nothing holds an address any more, not even its cooldown; asked without the lock."""
+        """`is_free`: whether an address is in no use and does not cool. It is called without the lock."""
         self._is_free = is_free
         self._lock = threading.Lock()
         self._pods: dict[IpAddress, PodId] = {}
         self._addresses: dict[PodId, set[IpAddress]] = {}
         self._pruned_at = PRUNED_AT_MIN
 
-    def took(self, address: IpAddress, pod: PodId | None) -> None:
-        """An ADD of the pod took the address; `pod` is None if the runtime named none."""
+    def record_taken(self, address: IpAddress, pod: PodId | None) -> None:
+        """Record that an ADD of the pod got the address. `pod` is None if the runtime did not name the pod."""
         with self._lock:
             self._forget(address)
             if pod is not None:
@@ -35,12 +35,12 @@ class LastPods:
             self._prune()
 
     def addresses_of(self, pod: PodId) -> tuple[IpAddress, ...]:
-        """The addresses that this pod took last, those in use among them."""
+        """The addresses that no pod has got after this one, whether they are in use or cool."""
         with self._lock:
             return tuple(self._addresses.get(pod, ()))
 
-    def of_several(self) -> dict[PodId, tuple[IpAddress, ...]]:
-        """The same of every pod that took more than one. Cost: the number of pods."""
+    def of_pods_with_several(self) -> dict[PodId, tuple[IpAddress, ...]]:
+        """Return the result of `addresses_of` for every pod that has more than one such address. Cost: the number of pods."""
         with self._lock:
             return {pod: tuple(addresses) for pod, addresses in self._addresses.items() if len(addresses) > 1}
 
@@ -54,11 +54,12 @@ class LastPods:
             del self._addresses[pod]
 
     def _prune(self) -> None:
-        """Forget addresses that are free again: a /80 has so many that none is ever taken twice."""
+        """Forget addresses that are free again. In a /80 no address is soon assigned again, so that `record_taken` forgets none."""
         with self._lock:
             addresses = tuple(self._pods)
         free = [address for address in addresses if self._is_free(address)]
         with self._lock:
             for address in free:
-                self._forget(address)  # of an ADD that took it just now, it is forgotten: only a figure suffers
+                # An ADD may have got the address since `is_free` was called. Forgetting it makes a count too low, and nothing else.
+                self._forget(address)
             self._pruned_at = max(PRUNED_AT_MIN, 2 * len(self._pods))

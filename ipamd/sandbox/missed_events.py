@@ -23,10 +23,11 @@ Change = tuple[str, bool]
 
 
 class MissedEventDetector:
-    """Compares events with lists. `on_event`, `on_open` and `on_close` are the stream's thread's, all else is the reconciler's.
+    """Compares events with lists. The stream's thread calls `on_event`, `on_open` and `on_close`; the reconciler's thread calls the
+    rest.
 
-    `is_open`: whether a stream is known to be open. `missed_count`: changes that a list found and no event announced. What both
-    threads use is one number each, or the queue, whose single steps are whole: no lock is needed.
+    `is_open`: whether a stream is known to be open. `missed_count`: changes that a list found and no event announced. No lock is
+    needed: the threads share only single values and a `deque`, whose operations are atomic.
     """
 
     def __init__(self, clock: Clock) -> None:

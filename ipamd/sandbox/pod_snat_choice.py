@@ -1,9 +1,9 @@
 """Choose how the connections of a new sandbox to outside the VPC are translated (docs/adr/0082). Pure.
 
-The choice is the annotation's where a setting allows the annotation in the pod's namespace, else that of the lists in the settings,
-else none. The namespace is that of CNI_ARGS, which the runtime writes, and never of an annotation, which the pod's author writes. An
-annotation that may not or cannot be followed refuses the ADD: a pod that runs with another source address than it asked for would be
-noticed only by its peers.
+The pod's annotation chooses, if a setting allows the annotation in the pod's namespace; else the lists in the settings choose; else
+nothing is chosen, and the node's default applies. The namespace comes from CNI_ARGS, which the runtime writes, and never from an
+annotation, which the pod's author writes. If an annotation is not allowed or cannot be followed, the ADD is refused: if the pod ran
+with another source address than it asked for, only its peers would notice.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Adopt sandboxes that are wired but not recorded if kernel and runtime agree; until they do, their addresses are quarantined.
 
-`ipamd/model/evidence.py` decides about a quarantined address. Its sandbox is adopted if the runtime lists it. The address cools if
-its wiring is gone. The wiring is removed and the address cools if the DEL was done, or if the sandbox has been absent from the lists
-for an hour. The same holds for a wired sandbox whose address has no row (*unplaced*): EC2 did not show the address when the datastore
-was rebuilt.
+`ipamd/model/evidence.py` decides about a quarantined address. Its sandbox is adopted if the runtime lists the sandbox. The address
+cools if the wiring is gone. The wiring is removed and the address cools if the DEL was done, or if the sandbox has been absent from
+the lists for an hour. The same is decided about a wired sandbox whose address has no row (*unplaced*), because EC2 did not show the
+address when the datastore was rebuilt.
 """
 
 from __future__ import annotations
@@ -91,10 +91,15 @@ class QuarantineService(Service):
                         continue
                     self._wiring.remove_leftover(host_veth=None, address=link.address, uplink=link.uplink)
             except IpamError as error:
-                log.warning("a VLAN link stays link=%s address=%s error=%s", link.name, link.address, log_text(error))
+                log.warning(
+                    "an unused VLAN link could not be removed link=%s address=%s error=%s",
+                    link.name,
+                    link.address,
+                    log_text(error),
+                )
                 continue
             self._failpoint("adopt.vlan-removed")
-            log.info("a VLAN link was removed, no sandbox has it link=%s address=%s", link.name, link.address)
+            log.info("removed a VLAN link that no sandbox uses link=%s address=%s", link.name, link.address)
             removed_count += 1
         return removed_count
 
@@ -109,14 +114,14 @@ class QuarantineService(Service):
         return self._cooldown.is_dying(link.name)
 
     def remember_unplaced(self, veth: HostVeth) -> None:
-        """Remember a wired sandbox whose address has no row, so that every later look judges it."""
+        """Remember a wired sandbox whose address has no row, so that every later `resolve` judges it."""
         self._set_unplaced({**self._unplaced, veth.name: veth})
 
     def unplaced(self, *, is_of_pool: bool) -> frozenset[str]:
         """Host veths of sandboxes that are wired and whose address, of the pool or not, has no row. For any thread."""
         return frozenset(name for name, veth in self._unplaced.items() if veth.is_of_pool == is_of_pool)
 
-    def cut_off(self) -> list[HostVeth]:
+    def without_network(self) -> list[HostVeth]:
         """Return unplaced veths without network: EC2 does not show the address, or the uplink is gone. For any thread."""
         return [veth for veth in self._unplaced.values() if veth.is_of_pool or veth.name in self._without_uplink]
 
@@ -125,12 +130,12 @@ class QuarantineService(Service):
         self._leftovers |= {veth.name}
 
     def inspect_wiring(self, survey: KernelSurvey) -> None:
-        """After a survey, quarantine addresses that others wired, and resolve what needs no list. Raises: DatastoreError.
+        """Quarantine addresses that other software wired, then resolve what needs no list of the runtime. Raises: DatastoreError.
 
-        Others wired an address if our rows have no owner for it and it is routed through a host veth without our alias (I1, I2).
-        Where the daemon of amazon-vpc-cni-k8s came back, it assigns addresses at the same time as we do: an ADD that got one of them
-        would fail, and in time the pool would ask EC2 to release the address while its pod uses it. Like every quarantine, it ends
-        once nothing is wired.
+        Other software wired an address if our row has no owner and the address is routed through a host veth without our alias (I1,
+        I2). If the daemon of amazon-vpc-cni-k8s runs again, it assigns addresses of the same ENIs: an ADD that got such an address
+        would fail, and the pool would at some time ask EC2 to release the address while a pod uses it. Like every quarantine, this one
+        ends when the address is not wired any more.
         """
         if survey.vlans:
             self.sweep_uplinks(survey)
@@ -140,7 +145,7 @@ class QuarantineService(Service):
             if row and row.state in (AddressState.FREE, AddressState.COOLING):
                 with self._datastore.transaction() as uow:
                     uow.quarantine(address, reason=f"{link} has it, which is not ours")
-                log.warning("quarantined: a link that is not ours has it address=%s link=%s", address, link)
+                log.warning("quarantined an address that a link of other software has address=%s link=%s", address, link)
         self.resolve(None)
 
     def wired_sandboxes(self) -> frozenset[str] | None:
@@ -154,21 +159,22 @@ class QuarantineService(Service):
         survey = self.survey()
         if survey is None:
             return None
-        return frozenset(
-            veth.key.container_id
-            for veth in self._unrecorded(survey)
-            if veth.key and (veth.address in quarantined or veth.name in self._unplaced)
-        )
+        container_ids = set[str]()
+        for veth in self._unrecorded(survey):
+            is_known = veth.address in quarantined or veth.name in self._unplaced
+            if is_known and veth.key is not None:
+                container_ids.add(veth.key.container_id)
+        return frozenset(container_ids)
 
     def verdicts(self, address: IpAddress, listed: Collection[str] | None) -> list[str]:
-        """Describe the present verdict on each unrecorded veth that carries an address, one sentence each; changes nothing."""
+        """Describe the present verdict on each unrecorded veth that has an address, one sentence each. Changes nothing."""
         survey = self.survey()
         if survey is None:
             return []
         sentences = []
         for veth in self._unrecorded(survey):
             if veth.address == address:
-                judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
+                judgement = self.judge.judge_veth(veth, listed=listed, was_never_promised=veth.name in self._leftovers)
                 sentences.append(f"{veth.name} of sandbox {veth.key}: {judgement.verdict}: {judgement.text}")
         return sentences
 
@@ -176,8 +182,8 @@ class QuarantineService(Service):
         """Carry out the verdicts on everything quarantined or unplaced.
 
         Args:
-            listed: a complete, plausible list of the runtime; None without one: then only what needs no list is resolved.
-        Raises nothing: a condition names an address that cannot be resolved, and the next call tries again.
+            listed: a complete, plausible list of the runtime; if None, only what needs no list is resolved.
+        Raises nothing: a condition names each address that cannot be resolved, and the next call tries again.
         """
         rows = self._datastore.addresses(state=AddressState.QUARANTINED)
         if rows or self._unplaced:
@@ -200,11 +206,11 @@ class QuarantineService(Service):
         self._leftovers &= {veth.name for veth in unrecorded}
         self._failures.retain({str(row.address) for row in rows} | {str(veth.address) for veth in unrecorded})
         for row in rows:
-            with self._failures.skip(str(row.address)):
+            with self._failures.isolate(str(row.address)):
                 self._resolve_row(row, unrecorded, survey, listed)
         self._update_unplaced(unrecorded, survey)
         for veth in list(self._unplaced.values()):
-            with self._failures.skip(str(veth.address)):
+            with self._failures.isolate(str(veth.address)):
                 self._resolve_unplaced(veth, listed)
 
     def _update_unplaced(self, unrecorded: list[HostVeth], survey: KernelSurvey) -> None:
@@ -220,14 +226,14 @@ class QuarantineService(Service):
         carriers = [veth for veth in survey.firsts if veth.address == row.address]
         live_count = sum(not veth.is_dying for veth in carriers)
         if not live_count:
-            self._resolve_unclaimed(row, carriers, survey)
+            self._resolve_without_veth(row, carriers, survey)
         for veth in unrecorded:
             if veth.address == row.address:
                 self._resolve_carrier(row, veth, survey, listed, is_only_carrier=live_count == 1)
 
-    def _resolve_unclaimed(self, row: Address, dying_veths: list[HostVeth], survey: KernelSurvey) -> None:
+    def _resolve_without_veth(self, row: Address, dying_veths: list[HostVeth], survey: KernelSurvey) -> None:
         """Let a quarantined address cool if neither a live veth nor a route has it."""
-        judgement = self.judge.judge_unclaimed(is_routed=row.address in survey.routes)
+        judgement = self.judge.judge_without_veth(is_routed=row.address in survey.routes)
         if judgement.verdict is not SandboxVerdict.REAP:
             return
         if row.address in survey.to_rules or row.address in survey.from_rules:
@@ -239,19 +245,19 @@ class QuarantineService(Service):
     ) -> None:
         """Adopt or remove the unrecorded sandbox that carries a quarantined address, if that is the verdict."""
         for extra in survey.extras_of(veth.key) if veth.key else ():
-            self._hold_extra(row, extra)
-        judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
+            self._reserve_extra_address(row, extra)
+        judgement = self.judge.judge_veth(veth, listed=listed, was_never_promised=veth.name in self._leftovers)
         if judgement.verdict is SandboxVerdict.ADOPT and listed is not None and veth.key is not None:
             refusal = self.adopt(veth, listed[veth.key.container_id], survey)
             if refusal:
-                log.warning("stays quarantined address=%s reason=%s", row.address, refusal)
+                log.warning("an address stays quarantined address=%s reason=%s", row.address, refusal)
         elif judgement.verdict is SandboxVerdict.UNWIRE_THEN_REAP:
             self._unwire(veth, address=row.address if is_only_carrier else None)
             self._failpoint("adopt.leftover-removed")
             if is_only_carrier:
                 self._cool(row, f"sandbox {veth.key}: {judgement.main_reason}; its wiring was removed", dying_veth=None)
 
-    def _hold_extra(self, row: Address, extra: HostVeth) -> None:
+    def _reserve_extra_address(self, row: Address, extra: HostVeth) -> None:
         """Reserve the address of an extra leg of a quarantined sandbox, so that it cools with the pool address (I1, I8)."""
         extra_address, kind = extra.address, extra_kind(extra)
         if extra_address is None or kind is None or not kind.cools_with_first:
@@ -261,20 +267,27 @@ class QuarantineService(Service):
         with self._datastore.transaction() as uow:
             current = self._datastore.address(row.address)
             if current is not None and current.state is AddressState.QUARANTINED and current.other_address is None:
-                uow.find_other(row.address, other_address=extra_address)
+                uow.record_extra_address(row.address, other_address=extra_address)
 
     def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
-        """Adopt or remove a wired sandbox without a row if that is the verdict; no address is freed with it."""
+        """Adopt an unplaced sandbox, or remove its wiring, if that is the verdict. No address is freed, because the pool has none of
+        it.
+        """
         judgement = self.judge.judge_veth(veth, listed=listed)
         if judgement.verdict is SandboxVerdict.ADOPT and not veth.is_of_pool and listed is not None and veth.key is not None:
             survey = self.survey()
             refusal = self.adopt(veth, listed[veth.key.container_id], survey) if survey else "the kernel could not be read"
             if refusal:
-                log.warning("stays unplaced veth=%s sandbox=%s reason=%s", veth.name, veth.key, refusal)
+                log.warning("a sandbox stays unrecorded veth=%s sandbox=%s reason=%s", veth.name, veth.key, refusal)
                 return
         elif judgement.verdict is SandboxVerdict.UNWIRE_THEN_REAP:
             self._unwire(veth, address=veth.address)
-            log.info("wiring was removed veth=%s sandbox=%s reason=%s", veth.name, veth.key, judgement.main_reason)
+            log.info(
+                "removed the wiring of an unrecorded sandbox veth=%s sandbox=%s reason=%s",
+                veth.name,
+                veth.key,
+                judgement.main_reason,
+            )
         else:
             return
         self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
@@ -294,7 +307,7 @@ class QuarantineService(Service):
     def _cool(self, row: Address, reason: str, *, dying_veth: str | None) -> None:
         """Start the cooldown of a quarantined address."""
         with self._datastore.transaction() as uow:
-            current = self._datastore.address(row.address)  # units of work are serialised: another thread may have resolved it
+            current = self._datastore.address(row.address)  # read again: another thread may have resolved it in the meantime
             if current is None or current.state is not AddressState.QUARANTINED:
                 return
             uow.resolve(row.address, cooldown=self._cooldown.period, reason=reason)
@@ -316,7 +329,7 @@ class QuarantineService(Service):
         for adopter in ADOPTERS:
             sandboxes = [f"{veth.address} of {veth.key}" for veth in unplaced.values() if adopter_of(veth) is adopter]
             if sandboxes:
-                problems.append(f"{adopter.unplaced_why}: {', '.join(sandboxes)}")
+                problems.append(f"{adopter.why_without_row}: {', '.join(sandboxes)}")
         unrecorded = problem(ConditionCode.UNRECORDED_SANDBOXES, sandboxes="; ".join(problems)) if problems else None
         self._health.report("unrecorded sandboxes", unrecorded)
 

@@ -1,12 +1,12 @@
 """Keep a pod that the runtime begins again and again from filling the node.
 
-A pod whose sandboxes fail after our ADD is tried anew every few seconds. If their DEL comes, each leaves an address that cools. If it
-does not, because a plugin behind ours fails (containerd issue 12130), each leaves a recorded sandbox until the reaper has its proofs.
-So a pod may have EARLIER_MAX such sandboxes; the addresses that it holds besides its present one are no demand for the pool; and each
-of its ADDs has the runtime listed early.
+If the sandboxes of a pod fail after our ADD, kubelet makes a new one every few seconds. If the DEL of a failed sandbox comes, its
+address cools. If no DEL comes, because a plugin after ours in the chain fails (containerd issue 12130), the sandbox stays recorded
+until the reaper has proved that it is gone. So a pod may have at most EARLIER_MAX such sandboxes; the pool does not grow to replace
+the addresses of earlier sandboxes; and each ADD of such a pod requests a list of the runtime.
 
-The names come from the runtime (CNI_ARGS). They decide what is refused and how much is asked for, and never what is freed
-(docs/adr/0001): a newer sandbox of a pod is no evidence about an older one (I2).
+The pod's name comes from the runtime (CNI_ARGS). It decides which ADD is refused and how far the pool grows, and never which address
+is freed (docs/adr/0001): a newer sandbox of a pod is no evidence about an older one (I2).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ipamd.ports.datastore import Datastore
 from ipamd.sandbox.last_pods import LastPods
 
 EARLIER_MAX = 2
-"""Recorded sandboxes of a pod beside which it gets no third one. Ours: kubelet begins a sandbox when the one before has failed, so a
-second one may be on its way out when the third is begun; at its 11 s between attempts the reaper keeps up with them."""
+"""A pod with this many recorded sandboxes gets no further one. Ours: kubelet begins a sandbox when the one before has failed, so two
+may be recorded while they end. kubelet tries every 11 s, and the reaper removes a sandbox at least as fast."""
 
 NAMED_MAX = 3
 """Pods that a refusal names. Ours."""
@@ -37,15 +37,17 @@ ID_SHOWN = 13
 
 
 class RepeatedAdds:
-    """Safe from any thread."""
+    """Knows which pods have earlier sandboxes, and refuses a further one. Safe from any thread."""
 
-    def __init__(self, datastore: Datastore, *, is_reaped: bool) -> None:
-        """`is_reaped`: sandboxes without a DEL are found. Else none is refused: one that is gone would keep its pod away for ever."""
+    def __init__(self, datastore: Datastore, *, has_reaper: bool) -> None:
+        """`has_reaper`: whether sandboxes that ended without a DEL are found. If not, no ADD is refused: the row of a sandbox that is
+        gone would stay for ever, and so would the refusal of its pod.
+        """
         self._datastore = datastore
-        self._is_reaped = is_reaped
+        self._is_reaped = has_reaper
         self._last_pods = LastPods(self._is_free)
         for attachment in datastore.attachments():
-            self._last_pods.took(attachment.address, pod_of(attachment))
+            self._last_pods.record_taken(attachment.address, pod_of(attachment))
 
     def is_repeat(self, request: AttachRequest) -> bool:
         """Whether an earlier sandbox of the pod is recorded, or its address cools."""
@@ -72,24 +74,24 @@ class RepeatedAdds:
             )
         return bool(earlier)
 
-    def took(self, request: AttachRequest, address: IpAddress) -> None:
-        """Remember which pod has taken an address of the pool."""
-        self._last_pods.took(address, _pod_of_request(request))
+    def record_taken(self, request: AttachRequest, address: IpAddress) -> None:
+        """Remember which pod has got an address of the pool."""
+        self._last_pods.record_taken(address, _pod_of_request(request))
 
     def repeats(self) -> Repeats:
-        """Addresses that pods hold beside that of their present sandbox. Cost: the number of pods.
+        """Count the addresses of earlier sandboxes, recorded or cooling, of all pods. Cost: the number of pods.
 
-        A pod that took one address only holds none beside it.
+        A pod that got only one address has no earlier sandbox with another.
         """
         recorded = self._datastore.repeated_pods()
         cooling: Counter[PodId] = Counter()
-        for pod, addresses in self._last_pods.of_several().items():
+        for pod, addresses in self._last_pods.of_pods_with_several().items():
             cooling[pod] = self._cooling_count(addresses)
             recorded[pod] = len(self._datastore.sandboxes_of(pod))
         return repeats(recorded, cooling)
 
     def shortage(self, request: AttachRequest, *, cause: Cause) -> IpamError | None:
-        """Return the refusal of an ADD for which there is no address, if earlier sandboxes of pods hold some; else None.
+        """Return the refusal of an ADD for which there is no address, if earlier sandboxes of pods still have addresses; else None.
 
         `cause`: why the pool does not grow.
         """

@@ -39,14 +39,15 @@ RELIST_WITHOUT_EVENTS_S = LIST_INTERVAL_S
 """Ours: with events, a list only confirms them; without events, lists reveal a sandbox that is gone within seconds (docs/adr/0013)."""
 
 RELIST_REPEATED_S = LIST_INTERVAL_S + 0.5
-"""Until the second list without a sandbox whose pod has another one. Ours: a little more than two lists must be apart to count."""
+"""Seconds until the next list if a list lacks a sandbox whose pod has another one: a second list may prove that it is gone. Ours: a
+little more than `LIST_INTERVAL_S`, so that both lists count."""
 
 RELIST_UNREACHABLE_S = 2.0
 """Pause after a failed list. Ours: a restarted runtime is noticed within seconds, at the cost of one refused call every 2 s."""
 
 LIST_GAP_S = 1.0
-"""Least time from the start of one list to the next, or twice the duration of a list if that is longer. Ours: after a quiet
-second an event causes a list at once; a busy node is listed once a second, not once per event."""
+"""Least time from the start of one list to the start of the next; twice the duration of a list if that is longer. Ours: after a quiet
+second an event causes a list at once; on a busy node there is one list a second, not one per event."""
 
 SUBSCRIBE_PATIENCE_S = 5.0
 """How long the first list waits for the stream. Ours: twice the adapter's own deadline for it; after that, lists are polled."""
@@ -60,7 +61,7 @@ FAILPOINTS = ("reap.judged", "reap.done")
 class RuntimeReconciler(Service):
     """Lists sandboxes, has them judged, and reaps. `first_list`: sandboxes by ID, for the start; None until the runtime answered.
 
-    Nothing is judged before `begin`: the first turns only request that list.
+    Before `begin`, nothing is judged: the turns only request the first list.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class RuntimeReconciler(Service):
         detach: DetachService,
         quarantine: QuarantineService,
         imported: Import,
-        learned: Callable[[RuntimeInfo], None] = lambda _: None,
+        on_info: Callable[[RuntimeInfo], None] = lambda _: None,
     ) -> None:
-        """`learned` is called with the runtime that has answered."""
+        """`on_info` is called with the runtime that has answered."""
         self._imported = imported
-        self._learned = learned
+        self._on_info = on_info
         super().__init__(context)
         self._runtime = runtime
         self._detach = detach
@@ -104,7 +105,7 @@ class RuntimeReconciler(Service):
         return RuntimeView(self._reachable, events.is_open, self._listed_count, age, self._detail, events.missed_count)
 
     def begin(self) -> None:
-        """Judge from now on: the start is over."""
+        """Begin to judge sandboxes: the start of the daemon is over."""
         self._patience_deadline = self._clock.monotonic() + SUBSCRIBE_PATIENCE_S
         self._is_begun = True
         self.loop.wake()
@@ -114,7 +115,7 @@ class RuntimeReconciler(Service):
         began = self._clock.monotonic()
         if self._is_begun and not self._stream.has_outcome and began < self._patience_deadline:
             return self._patience_deadline - began
-        if self.first_list is None and not self._look_first():
+        if self.first_list is None and not self._request_first_list():
             return RELIST_UNREACHABLE_S if self._is_begun else FIRST_RETRY_S
         if not self._is_begun:
             return None
@@ -124,14 +125,14 @@ class RuntimeReconciler(Service):
         self.loop.pause(gap_s)  # an event during the pause causes another list
         return max(self.interval_s() - took_s - gap_s, 0.0)
 
-    def _look_first(self) -> bool:
+    def _request_first_list(self) -> bool:
         """Request the runtime's version and a complete list. Returns: whether both were answered."""
         with self._health.stage("cri") as stage:
             try:
-                self._learned(self._runtime.info())
+                self._on_info(self._runtime.info())
                 self.first_list = {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
             except RuntimeUnreachableError as error:
-                self._refuse(log_text(error))
+                self._discard_list(log_text(error))
                 stage.degrade(self._detail)
                 return False
             self._unlisted.report(None)
@@ -159,7 +160,7 @@ class RuntimeReconciler(Service):
         for veth in self._imported.retry_unnamed(listed):
             if veth.address is not None and self._datastore.address(veth.address) is None:
                 self._quarantine_service.remember_unplaced(veth)
-        self._judge.look(attachments, listed, unrecorded=self._quarantine_service.wired_sandboxes())
+        self._judge.record_list(attachments, listed, unrecorded=self._quarantine_service.wired_sandboxes())
         self._quarantine_service.resolve(listed)
         self._is_second_list_due = self._judge.is_second_list_due(attachments, listed)
         suspects = self._judge.suspects(attachments)
@@ -167,7 +168,7 @@ class RuntimeReconciler(Service):
         self._failures.retain(str(attachment.key) for attachment in suspects)
         reaped = []
         for attachment in suspects:
-            with self._failures.skip(str(attachment.key)):
+            with self._failures.isolate(str(attachment.key)):
                 if self._decide(attachment, listed, survey):
                     reaped.append(attachment.key)
         return reaped
@@ -180,7 +181,7 @@ class RuntimeReconciler(Service):
             sandboxes = self._runtime.sandboxes()
         except RuntimeUnreachableError as error:
             self._reachable = False
-            self._refuse(log_text(error))
+            self._discard_list(log_text(error))
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
         if not self._reachable and self._listed_monotonic_s is not None:
@@ -189,7 +190,7 @@ class RuntimeReconciler(Service):
         self._listed_count, self._listed_monotonic_s = len(listed), self._clock.monotonic()
         missing_count = self._judge.missing_count(attachments, listed)
         if missing_count > 1:
-            self._refuse(f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}")
+            self._discard_list(f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}")
             return None
         self._believed, self._believed_monotonic_s = frozenset(listed), began_monotonic_s
         self._stream.missed_events.on_list(self._believed, stream=stream)
@@ -197,7 +198,7 @@ class RuntimeReconciler(Service):
         self._unlisted.report(None)
         return listed
 
-    def _refuse(self, why: str) -> None:
+    def _discard_list(self, why: str) -> None:
         """Discard the last list, so that neither the reaper nor `ipamctl explain` judges by it (I11), and report the reason."""
         self._believed = None
         self._detail = why
@@ -224,7 +225,7 @@ class RuntimeReconciler(Service):
     def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:
         """Judge by the present state of the sources; the runtime's part is the last plausible list. Changes nothing.
 
-        A list that was begun before the attachment's ADD is no evidence about it.
+        A list that was begun before the attachment's ADD is no evidence about the attachment.
         """
         listed, list_age_s = self._believed, self._clock.monotonic() - self._believed_monotonic_s
         if listed is not None and attachment.key.container_id not in listed and self._judge.age_s(attachment) < list_age_s:

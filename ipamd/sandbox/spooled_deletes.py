@@ -33,7 +33,7 @@ class SpooledDeletes(Service):
         with self._spool.replay(lock_wait_s=deadline.remaining_s()) as entries:
             for entry in entries:
                 tried.add(str(entry.key))
-                with self._failures.skip(str(entry.key)):
+                with self._failures.isolate(str(entry.key)):
                     try:
                         self._detach.detach_sandbox(
                             entry.key, deadline=deadline, steps=StepTimer(self._clock), reason="spooled DEL"

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ipamd.core.context import Service, ServiceContext
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.model.aws_node import Unnamed
+from ipamd.model.aws_node import UnidentifiedVeth
 from ipamd.model.defects import Defect
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.evidence import SandboxVerdict
@@ -28,7 +28,7 @@ from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports.aws_node import Import
 from ipamd.ports.runtime import Runtime
-from ipamd.sandbox.cooldown import Cooldown, Dying
+from ipamd.sandbox.cooldown import Cooldown, DyingLink
 from ipamd.sandbox.detach import leftover_uplink
 from ipamd.sandbox.quarantine import QuarantineService
 
@@ -99,8 +99,8 @@ class StartupReconciler(Service):
         Raises: DatastoreError if not even that can be recorded.
         """
         self._outcome = outcome = StartupOutcome()
-        listed = self._believed(survey, listed)
-        self._claimed: set[IpAddress] = set()
+        listed = self._plausible_or_none(survey, listed)
+        self._linked_addresses: set[IpAddress] = set()
         import_result = self._imported.take_over(survey, listed)
         survey = import_result.after(survey)
         self._survey = survey
@@ -122,11 +122,11 @@ class StartupReconciler(Service):
             self._quarantine_service.on_list = self._mark_restored_later
         return outcome
 
-    def _believed(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> dict[str, Sandbox] | None:
-        """Return the first list, or None if it is implausible: it then counts as silence (I11)."""
+    def _plausible_or_none(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> dict[str, Sandbox] | None:
+        """Return the first list, or None if it is implausible: then it counts as no answer of the runtime (I11)."""
         if listed is None or self._judge.is_plausible_at_start(survey, listed, is_datastore_whole=self._is_datastore_intact):
             return listed
-        log.warning("first list of the runtime is implausible, nothing is judged by it listed=%d", len(listed))
+        log.warning("the first list of the runtime is implausible and is ignored listed=%d", len(listed))
         self._outcome.is_list_implausible = True
         return None
 
@@ -140,9 +140,9 @@ class StartupReconciler(Service):
         try:
             self._cooldown.sweep()
         except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
-            log.warning("dying links are swept later error=%s", log_text(error))
+            log.warning("dying links could not be deleted yet; tried again every second error=%s", log_text(error))
 
-    def _quarantine_unnamed(self, unnamed_veths: Iterable[Unnamed]) -> None:
+    def _quarantine_unnamed(self, unnamed_veths: Iterable[UnidentifiedVeth]) -> None:
         """Quarantine the addresses of veths that the import could not attribute to a sandbox. Raises: DatastoreError."""
         for unnamed in unnamed_veths:
             for address in unnamed.addresses:
@@ -156,9 +156,8 @@ class StartupReconciler(Service):
         an ADD that was never promised.
         """
         unplaced = self._quarantine_service.unplaced_keys()
-        if (
-            self._is_datastore_intact
-        ):  # keep only the sandboxes whose rows were lost before; another may be the remainder of an ADD
+        if self._is_datastore_intact:
+            # Only sandboxes whose rows were lost earlier count as unplaced. Another one may be what an unanswered ADD left.
             unplaced = [key for key in unplaced if self._datastore.may_have_lost_row_of(key)]
         with self._datastore.transaction() as uow:
             uow.mark_restored(detail=str(self._outcome), was_lost=self._is_datastore_lost, unplaced=unplaced)
@@ -169,7 +168,7 @@ class StartupReconciler(Service):
         try:
             self._mark_restored()
         except IpamError as error:
-            log.warning("the end of the restore is recorded later error=%s", log_text(error))
+            log.warning("the end of the restore could not be recorded; tried again at the next list error=%s", log_text(error))
 
     def _resolve_veths(self, survey: KernelSurvey) -> None:
         """Resolve every living host veth; one that fails does not stop the others. Raises: DatastoreError."""
@@ -179,7 +178,12 @@ class StartupReconciler(Service):
             try:
                 self._resolve_veth(veth)
             except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
-                log.warning("a host veth is resolved later veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
+                log.warning(
+                    "a host veth could not be resolved; it is quarantined veth=%s sandbox=%s error=%s",
+                    veth.name,
+                    veth.key,
+                    log_text(error),
+                )
                 if veth.address is not None:
                     self._quarantine(veth, f"it could not be resolved: {log_text(error)}")
             self._failpoint("restore.veth-settled")
@@ -187,8 +191,8 @@ class StartupReconciler(Service):
     def _resolve_veth(self, veth: HostVeth) -> None:
         if veth.key is None or veth.address is None:
             # It is named like ours but has no alias of ours, so its owner is unknown: leave it and its routed addresses alone.
-            log.warning("left alone, it carries no identity of ours veth=%s", veth.name)
-            self._claimed.update(address for address, device in self._survey.routes.items() if device == veth.name)
+            log.warning("left a veth as it is: it has a name like ours and no alias of ours veth=%s", veth.name)
+            self._linked_addresses.update(address for address, device in self._survey.routes.items() if device == veth.name)
             return
         attachment = self._datastore.attachment(veth.key)
         if attachment is None:
@@ -196,18 +200,18 @@ class StartupReconciler(Service):
         elif attachment.address == veth.address:
             self._keep(attachment, veth)
         elif self._is_surplus_link(attachment, veth):
-            log.warning("left alone, its sandbox has the link and the address of its row veth=%s", veth.name)
+            log.warning("left a veth as it is: its sandbox has another veth, which its row names veth=%s", veth.name)
         else:
             self._quarantine(veth, f"the datastore says {attachment.address}, the kernel {veth.address}")
 
     def _keep(self, attachment: Attachment, veth: HostVeth) -> None:
         """Keep a recorded sandbox; finish the renaming of its veth if a crash interrupted it."""
         self._outcome.kept_count += 1
-        self._claimed.add(attachment.address)
+        self._linked_addresses.add(attachment.address)
         if attachment.host_veth == veth.name:
             return
-        # A crash came between renaming the record and the link. Search all veths only in this case: for every sandbox the cost would
-        # grow with the square of their number.
+        # A crash came between renaming in the record and renaming the link. All veths are searched only in this case: if each sandbox
+        # did so, the cost would grow with the square of their number.
         if attachment.host_veth not in {host_veth.name for host_veth in self._survey.firsts}:
             self._wiring.rename_veth(replace(attachment.wiring, host_veth=veth.name), to=attachment.host_veth)
 
@@ -238,7 +242,7 @@ class StartupReconciler(Service):
         refusal = self._quarantine_service.adopt(veth, listed[key.container_id], self._survey)
         if not refusal:
             if veth.address is not None:
-                self._claimed.add(veth.address)
+                self._linked_addresses.add(veth.address)
             self._outcome.adopted_count += 1
         elif self._datastore.is_tombstoned(key):
             self._remove(veth, "its DEL was done")  # DEL was served in the meantime
@@ -248,7 +252,7 @@ class StartupReconciler(Service):
     def _quarantine(self, veth: HostVeth, why: str) -> None:
         """Leave a veth as it is, and do not assign its address. Raises: DatastoreError."""
         if veth.address is not None:
-            self._claimed.add(veth.address)
+            self._linked_addresses.add(veth.address)
         self._outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
         if row is None:
@@ -306,10 +310,14 @@ class StartupReconciler(Service):
                 elif veth.key is not None and not veth.is_dying and veth.key not in keys_with_first_link:
                     self._wiring.remove_leftover(host_veth=veth.name, address=None)
                     self._outcome.removed_count += 1
-            except (
-                IpamError
-            ) as error:  # the link goes with its namespace, and its address stays unassigned while the route is there
-                log.warning("the link of an extra leg stays veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
+            except IpamError as error:
+                # The kernel deletes the link with its namespace, and the address is not assigned while a route to it exists.
+                log.warning(
+                    "the link of an extra leg could not be recorded or removed veth=%s sandbox=%s error=%s",
+                    veth.name,
+                    veth.key,
+                    log_text(error),
+                )
 
     def _record_extra_leg(self, attachment: Attachment, veth: HostVeth) -> None:
         """Record the address of an extra leg of a sandbox whose row has none. Raises: DatastoreError."""
@@ -318,12 +326,14 @@ class StartupReconciler(Service):
             return
         if veth in self._survey.extras_of(attachment.key):
             with self._datastore.transaction() as uow:
-                uow.find_other(attachment.address, other_address=veth.address)
+                uow.record_extra_address(attachment.address, other_address=veth.address)
 
     def _remove_stray_routes(self) -> None:
-        """Remove rules of our addresses that no veth and no attachment has, and their routes; EC2 may have taken the address since."""
+        """Remove rules and routes of our addresses that no veth and no attachment has. EC2 may have taken such an address away
+        since.
+        """
         survey = self._survey
-        owned = {attachment.address for attachment in self._datastore.attachments()} | self._claimed
+        owned = {attachment.address for attachment in self._datastore.attachments()} | self._linked_addresses
         ruled = set(survey.to_rules) | set(survey.from_rules)
         ours = {address for address in ruled if self._datastore.address(address) is not None}
         ours |= stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
@@ -336,15 +346,15 @@ class StartupReconciler(Service):
                 self._quarantine_address(address, f"a rule that leads nowhere could not be removed: {log_text(error)}")
 
 
-def _dying(survey: KernelSurvey) -> list[tuple[str, Dying]]:
+def _dying(survey: KernelSurvey) -> list[tuple[str, DyingLink]]:
     """Return the dying links by name, with the addresses that wait for their deletion."""
-    links: list[tuple[str, Dying]] = []
+    links: list[tuple[str, DyingLink]] = []
     for veth in survey.host_veths:
         if veth.is_dying:
-            links.append((veth.name, Dying(veth.address)))
+            links.append((veth.name, DyingLink(veth.address)))
     for vlan_link in survey.vlans:
         if vlan_link.is_dying:
-            links.append((vlan_link.name, Dying(vlan_link.address, vlan_link.uplink)))
+            links.append((vlan_link.name, DyingLink(vlan_link.address, vlan_link.uplink)))
     return links
 
 

@@ -56,7 +56,8 @@ class VethNames(Service):
     def claimed(self, request: AttachRequest, deadline: Deadline) -> Iterator[str]:
         """Yield the name for a sandbox that is not attached. During the block no other ADD wires a link of this name.
 
-        Raises: VethNameTakenError, BusyError, WiringError, DatastoreError. Without the setting it takes no lock and raises nothing.
+        Raises: VethNameTakenError, BusyError, WiringError, DatastoreError. If links are not named after pods, it takes no lock and
+            raises nothing.
         """
         key, names = request.key, request.names
         if not (self._is_by_pod and names.pod_name and names.pod_namespace and key.ifname == POD_IFNAME):

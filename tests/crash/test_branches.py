@@ -179,5 +179,5 @@ def test_a_mark_that_was_seen(node: FakeNode) -> None:
     killed(node, "branch.marked", lambda: add(node, "a", pod=POD))
     assert node.datastore.are_pods_marked()
     node.bring_up()
-    node.pod_facts.put("d", wish=GroupRequirement.NO)
+    node.pod_facts.put("d", requirement=GroupRequirement.NO)
     assert add(node, "d").uplink is None

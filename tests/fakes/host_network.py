@@ -115,7 +115,7 @@ class FakeHostNetwork:
             raise self.fail["remove_prefix_rules"].pop(0)
         self.prefix_rules = [one for one in self.prefix_rules if not is_needless(*one)]
 
-    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+    def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
         """See the port."""
         self.enis.pop(eni.eni_id, None)
 

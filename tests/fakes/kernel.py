@@ -104,7 +104,7 @@ class FakeWiring:
                 spec.is_further and any(spec.key.container_id == other.key.container_id for other in self.wired.values())
             )
             self.wired[spec.host_veth] = spec
-            if spec.is_held:
+            if spec.is_kept_down:
                 self.down |= set(first_leg(spec).links)
                 return Wired(sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox"), identity)
             for link in legs_of(spec):
@@ -195,13 +195,15 @@ class FakeWiring:
         self._maybe_fail("extra_links")
         return {veth.name: number for number, veth in enumerate(firsts, 1) if veth.name in self.seconds}
 
-    def adopt_extra(self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, told: IpAddress | None) -> HostVeth:
+    def adopt_extra(
+        self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, recorded_address: IpAddress | None
+    ) -> HostVeth:
         """See the port."""
         self._maybe_fail("adopt_extra")
         if not index:
             raise WiringError("link 0 for egress changed")
         with self.lock:
-            address = self.seconds[first.name] or told
+            address = self.seconds[first.name] or recorded_address
             if address is None:
                 raise WiringError("its address is not known")
             self.taken_seconds[key] = address

@@ -177,7 +177,7 @@ class FakeNode:
         self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
         assert self.enis.routing.set_up_all() == []
         self.hostnet.setup_node(identity)
-        self.app.pool.subnets.mark()
+        self.app.pool.subnets.mark_exclusions()
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)
         self.pool.cycle()
@@ -265,7 +265,7 @@ class FakeNode:
                 link = self.wiring.vlans[branch.vlan]
                 assert (link.address, link.eni_id, link.is_dying) == (attachment.address, attachment.eni_id, False)
                 continue
-            assert facts is None or facts.wish is not GroupRequirement.YES, (
+            assert facts is None or facts.requirement is not GroupRequirement.YES, (
                 "I19: who must have a branch ENI has no address of the pool"
             )
             eni, one = self.ec2.enis.get(attachment.eni_id), attachment.address

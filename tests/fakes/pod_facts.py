@@ -46,10 +46,10 @@ class FakePodFacts:
         self._clock = clock
 
     def put(
-        self, sandbox: str, annotation: str = "", *, wish: GroupRequirement = GroupRequirement.YES, is_marked: bool = False
+        self, sandbox: str, annotation: str = "", *, requirement: GroupRequirement = GroupRequirement.YES, is_marked: bool = False
     ) -> None:
         """From now on this is known of a sandbox's pod."""
-        self.of[ContainerId(sandbox)] = PodFacts(wish, f"a test says {wish}", annotation, is_marked)
+        self.of[ContainerId(sandbox)] = PodFacts(requirement, f"a test says {requirement}", annotation, is_marked)
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
         """See the port."""

@@ -156,7 +156,7 @@ def refuse_impostors(node: Machine, spec: WiringSpec) -> None:
         impostor = node.link(name)
         node.send(messages.change_link(impostor.index, step="forge it", is_up=True, alias=alias, group=0))
         said = node.wiring.repair([spec])
-        assert [one for one in said if one.target == name and one.is_blocked], (what, said)
+        assert [one for one in said if one.target == name and one.needs_operator], (what, said)
         now = node.link(name)
         assert (now.index, now.mac, now.alias) == (impostor.index, impostor.mac, alias), what
         left = node.wiring.survey()

@@ -437,7 +437,7 @@ def test_held_in_standard_mode(node, vpc_address):
     pod = node.world.space()
     spec = node.spec(pod, is_strict=False)
     node.know(spec)
-    node.wiring.wire(replace(spec, is_held=True))
+    node.wiring.wire(replace(spec, is_kept_down=True))
     node.world.hostnet.confine_sandboxes()
     assert str(spec.address) not in node.host.sh(f"ip {node.world.dash} route show table all; ip {node.world.dash} rule")
     (inside,) = pod.ip("link show eth0")

@@ -53,11 +53,13 @@ def theirs(make_world, family, tmp_path, monkeypatch):
     return node, sandbox, spec
 
 
-def take(node, spec, *, told=None):
+def take(node, spec, *, recorded_address=None):
     """Take the second link over."""
     (veth,) = [one for one in node.wiring.survey().veths if one.name == spec.host_veth]
     (index,) = node.wiring.adoption.extra_links([veth], family=node.family).values()
-    return node.wiring.adoption.adopt_extra(index, first=veth, key=spec.key, family=node.family, told=told)
+    return node.wiring.adoption.adopt_extra(
+        index, first=veth, key=spec.key, family=node.family, recorded_address=recorded_address
+    )
 
 
 @FAMILIES
@@ -94,7 +96,7 @@ def test_its_route_may_be_missing(theirs):
     with pytest.raises(WiringError, check=failed(FailureCode.OTHER_LINK_NOT_TAKEN)):
         take(node, spec)
     assert node.host.snapshot() == before
-    assert take(node, spec, told=spec.other_address).address == spec.other_address
+    assert take(node, spec, recorded_address=spec.other_address).address == spec.other_address
     assert node.wiring.survey().extras_of(spec.key)
 
 

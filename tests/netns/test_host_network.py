@@ -168,10 +168,10 @@ def test_teardown_leaves_the_successor_at_the_same_device(world):
     world.wiring.wire(sandbox)
     before = world.host.snapshot()
     world.host.sh("ip rule add prio 32765 from 10.0.1.99 lookup 2")
-    world.hostnet.teardown_eni(gone, keep=[gone, successor])
+    world.hostnet.teardown_eni(gone, remaining=[gone, successor])
     assert world.host.snapshot() == before
     assert world.wiring.check(sandbox) == []
-    world.hostnet.teardown_eni(replace(gone, primary_address=successor.primary_address), keep=[successor])
+    world.hostnet.teardown_eni(replace(gone, primary_address=successor.primary_address), remaining=[successor])
     assert world.host.snapshot() == before
     world.hostnet.teardown_eni(gone)
     assert "table 2" not in world.host.snapshot()["route show table all"]

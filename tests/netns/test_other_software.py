@@ -202,7 +202,7 @@ def test_status_and_audit_name_it(world):
     assert "iptables-nft -I FORWARD -i eni+ -j ACCEPT" in seen.mend
     (difference,) = world.hostnet.differences(identity=world.identity(), enis=[])
     assert difference == seen
-    assert (difference.is_repaired, difference.is_cut) == (False, False)
+    assert (difference.is_repaired, difference.loses_packets) == (False, False)
     finding = _routing_finding(difference, Counter())
     assert finding.next == f"it is not ours; to mend it: {difference.mend}"
     mend(world, seen)
@@ -254,7 +254,7 @@ def test_whom_a_rule_is_suspected_for(world, rule):
     differences = hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address])
     suspicions = [difference for difference in differences if "mine" in difference.fields.get("chain", "")]
     assert {suspicion.subject for suspicion in suspicions} == expected
-    assert not any(suspicion.is_cut or suspicion.is_repaired for suspicion in suspicions)
+    assert not any(suspicion.loses_packets or suspicion.is_repaired for suspicion in suspicions)
     if expected and text != "drop":
         world.host.sh(suspicions[0].mend.partition("; ")[2])  # deletes the rule by its handle
         again = hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address])
@@ -271,7 +271,7 @@ def test_faults_of_the_host_are_differences(world):
         "sysctl -qw net.ipv4.ip_forward=0; nft delete table ip vpc-ipamd; ip rule del prio 1024; ip route flush table 2"
     )
     differences = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
-    items = "; ".join(one.report.target for one in differences if one.is_cut and one.report)
+    items = "; ".join(one.report.target for one in differences if one.loses_packets and one.report)
     for item in (
         "sysctl net/ipv4/ip_forward",
         "nftables table vpc-ipamd",
@@ -328,7 +328,7 @@ def test_a_drop_on_a_device_is_named(world, hooked):
     world.host.call(lambda: subprocess.run(["nft", f"table {hooked} x {{ {chain}; }}"], timeout=120, check=True))
     differences = world.hostnet.differences(identity=world.identity(), enis=[])
     suspicions = [difference for difference in differences if difference.fields.get("chain", "").endswith(" x y")]
-    assert [(suspicion.subject, suspicion.is_cut) for suspicion in suspicions] == [(NODE, False)]
+    assert [(suspicion.subject, suspicion.loses_packets) for suspicion in suspicions] == [(NODE, False)]
 
 
 def test_many_rules_of_others_are_looked_at_once(world):

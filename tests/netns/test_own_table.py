@@ -15,7 +15,7 @@ import pytest
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import WiringError
 from ipamd.model.kernel_numbers import OWN_RULE
-from ipamd.model.repairs import LEADING, RepairCode, RepairReport
+from ipamd.model.repairs import SHARED_RULE, RepairCode, RepairReport
 from tests.netns.confined import PRIMARY, SECONDARY, VPC, Node
 from tests.netns.test_host_network import LOST_S, udp_peer
 from tests.patience import PATIENCE_S
@@ -97,7 +97,7 @@ def test_a_former_form_is_sound_and_goes_over_without_a_word(world):
     assert rules(world) == {(512, "all", PRIMARY, "main"), (512, "all", SECONDARY, "main"), (1536, SECONDARY, "all", "2")}
     assert [world.wiring.check(spec) for spec in node.specs] == [[], []]
     world.wiring.write_former_rules(node.specs)
-    assert world.hostnet.confine_sandboxes()[-1] == RepairReport(RepairCode.ADDED, LEADING, OWN_RULE)
+    assert world.hostnet.confine_sandboxes()[-1] == RepairReport(RepairCode.ADDED, SHARED_RULE, OWN_RULE)
     go_over(world, node.specs)
     assert rules(world) == ours
     world.wiring.write_former_rules(node.specs)
@@ -232,6 +232,6 @@ def test_the_one_rule_is_put_back(world):
         node.host.sh("ip rule del prio 513")
         with pytest.raises(TimeoutError):
             udp_peer(node.primary, PRIMARY, node.secondary, timeout_s=LOST_S)
-        assert world.hostnet.confine_sandboxes() == [RepairReport(RepairCode.ADDED, LEADING, OWN_RULE)]
+        assert world.hostnet.confine_sandboxes() == [RepairReport(RepairCode.ADDED, SHARED_RULE, OWN_RULE)]
         assert udp_peer(node.primary, PRIMARY, node.secondary) == SECONDARY
     assert world.hostnet.confine_sandboxes() == []

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from ipamd.core.agenda import REPAIR
+from ipamd.core.backoffs import REPAIR
 from ipamd.core.deadline import Deadline, StepTimer, SystemClock
 from ipamd.host import network as host_network
 from ipamd.host import repair_backoff

@@ -284,13 +284,13 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.given.add(reserved.address)
 
     @rule(key=keys)
-    def give_back(self, key: AttachmentKey) -> None:
+    def return_unused(self, key: AttachmentKey) -> None:
         reserved = self.reserved_for(key)
         if reserved is None:
             return
         now = self.now()
         with self.store.transaction() as unit:
-            unit.give_back(reserved.address, cooldown=timedelta(0), reason="nothing was wired")
+            unit.return_unused(reserved.address, cooldown=timedelta(0), reason="nothing was wired")
         if reserved.is_lost:
             self.cooled_down(reserved.address, now, now, "nothing was wired")
             return

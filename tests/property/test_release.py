@@ -175,7 +175,7 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
             before = len(pool.rows)
             pool.apply(decided.actions[0])
             if isinstance(decided.actions[0], ReleaseAddresses | ReleaseEni):
-                window.released(before - len(pool.rows), settings, kept_count=None, now_s=now_s)
+                window.record_release(before - len(pool.rows), settings, kept_count=None, now_s=now_s)
         _load(pool, loads[turn % len(loads)])
         now_s += step_s
     assert [turn for turn in calls if turn > 5 * (len(loads) + 1)] == []

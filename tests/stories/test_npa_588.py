@@ -82,7 +82,7 @@ def test_the_next_sandbox_has_its_filter(node: FakeNode, play: object) -> None:
 
 def test_it_is_lost_where_every_del_is_told(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """As amazon-vpc-cni-k8s does it: the name that has a newer sandbox is told as gone."""
-    monkeypatch.setattr(PolicyHook, "pending_cleanups", lambda hook: hook._datastore.owed())
+    monkeypatch.setattr(PolicyHook, "pending_cleanups", lambda hook: hook._datastore.policy_pods())
     with pytest.raises(AssertionError, match="no policy reaches it"):
         replaced(node)
 
@@ -90,6 +90,6 @@ def test_it_is_lost_where_every_del_is_told(node: FakeNode, monkeypatch: pytest.
 def test_it_is_lost_where_nothing_is_owed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that was not told leaves nothing behind, and the next ADD asks for a filter alone."""
     monkeypatch.setattr("ipamd.policy.hook._pods_of", lambda _attachments: frozenset())
-    monkeypatch.setattr(type(node.datastore), "owed", lambda _datastore: {})
+    monkeypatch.setattr(type(node.datastore), "policy_pods", lambda _datastore: {})
     with pytest.raises(AssertionError, match="without a filter"):
         untold(node)

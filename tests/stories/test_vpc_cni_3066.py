@@ -33,7 +33,7 @@ from tests.stories.branches import TRUNK_ENI, add, node_with_trunk
 def node(tmp_path: Path) -> Iterator[FakeNode]:
     """A pod that must have groups, of which nothing else is known yet."""
     made = node_with_trunk(tmp_path)
-    made.pod_facts.put("a", wish=GroupRequirement.YES)
+    made.pod_facts.put("a", requirement=GroupRequirement.YES)
     yield made
     made.datastore.close()
 

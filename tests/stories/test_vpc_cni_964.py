@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import DENIED
+from ipamd.core.backoffs import DENIED
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.ids import EniId

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import conflist
@@ -60,7 +60,7 @@ class Kept:
         self.path = conflist.write(settings)
         self.wanted = self.path.read_bytes()
         self.health = Health(clock, ())
-        self.repair_backoff = RepairBackoff(clock=clock, health=self.health, agenda=Backoffs(clock))
+        self.repair_backoff = RepairBackoff(clock=clock, health=self.health, backoffs=Backoffs(clock))
         self.noted: list[str] = []
         self.companions = Companions()
         self.keeper = ConflistKeeper(
@@ -87,7 +87,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     """A keeper in a thread; its clock stands still, so only notifications count."""
     monkeypatch.setattr(file_follower, "CHECK_INTERVAL_S", 1e6)
     kept = Kept(tmp_path, SystemClock())
-    files = FileFollowers(health=kept.health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
+    files = FileFollowers(health=kept.health, clock=SystemClock(), backoffs=Backoffs(SystemClock()))
     files.follow(kept.keeper)
     with loops.running(files.loop):
         yield kept

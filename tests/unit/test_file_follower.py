@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host.files import FileFollowers, FollowedFile
@@ -41,7 +41,7 @@ class Working(FollowedFile):
 def test_a_look_that_fails_wakes_neither_itself_nor_keeps_the_others(tmp_path: Path) -> None:
     """Else a full disk would make it look ten times a second, as long as it is full; and a drain hook would wait for it."""
     health = Health(SystemClock(), ())
-    followers = FileFollowers(health=health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
+    followers = FileFollowers(health=health, clock=SystemClock(), backoffs=Backoffs(SystemClock()))
     failing, working = Failing(tmp_path / "file"), Working(tmp_path, subject="other")
     with running(followers.loop):
         for file in (failing, working):

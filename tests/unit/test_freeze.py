@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.demand import Demand
-from ipamd.core.freeze import CONDITION, REASON_MAX, UNSAID, Freeze
+from ipamd.core.freeze import CONDITION, NO_REASON, REASON_MAX, Freeze
 from ipamd.core.health import Health
 from ipamd.host import files as file_follower
 from ipamd.host.files import FileFollowers
@@ -54,13 +54,13 @@ def test_causes_are_independent(freeze: Freeze, health: Health) -> None:
     """All are shown, each ends alone, and the condition goes with the last."""
     freeze.set(FreezeCause.OPERATOR, "maintenance")
     freeze.follow_notices({FreezeCause.REBALANCE: "soon"})
-    assert not freeze.is_ahead_of_need, "the operator's stops more"
+    assert not freeze.may_grow_for_adds, "the operator's stops more"
     assert freeze.reason == "operator: maintenance; rebalance-recommendation: soon"
     assert health.conditions() == [f"frozen: no new ENI and nothing is released: {freeze.reason}"]
     freeze.clear(FreezeCause.OPERATOR)
     assert freeze.reason == "rebalance-recommendation: soon"
     assert health.conditions() == [f"frozen: no new ENI that no ADD waits for and nothing is released: {freeze.reason}"]
-    assert freeze.is_ahead_of_need
+    assert freeze.may_grow_for_adds
     freeze.follow_notices({})
     assert (freeze.reason, freeze.in_force(), health.conditions()) == ("", (), [])
 
@@ -84,7 +84,7 @@ def test_a_cause_keeps_its_time(health: Health) -> None:
     assert [(one.reason, one.since_at) for one in freeze.in_force()] == [("two", came_at)]
 
 
-@pytest.mark.parametrize(("said", "kept"), [("", UNSAID), (" \n", UNSAID), ("a\x1b[31m\nb", "a\\x1b[31m\\nb")])
+@pytest.mark.parametrize(("said", "kept"), [("", NO_REASON), (" \n", NO_REASON), ("a\x1b[31m\nb", "a\\x1b[31m\\nb")])
 def test_a_reason_is_one_safe_line(freeze: Freeze, said: str, kept: str) -> None:
     """It goes into logs, status and every ADD's refusal."""
     freeze.set(FreezeCause.OPERATOR, said)
@@ -197,7 +197,7 @@ def running(freeze: Freeze, health: Health, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(file_follower, "SETTLE_S", 0.001)
     hook = DrainHookFile(freeze, path=tmp_path / "hooks" / "freeze")
     hook.make_directory()
-    followers = FileFollowers(health=health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
+    followers = FileFollowers(health=health, clock=SystemClock(), backoffs=Backoffs(SystemClock()))
     followers.follow(hook)
     with loops.running(followers.loop):
         yield tmp_path / "hooks" / "freeze"

@@ -115,10 +115,10 @@ def test_what_it_wrote_while_ours_started_is_a_sign(hands: Hands) -> None:
     hands.handover.finish()
     hands.node.health.enter(Phase.SERVING)
     assert not hands.handover.check()
-    assert hands.node.health.is_held
+    assert hands.node.health.are_adds_blocked
     hands.node.clock.advance(ABSENCE_S)
     assert hands.handover.check()
-    assert not hands.node.health.is_held
+    assert not hands.node.health.are_adds_blocked
 
 
 def test_a_start_without_a_sign_waits_for_nothing(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +174,11 @@ def test_its_conflist_is_taken_only_from_one_that_is_away(hands: Hands) -> None:
     hands.node.clock.advance(ABSENCE_S - 1)
     assert hands.handover.take_conflist() == ""
     assert hands.theirs.conflists == {THEIRS, OURS}
-    assert hands.node.health.is_held
+    assert hands.node.health.are_adds_blocked
     hands.node.clock.advance(1)
     assert hands.handover.take_conflist()
     assert hands.theirs.conflists == {SAVED, OURS}
-    assert not hands.node.health.is_held
+    assert not hands.node.health.are_adds_blocked
     assert hands.handover.take_conflist() == ""
 
 
@@ -196,16 +196,16 @@ def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Han
     hands.node.clock.advance(ABSENCE_S)
     assert not hands.handover.check()
     assert "rebuilds" in hands.ended[0]
-    assert hands.node.health.is_held
+    assert hands.node.health.are_adds_blocked
     hands.handover.finish()  # as the next start does
     assert hands.handover.check()
-    assert not hands.node.health.is_held
+    assert not hands.node.health.are_adds_blocked
 
 
 def test_a_conflist_that_an_export_brings_back_is_not_taken(hands: Hands) -> None:
     """The keeper looks for the other's daemon, which takes up to seconds; an export that begins meanwhile wins."""
     hands.theirs.conflists = {THEIRS, OURS}
-    hands.theirs.last_sign = lambda *, pod: hands.theirs.begin_export()  # type: ignore[method-assign]
+    hands.theirs.last_trace = lambda *, pod: hands.theirs.begin_export()  # type: ignore[method-assign]
     assert hands.handover.take_conflist() == ""
     assert hands.theirs.conflists == {THEIRS, OURS}
 
@@ -282,5 +282,5 @@ def test_the_step_of_the_start_does_not_end_what_holds_adds(hands: Hands) -> Non
     hands.theirs.listens = "127.0.0.1:50051"
     assert hands.node.app.other_daemon.check()
     step.report(None)
-    assert health.is_held
+    assert health.are_adds_blocked
     assert "aws-node" in health.conditions_by_subject()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ipamd.core.agenda import NODE
+from ipamd.core.backoffs import NODE
 from ipamd.core.health import Health
 from ipamd.core.loop import FAILED_MAX_S, Loop
 from ipamd.model.errors import BusyError, DatastoreError

@@ -123,7 +123,7 @@ def understood(store: SqlDatastore) -> dict[str, Any]:
         "addresses": rows_by(store.addresses(), "address"),
         "attachments": rows_by(store.attachments(), "key"),
         "intents": {intent.intent_id: [str(intent.kind), as_text(intent.operation)] for intent in store.open_intents()},
-        "owed": sorted(map(as_text, store.owed())),
+        "owed": sorted(map(as_text, store.policy_pods())),
         "doubts": as_text(snapshot.doubts),
         "identity": as_text(snapshot.identity),
     }

@@ -1,1 +1,1 @@
-"""What the datastore has of sandboxes whose first leg has no address of the pool."""
+"""How the datastore stores sandboxes whose first leg has no address of the pool (those with a branch ENI)."""

@@ -1,4 +1,4 @@
-"""Rows of sandboxes that have a branch ENI, and what such a row must not share with the pool or with another sandbox."""
+"""Rows of sandboxes that have a branch ENI, and the check that such a row shares nothing with the pool or another sandbox."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ def is_uplinked(row: Params) -> bool:
 
 
 def pop_uplink(row: Params) -> Params:
-    """Remove the columns of the uplink from a row. Returns: the fields of the attachment that they mean."""
+    """Remove the columns of the uplink from a row. Returns: the fields of `Attachment` that replace them."""
     branch = Branch(**{name: row.pop(name) for name in _UPLINK_FIELDS})
     return {"uplink": branch, "route_table": branch.route_table}
 
 
 def require_unshared(attachment: Attachment, *, row: Address | None, others: Iterable[Attachment], enis: Iterable[Eni]) -> None:
-    """Raise InvariantError if something of the uplink is somebody else's (I1), or its route table is not the attachment's.
+    """Raise InvariantError if another sandbox or the pool has the uplink's ENI, VLAN or address (I1), or if the attachment's route
+    table is not the uplink's.
 
     Args:
-        row: the pool's row of its address.
+        row: the pool's row of the attachment's address, None if the pool does not have the address.
         others: all attachments.
-        enis: the pool's, and every other one on record.
+        enis: all recorded ENIs.
     """
     key, uplink = attachment.key, attachment.uplink
     if uplink is None or attachment.route_table != uplink.route_table:

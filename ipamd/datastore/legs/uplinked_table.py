@@ -50,4 +50,4 @@ TRIGGERS = (
     BEGIN SELECT RAISE(ABORT, 'I4: DEL was done for this key'); END
     """,
 )
-"""They keep such addresses out of the pool, and sandboxes from having two."""
+"""They refuse a branch address that is in the pool too, and a second address for one sandbox."""

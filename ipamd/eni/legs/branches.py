@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection
 from math import isfinite
 
-from ipamd.core.agenda import EC2, schedule_of, soonest_s
+from ipamd.core.backoffs import EC2, schedule_of, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.model.attachment import UNCONFIRMED, Attachment
@@ -36,16 +36,16 @@ SPACING_S = 1.0
 """Least time between two calls. Ours: sandboxes that start together share a call, and a second is short beside a pod's start."""
 
 FRUITLESS_SPACING_S = 5.0
-"""Least time to the next call after an answer that did not confirm a new sandbox. Ours: forged annotations, a new one with each pod,
-then cost one call in 5 s, a hundredth of the account's limit; other pods wait that much longer."""
+"""Least time to the next call after an answer that did not confirm a new sandbox's claim. Ours: if somebody creates pods with forged
+annotations again and again, that costs one call in 5 s, a hundredth of the account's limit; other pods wait up to 5 s longer."""
 
-MOST = 199
+CALL_MAX = 199
 """Most ENIs in one call, beside the trunk. Ours: a filter of EC2 takes 200 values, and a trunk carries 120 branches."""
 
 NAMED_COUNT = 5
 """How many sandboxes the condition names."""
 
-SAID_AFTER_S = 10.0
+REPORTED_AFTER_S = 10.0
 """The condition names a sandbox that has waited for this long. Ours: EC2 answers in a second, and a rollout must change no
 condition."""
 
@@ -53,13 +53,14 @@ ABSENT = "it does not exist"
 """The objection to a branch ENI that two answers did not show."""
 
 CONDITION = UPLINKS
-"""The condition; and the agenda key, with a sandbox's key, of the next call about it."""
+"""The condition; and the back-off key, with a sandbox's key, of the next call about it."""
 
 CLAIMED = "branch claim"
-"""Agenda key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to it. Claims of other sandboxes to it wait too."""
+"""Back-off key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to this ENI. Other sandboxes' claims to it share the
+pause."""
 
 SEEN, CALL = "branch contradicted", ("branch call",)
-"""Agenda keys: a contradiction that one answer showed; and the next call, for any sandbox."""
+"""Back-off keys: a contradiction that one answer showed; and the next call, for any sandbox."""
 
 log = logging.getLogger(__name__)
 
@@ -80,34 +81,36 @@ class BranchComparison(Service):
         attachments = self._datastore.attachments()
         rows = {row.key: row for row in attachments if row.uplink is not None and row.contradiction != ""}
         self._forget_all_but(rows.values())
-        for key in rows.keys() - {agenda_key[1] for agenda_key in self._agenda.keys(CONDITION)}:
-            self._agenda.put((CONDITION, key), in_s=_first_pause_s(rows[key]))
+        for key in rows.keys() - {backoff_key[1] for backoff_key in self._backoffs.keys(CONDITION)}:
+            self._backoffs.put((CONDITION, key), in_s=_first_pause_s(rows[key]))
         rows_due = [row for row in rows.values() if self._is_due(row)]
-        if rows_due and self._agenda.is_due(CALL):
-            self._ask(rows_due[:MOST])
+        if rows_due and self._backoffs.is_due(CALL):
+            self._ask(rows_due[:CALL_MAX])
         self._report()
 
     def next_s(self) -> float | None:
         """Seconds until something is due by the clock; None if nothing is."""
-        if not self._agenda.keys(CONDITION):
+        if not self._backoffs.keys(CONDITION):
             return None
-        waits = (self._agenda.next_s(CONDITION), self._agenda.next_s(CLAIMED), self._agenda.next_s(*CALL))
+        waits = (self._backoffs.next_s(CONDITION), self._backoffs.next_s(CLAIMED), self._backoffs.next_s(*CALL))
         return soonest_s(wait for wait in waits if wait is not None and isfinite(wait))
 
     def _forget_all_but(self, rows: Collection[Attachment]) -> None:
         keys, eni_ids = {row.key for row in rows}, {row.eni_id for row in rows}
-        for agenda_key in (CONDITION, SEEN):
-            self._agenda.retain(agenda_key, keys)
+        for backoff_key in (CONDITION, SEEN):
+            self._backoffs.retain(backoff_key, keys)
         # The pause of a claim outlives its sandbox, so that a pod that is created repeatedly does not cost a call each time.
-        self._agenda.clear(*(key for key in self._agenda.keys(CLAIMED) if key[1] not in eni_ids and self._agenda.is_due(key)))
+        self._backoffs.clear(
+            *(key for key in self._backoffs.keys(CLAIMED) if key[1] not in eni_ids and self._backoffs.is_due(key))
+        )
 
     def _is_due(self, row: Attachment) -> bool:
-        if row.is_unconfirmed and not self._agenda.is_due((CLAIMED, row.eni_id)):
+        if row.is_unconfirmed and not self._backoffs.is_due((CLAIMED, row.eni_id)):
             return False
-        return self._agenda.is_due((CONDITION, row.key))
+        return self._backoffs.is_due((CONDITION, row.key))
 
     def _ask(self, rows: list[Attachment]) -> None:
-        """Describe the branch ENIs of `rows` and the trunk in one call, and conclude for each sandbox."""
+        """Describe the branch ENIs of `rows` and the trunk in one call, and draw the conclusion for each sandbox."""
         eni_ids = [row.eni_id for row in rows]
         trunk = self._book.trunk()
         trunk_id = None
@@ -121,10 +124,10 @@ class BranchComparison(Service):
             return
         self._refusal = ""
         is_fruitless = self._weigh_all(rows, described, trunk_id)
-        self._agenda.put(CALL, in_s=FRUITLESS_SPACING_S if is_fruitless else SPACING_S)
+        self._backoffs.put(CALL, in_s=FRUITLESS_SPACING_S if is_fruitless else SPACING_S)
 
     def _weigh_all(self, rows: Collection[Attachment], described: Collection[DescribedEni], trunk_id: EniId | None) -> bool:
-        """Conclude for each sandbox. Returns: whether the answer did not confirm a new one."""
+        """Draw the conclusion for each sandbox. Returns: whether the answer failed to confirm the claim of any new sandbox."""
         readable = {eni.eni_id: eni for eni in described if not eni.problem}
         unreadable = {eni.eni_id for eni in described if eni.problem}
         is_fruitless = False
@@ -142,31 +145,34 @@ class BranchComparison(Service):
         longest_s = schedule.longest_s
         if any(row.is_unconfirmed for row in rows):
             longest_s = min(schedule.urgent_s, longest_s)
-        pause_s = self._agenda.back_off(CALL, schedule, longest_s=longest_s)
+        pause_s = self._backoffs.back_off(CALL, schedule, longest_s=longest_s)
         self._refusal = log_text(error)
         log.warning("comparing branch ENIs failed, will retry in_s=%.0f error=%s", pause_s, self._refusal)
 
     def _try_weigh(
         self, row: Attachment, described: DescribedEni | None, trunk_id: EniId | None, *, is_absence: bool
     ) -> bool | None:
-        """Conclude for one sandbox. Returns: whether EC2 confirms its claim; None if the outcome was not recorded."""
+        """Draw the conclusion for one sandbox. Returns: whether EC2 confirms its claim; None if the outcome was not recorded."""
         try:
             return self._weigh(row, described, trunk_id, is_absence=is_absence)
         except UnknownAttachmentError:
             log.debug("sandbox deleted before the answer sandbox=%s", row.key)
         except IpamError as error:
-            self._agenda.back_off((CONDITION, row.key), EC2)
+            self._backoffs.back_off((CONDITION, row.key), EC2)
             log.warning("recording a branch ENI failed, will retry eni=%s error=%s", row.eni_id, log_text(error))
         return None
 
     def _weigh(self, row: Attachment, described: DescribedEni | None, trunk_id: EniId | None, *, is_absence: bool) -> bool:
-        """Conclude from one answer. Returns: whether EC2 agrees. Raises: UnknownAttachmentError, DatastoreError."""
+        """Compare one sandbox's claim with an answer, and store the outcome. Returns: whether EC2 confirms the claim.
+
+        Raises: UnknownAttachmentError, DatastoreError.
+        """
         if (described is None and not is_absence) or (row.is_unconfirmed and trunk_id is None):
             self._back_off(row)
             return False
         objection = ABSENT if described is None else contradiction(branch_eni_of(row), described, trunk=trunk_id)
         if not objection:
-            self._agenda.clear((CLAIMED, row.eni_id))
+            self._backoffs.clear((CLAIMED, row.eni_id))
             self._store(row, "")
             return True
         if objection != row.objection and not self._is_second(row, objection):
@@ -181,28 +187,28 @@ class BranchComparison(Service):
         if outcome == row.contradiction:
             return
         with self._datastore.transaction() as uow:
-            is_changed = uow.record_contradiction(row.key, contradiction=outcome).is_cut_off != row.is_cut_off
+            is_changed = uow.record_contradiction(row.key, contradiction=outcome).must_be_cut_off != row.must_be_cut_off
         if is_changed:
             self._on_change()
 
     def _is_second(self, row: Attachment, objection: str) -> bool:
         """Whether an answer at least a minute ago contradicted the row in the same way. If none did, remember this one."""
         doubt = (SEEN, row.key, objection)
-        is_known = doubt in self._agenda.keys(SEEN)
-        if is_known and self._agenda.is_due(doubt):
+        is_known = doubt in self._backoffs.keys(SEEN)
+        if is_known and self._backoffs.is_due(doubt):
             return True
         if not is_known:
-            self._agenda.put(doubt, in_s=DOUBT_AGAIN_S)
+            self._backoffs.put(doubt, in_s=DOUBT_AGAIN_S)
         if row.is_unconfirmed:
-            self._back_off(row)  # a shorter pause, because it has no network until EC2 agrees
+            self._back_off(row)  # a shorter pause, because the sandbox has no network until EC2 confirms its claim
         else:
-            self._agenda.put((CONDITION, row.key), in_s=DOUBT_AGAIN_S)
+            self._backoffs.put((CONDITION, row.key), in_s=DOUBT_AGAIN_S)
         return False
 
     def _back_off(self, row: Attachment) -> None:
-        self._agenda.back_off((CONDITION, row.key), EC2)
+        self._backoffs.back_off((CONDITION, row.key), EC2)
         if row.is_unconfirmed:
-            self._agenda.back_off((CLAIMED, row.eni_id), EC2)
+            self._backoffs.back_off((CLAIMED, row.eni_id), EC2)
 
     def _report(self) -> None:
         sentences = []
@@ -218,12 +224,12 @@ class BranchComparison(Service):
         """Return a sentence about a sandbox whose branch ENI EC2 contradicts, or has not confirmed for long; "" for others."""
         name = row.sandbox_name or str(row.key)
         if row.objection:
-            suffix = "; it is cut off" if row.is_cut_off else ""
+            suffix = "; it is cut off" if row.must_be_cut_off else ""
             return f"{name} has {row.eni_id}, of which EC2 says: {row.objection}{suffix}"
         if not row.is_unconfirmed:
             return ""
         waited_s = self._clock.monotonic() - (row.since_monotonic_s or 0.0)
-        if not self._refusal and waited_s < SAID_AFTER_S:
+        if not self._refusal and waited_s < REPORTED_AFTER_S:
             return ""
         cause = self._refusal or "its answers do not show it"
         return f"{name} has no network until EC2 confirms {row.eni_id}: {cause}; EC2 is asked again"

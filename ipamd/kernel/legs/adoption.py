@@ -1,6 +1,6 @@
 """Take over the legs of sandboxes that amazon-vpc-cni-k8s wired: write our aliases on their links, and fix their neighbours.
 
-Nothing that carries packets changes, but for a moment the link for egress, which is renamed.
+Nothing that carries packets changes, except that a link for egress is down for a moment while it is renamed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class KernelAdoption(LegAdoption):
             vlan = self._same_unmarked_vlan(host, link)
             if host_veth is None or vlan is None:
                 raise failure(WiringError, FailureCode.LINKS_CHANGED, link=veth.name, uplink=link.name)
-            # In one send, because a VLAN link with our alias and without a sandbox of ours is removed as a leftover.
+            # In one send: a VLAN link that had our alias before its host veth has it would be removed as a leftover.
             batch = [branch_messages.naming(leg, vlan.index), *self._adoption(host, host_veth, leg.alias, address)]
             host.carry_out(batch, operation=f"adoption of {host_veth.name}")
         return (
@@ -84,7 +84,7 @@ class KernelAdoption(LegAdoption):
         )
 
     def _same_unmarked_vlan(self, host: NetlinkSocket, seen: VlanLink) -> answers.Link | None:
-        """Find a VLAN link again; None if it has gone, is no longer right, or has an alias of ours by now."""
+        """Read a VLAN link again; None if it is gone, can no longer be the uplink, or has an alias of ours by now."""
         link = checks.find_link(host, seen.ifindex)
         vlan = uplink_survey.vlan_link(link, self._vlan_links) if link else None
         if vlan is None or vlan.impostor_why or vlan.name != seen.name or vlan.address is not None:
@@ -105,14 +105,16 @@ class KernelAdoption(LegAdoption):
                     indexes[first_names[link.netnsid]] = link.index
         return indexes
 
-    def adopt_extra(self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, told: IpAddress | None) -> HostVeth:
+    def adopt_extra(
+        self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, recorded_address: IpAddress | None
+    ) -> HostVeth:
         with self._host.netlink() as host:
             link = checks.find_link(host, index)
             inside = None if link is None else checks.link_inside(host, link)
             if link is None or inside is None:
                 raise failure(WiringError, FailureCode.OTHER_LINK_CHANGED, index=index, sandbox=key)
             routed_address = _routed_extra_address(host, index, family)
-            address = routed_address or told
+            address = routed_address or recorded_address
             owner = survey.host_veth(link).key
             if address is None or owner not in (None, key):
                 why = "its address is not known" if address is None else f"it is the link of {owner}"
@@ -128,8 +130,9 @@ class KernelAdoption(LegAdoption):
         return survey.host_veth(replace(link, name=leg.host_veth, alias=leg.alias))
 
     def _fix_neighbours(self, host: NetlinkSocket, link: answers.Link, inside: answers.Link, address: IpAddress) -> None:
-        """Give both ends of a link that another program made a permanent neighbour, because neighbour discovery of sandboxes is
-        dropped. Raises: WiringError.
+        """Make the neighbour entries at both ends of the link permanent, because our tables drop neighbour discovery of sandboxes.
+
+        Another program made the link without them. Raises: WiringError.
         """
         directory = wiring_messages.NETNS_DIRECTORY
         for path in map(str, directory.iterdir()):
@@ -147,7 +150,7 @@ class KernelAdoption(LegAdoption):
 
 
 def _same_unmarked_veth(host: NetlinkSocket, veth: HostVeth) -> answers.Link | None:
-    """Find a host veth again by its index; None if it has gone, has another name, or has an alias of ours by now."""
+    """Read a host veth again by its index; None if it is gone, has another name, or has an alias of ours by now."""
     link = checks.find_link(host, veth.ifindex)
     if link is None or link.name != veth.name or survey.host_veth(link).key is not None:
         return None
@@ -155,12 +158,12 @@ def _same_unmarked_veth(host: NetlinkSocket, veth: HostVeth) -> answers.Link | N
 
 
 def _names_by_namespace(links: Iterable[answers.Link], names: Mapping[int, str]) -> dict[bytes, str]:
-    """Names of those links that `names` has by index, by the number of the namespace that each leads into."""
+    """Return the names of the links in `names` (index -> name), by the number of the namespace that each link leads into."""
     return {link.netnsid: names[link.index] for link in links if link.netnsid and link.index in names}
 
 
 def _routed_extra_address(host: NetlinkSocket, index: int, family: Family) -> IpAddress | None:
-    """The address for egress that a route in main leads to through a link; None without such a route."""
+    """Return the address for egress that main has a route to through a link; None if there is no such route."""
     for route in survey.routes_of(host, table=uapi.RT_TABLE_MAIN, index=index, family=family):
         if route.destination in family.local_range.addresses():
             return route.destination

@@ -1,11 +1,13 @@
 """Connect a sandbox to its branch ENI by a VLAN link on the trunk's link, a route table of its own, and rules.
 
-    VLAN link     has the branch's ID and MAC; its alias contains what that of the host veth lacks (`ipamd/model/legs/branch_alias.py`)
-    table 100+ID  has the subnet's router on the VLAN link, and the default route through it. It ends with `unreachable default`,
-                  because the rules lead there also while the VLAN link and its routes are gone
-    strict        the sandbox's route is in that table only, and rules 10 send packets that arrive by either link there. A reverse
-                  lookup has no incoming link, so the tables that confine sandboxes use a separate table (`confinement_ruleset`)
-    standard      the sandbox has the route of a sandbox of the pool, and rule 1536 sends its packets to the table
+    VLAN link     has the branch's ID and MAC. Its alias holds the facts that have no room in the alias of the host veth
+                  (`ipamd/model/legs/branch_alias.py`)
+    table 100+ID  has the route to the subnet's router on the VLAN link, and the default route through it. It ends with
+                  `unreachable default`, because the rules lead to the table even while the VLAN link and its routes are gone
+    strict        only this table has the route to the sandbox, and rules with priority 10 send packets that arrive by the VLAN link or
+                  by the host veth to this table. A reverse lookup has no incoming link, so these rules do not select it: the tables
+                  that confine sandboxes use a separate route table for it (`confinement_ruleset`)
+    standard      the sandbox has the route that every sandbox of the pool has, and rule 1536 sends its packets to the table
 
 Source of the form: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Deliberate differences: an
 existing link is replaced only if it is not this sandbox's, and DEL finds links by their aliases, not by their names.
@@ -18,7 +20,14 @@ from collections.abc import Collection, Mapping, Sequence
 from ipamd.kernel import answers, checks, messages, sandbox_repair, survey, uapi, wiring_messages
 from ipamd.kernel.host_state import HostStateReader
 from ipamd.kernel.legs.branch_links import BranchLinks
-from ipamd.kernel.legs.branch_messages import closing, end_of_table, end_removal, held_uplink_side, rule, uplink_side
+from ipamd.kernel.legs.branch_messages import (
+    diversion_from_main,
+    end_of_table,
+    end_removal,
+    rule,
+    uplink_side,
+    uplink_side_kept_down,
+)
 from ipamd.kernel.legs.branch_repair import BranchRepair
 from ipamd.kernel.legs.leg import LegWiring
 from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket
@@ -42,16 +51,19 @@ class BranchWiring(LegWiring[BranchLeg]):
 
     def host_side(self, leg: BranchLeg, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
         naming_veth = wiring_messages.name_host_veth(leg, veth, ipv4_conf)
-        if leg.sandbox.is_held:
-            # No rule names the address of a held sandbox: it may be another host's, whose packets this node forwards.
-            return naming_veth + held_uplink_side(leg, link=uplink)
-        batch = [*closing(leg), *naming_veth, *uplink_side(leg, link=uplink, veth=veth)]
+        if leg.sandbox.is_kept_down:
+            # While its links are kept down, no rule may name the sandbox's address: another host may have that address, and this node
+            # may forward that host's packets.
+            return naming_veth + uplink_side_kept_down(leg, link=uplink)
+        batch = [*diversion_from_main(leg), *naming_veth, *uplink_side(leg, link=uplink, veth=veth)]
         if leg.is_in_shared_tables:
             batch += wiring_messages.sandbox_routes(leg, veth, leg.host_veth)
         return batch + wiring_messages.fixed_neighbour(leg, veth)
 
     def undo(self, leg: BranchLeg, added: Collection[Message]) -> list[Message]:
-        """Return the removal of the end of the branch's table, after the rules to it."""
+        """Return the removal of the branch table's end route if it was added. It is sent after the removal of the rules to the
+        table.
+        """
         return [end_removal(leg.branch)] if end_of_table(leg.branch) in added else []
 
     def rules_by_name(self, leg: BranchLeg, *, name: str, former_name: str) -> list[Message]:
@@ -100,8 +112,8 @@ class BranchWiring(LegWiring[BranchLeg]):
     ) -> tuple[list[Message], list[Message]]:
         """Take a branch's link down, which removes the routes of its table, put it into the dying group, and remove its rules.
 
-        A VLAN link of the same name that is another's stays, with its rule and the end of the table. What is sent last removes the
-        rules, and then the end of the table.
+        If another sandbox has a VLAN link of this name by now, its link, its rule and the end route of the table stay. The messages to
+        send last remove the rules, and then the end route of the table.
         """
         link = checks.find_link(sock, uplink.link)
         incoming = [host_veth] if host_veth else []
@@ -121,7 +133,9 @@ class BranchWiring(LegWiring[BranchLeg]):
         return link_messages, removals
 
     def idle_rules(self, sock: NetlinkSocket, uplink: Branch) -> list[Message]:
-        """Remove the rules to a branch's table whose link is gone, as a veth is that went with its namespace."""
+        """Remove the rules to a branch's table that name a link which does not exist, as after a veth is deleted with its
+        namespace.
+        """
         own = (kernel_numbers.INCOMING_PRIORITY, uplink.route_table)
         names = set[str]()
         for present in survey.rules_of(sock, family_of(uplink.gateway)):

@@ -1,6 +1,7 @@
 """Make the VLAN link of a branch ENI on the trunk's link, and recognise the links that are one.
 
-MAC, name and alias of a link prove nothing, because a sandbox with NET_ADMIN makes links on the node; where a link leads does.
+MAC, name and alias of a link prove nothing, because a sandbox with NET_ADMIN can make links on the node. Only the place where a link
+leads is a proof.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class BranchLinks:
     def _require_table(self, host: HostNetns, branch: Branch) -> None:
         """Raise WiringError if another program uses the branch's table: its packets and the pod's would take each other's routes.
 
-        An ADD reads the kernel only if the table had a route or rule at the last look, which follows each change within a second.
+        An ADD reads the kernel only if the table had a route or rule at the last reading. The host is read again within a second of
+        each change.
         """
         table = branch.route_table
         if not self._state_reader.may_be_used(table):
@@ -56,12 +58,16 @@ class BranchLinks:
         parent = self._state_reader.last_link(leg.trunk_mac)
         if parent is None:
             return []
-        looks = [messages.get_link(parent.name), messages.get_link(branch.link)]
+        lookups = [messages.get_link(parent.name), messages.get_link(branch.link)]
         if self._links is None:
-            return [looks[0], messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac), looks[1]]
+            return [
+                lookups[0],
+                messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac),
+                lookups[1],
+            ]
         with suppress(WiringError):
             if self._links.make(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac):
-                return looks
+                return lookups
         return []
 
     def created(self, outcomes: Sequence[AnswerOutcome], leg: BranchLeg) -> tuple[int, bool]:
@@ -86,7 +92,8 @@ class BranchLinks:
     def make(self, sock: NetlinkSocket, leg: BranchLeg) -> int:
         """Make the link, and replace any link that has its name, or its ID on the trunk's link. Returns: its index; it is down.
 
-        Raises: BranchPendingError if the trunk's link does not exist; WiringError if such a link leads to a living sandbox.
+        Raises: BranchPendingError if the trunk's link does not exist; WiringError if a link that would be replaced leads to a living
+            sandbox.
         """
         branch = leg.branch
         parent = self._state_reader.links(sock, [leg.trunk_mac]).get(leg.trunk_mac)
@@ -94,10 +101,10 @@ class BranchLinks:
             raise BranchPendingError(
                 f"no link of the node has the trunk ENI's MAC {leg.trunk_mac or '(unknown)'}", details="retry"
             )
-        what = f"wiring of {leg.key}"
-        _raise_trunk(sock, parent, leg.mtu, what)
+        operation = f"wiring of {leg.key}"
+        _raise_trunk(sock, parent, leg.mtu, operation)
         for is_last in (False, True):
-            if self._try_to_make(sock, branch, parent, what):
+            if self._try_to_make(sock, branch, parent, operation):
                 link = checks.find_link(sock, branch.link)
                 if link is None or not self._is_on(parent, link):
                     break
@@ -106,17 +113,17 @@ class BranchLinks:
                 break
             obstacles = self._in_the_way(sock, leg, parent)
             sock.carry_out(
-                [messages.delete_link(link.index, step=f"delete link {link.name}") for link in obstacles], operation=what
+                [messages.delete_link(link.index, step=f"delete link {link.name}") for link in obstacles], operation=operation
             )
-        raise failure(WiringError, FailureCode.UPLINK_NOT_MADE, work=what, link=branch.link, parent=parent.name)
+        raise failure(WiringError, FailureCode.UPLINK_NOT_MADE, work=operation, link=branch.link, parent=parent.name)
 
-    def _try_to_make(self, sock: NetlinkSocket, branch: Branch, parent: answers.Link, what: str) -> bool:
+    def _try_to_make(self, sock: NetlinkSocket, branch: Branch, parent: answers.Link, operation: str) -> bool:
         """Make the link. Returns: False if the name or the ID is taken."""
         if self._links is not None:
             return self._links.make(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)
         (outcome,) = sock.request([messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)])
         if outcome.errno != errno.EEXIST:
-            must([outcome], what)
+            must([outcome], operation)
         return not outcome.errno
 
     def _in_the_way(self, sock: NetlinkSocket, leg: BranchLeg, parent: answers.Link) -> list[answers.Link]:
@@ -143,7 +150,7 @@ class BranchLinks:
         return obstacles
 
     def vlan_link(self, link: answers.Link | None) -> VlanLink | None:
-        """Convert a link that is named as the links to branch ENIs are; None for any other, and for None."""
+        """Convert a link whose name has the form of a branch ENI's link; None for any other link, and for None."""
         return None if link is None else uplink_survey.vlan_link(link, self._links)
 
     def raise_trunk(self, sock: NetlinkSocket, leg: BranchLeg) -> None:
@@ -173,7 +180,7 @@ class BranchLinks:
 
 
 def _foreign_rules(sock: NetlinkSocket, branch: Branch) -> Iterator[str]:
-    """Yield in words the rules of other programs to the branch's table."""
+    """Yield a description of each rule of another program that leads to the branch's table."""
     own = (kernel_numbers.INCOMING_PRIORITY, kernel_numbers.FROM_SANDBOX_PRIORITY)
     for present in survey.rules_of(sock, family_of(branch.gateway)):
         if present.table == branch.route_table and present.priority not in own:
@@ -181,7 +188,7 @@ def _foreign_rules(sock: NetlinkSocket, branch: Branch) -> Iterator[str]:
 
 
 def _foreign_routes(sock: NetlinkSocket, branch: Branch) -> Iterator[str]:
-    """Yield in words the routes of other programs in the branch's table."""
+    """Yield a description of each route of another program in the branch's table."""
     for route in survey.routes_of(sock, table=branch.route_table, family=family_of(branch.gateway)):
         if uplink_survey.is_end(route):
             continue
@@ -190,11 +197,14 @@ def _foreign_routes(sock: NetlinkSocket, branch: Branch) -> Iterator[str]:
             yield f"a route to {route.destination or 'all'}"
 
 
-def _raise_trunk(sock: NetlinkSocket, trunk: answers.Link, mtu: int, what: str) -> None:
-    """Make the trunk's link able to carry a VLAN link with an MTU. Raises: WiringError about `what`."""
+def _raise_trunk(sock: NetlinkSocket, trunk: answers.Link, mtu: int, operation: str) -> None:
+    """Raise the trunk's link, and its MTU to at least `mtu`, as a VLAN link on it needs. `operation` is named in errors.
+
+    Raises: WiringError.
+    """
     if not trunk.is_up or trunk.mtu < mtu:
         raised = messages.change_link(trunk.index, step=f"raise {trunk.name}", is_up=True, mtu=max(trunk.mtu, mtu))
-        sock.carry_out([raised], operation=what)
+        sock.carry_out([raised], operation=operation)
 
 
 def _is_in_the_way(link: answers.Link, branch: Branch, trunk: answers.Link) -> bool:

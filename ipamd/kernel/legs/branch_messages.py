@@ -31,8 +31,8 @@ def naming(leg: BranchLeg, index: int, *, is_up: bool = True) -> Message:
 def own_addresses(branch: Branch, index: int) -> list[Message]:
     """Return the message that adds the link-local address of a VLAN link of IPv6, and none for IPv4.
 
-    Without such an address the kernel sends no neighbour solicitation. This one is usable at once, and the one that the kernel adds
-    itself only after a second or two. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
+    Without such an address the kernel sends no neighbour solicitation. The address that the kernel adds itself is usable only after a
+    second or two, and this one at once. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
     """
     if family_of(branch.gateway) is IPV4:
         return []
@@ -43,11 +43,12 @@ def own_addresses(branch: Branch, index: int) -> list[Message]:
     return [replace(add, tolerated=messages.PRESENT)]
 
 
-def closing(leg: BranchLeg) -> list[Message]:
-    """Return what keeps the sandbox's packets off the node's own ENI before its host veth is raised: the end of the table, and rules.
+def diversion_from_main(leg: BranchLeg) -> list[Message]:
+    """Return the messages that keep the sandbox's packets out of table main: the end route of the branch's table, and rules to it.
 
-    The rule of an earlier sandbox whose link had the same name is removed first, because it would lead to another pod's branch ENI. In
-    strict mode the rule of a VLAN link is always the right one.
+    They are sent before the host veth is raised; otherwise packets would leave by the node's own ENI. The rule of an earlier sandbox
+    whose link had the same name is removed first, because it would lead to another pod's branch ENI. In strict mode the VLAN link's
+    rule needs no removal: the link's name and the rule's table contain the same VLAN ID.
     """
     branch = leg.branch
     name, family = leg.host_veth if branch.is_strict else branch.link, family_of(branch.gateway)
@@ -68,7 +69,10 @@ def end_removal(branch: Branch) -> Message:
 
 
 def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
-    """Return what leads to the branch ENI, and in strict mode from it, once `closing` has been sent; `link` and `veth` are indexes."""
+    """Return the messages that route packets to the branch ENI, and in strict mode from it; to be sent after `diversion_from_main`.
+
+    `link` and `veth`: indexes of the VLAN link and of the host veth.
+    """
     branch = leg.branch
     indexes = {branch.link: link, leg.host_veth: veth}
     return [
@@ -79,8 +83,8 @@ def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
     ]
 
 
-def held_uplink_side(leg: BranchLeg, *, link: int) -> list[Message]:
-    """Name a VLAN link that no route or rule uses yet, and remove the rule of an earlier sandbox, as `closing` does."""
+def uplink_side_kept_down(leg: BranchLeg, *, link: int) -> list[Message]:
+    """Name a VLAN link that no route or rule uses yet, and remove the rule of an earlier sandbox, as `diversion_from_main` does."""
     branch = leg.branch
     return [
         messages.disable_ipv6_autoconfiguration(link, step=f"keep other addresses off {branch.link}"),
@@ -104,7 +108,7 @@ def branch_route(route: UplinkRoute, indexes: Mapping[str, int], branch: Branch)
 
 
 def branch_route_removal(route: UplinkRoute, sock: NetlinkSocket) -> Message:
-    """Remove a route of the branch's table, whose device is looked up."""
+    """Remove a route of the branch's table. The index of its device is looked up."""
     link = checks.find_link(sock, route.device)
     to, length = _selector(route)
     index = link.index if link else 0

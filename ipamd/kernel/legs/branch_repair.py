@@ -36,10 +36,13 @@ class BranchRepair:
         self._branch = leg.branch
 
     def restore(self, seen: KernelSurvey) -> None:
-        """Restore the link, its table and its rules; `seen` has what leads elsewhere. Raises: KernelDumpError, WiringError."""
+        """Restore the link, its table and its rules, and remove the routes and rules in `seen` that lead elsewhere.
+
+        Raises: KernelDumpError, WiringError.
+        """
         leg, name = self._leg, self._branch.link
         link_object = self._work.object_of(RepairKind.LINK)
-        self._close()
+        self._divert_from_main()
         link = checks.find_link(self._sock, name)
         known = self._links.vlan_link(link)
         if link is not None and known is not None and not known.is_dying:
@@ -47,7 +50,7 @@ class BranchRepair:
             if why:
                 self._shut_out(link, why)
                 return
-        if link_object not in self._work.backed_off and not self._serves(known):
+        if link_object not in self._work.backed_off and not self._is_usable(known):
             if not self._make_again():
                 return
             link, known = checks.find_link(self._sock, name), None
@@ -60,7 +63,7 @@ class BranchRepair:
 
     def cut(self) -> None:
         """Cut the sandbox off, because the host veth is gone or another link has its name. Raises: KernelDumpError, WiringError."""
-        self._close()
+        self._divert_from_main()
         leg = self._leg
         link = checks.find_link(self._sock, self._branch.link)
         known = self._links.vlan_link(link)
@@ -79,14 +82,14 @@ class BranchRepair:
         link_object, owner = self._work.object_of(RepairKind.LINK), str(self._leg.key)
         self._work.reports.append(RepairReport(code, link_object, name, owner=owner, cause=cause))
 
-    def _close(self) -> None:
-        """Keep the sandbox's packets out of table main, whatever else can be repaired."""
+    def _divert_from_main(self) -> None:
+        """Keep the sandbox's packets out of table main. This comes first, because the rest of the repair may fail."""
         (end,) = (route for route in self._leg.routes if route.is_end)
         self._work.apply(RepairKind.ROUTE, [_addition(end_of_table(self._branch), f"route {end}")])
         self._add_rules(incoming for incoming in self._leg.incoming_rules if incoming.incoming == self._leg.host_veth)
 
-    def _serves(self, known: VlanLink | None) -> bool:
-        """Whether a VLAN link is there to stay, and not another sandbox's."""
+    def _is_usable(self, known: VlanLink | None) -> bool:
+        """Whether a VLAN link exists, is not being deleted, and does not belong to another sandbox."""
         return known is not None and not known.is_dying and known.address in (None, self._leg.address)
 
     def _make_again(self) -> bool:
@@ -125,7 +128,7 @@ class BranchRepair:
         self._report(RepairCode.VLAN_LINK_NOT_OURS, link.name, cause=why)
 
     def _set_link(self, link: answers.Link, known: VlanLink | None) -> None:
-        """Give the VLAN link its MAC, alias and state; `known` is None for one that was just made."""
+        """Give the VLAN link its MAC, alias and state; `known` is None for a link that was just made."""
         differences = self._leg.uplink_differences(known) if known else []
         if known and not differences:
             return

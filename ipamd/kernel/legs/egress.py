@@ -1,6 +1,6 @@
 """The leg for egress: a second veth pair whose packets leave by the primary ENI and are translated by the node (`ruleset`).
 
-It adds nothing to what every leg has, but no rule selects packets by its address: the main table leads to it and from it.
+It is wired like every leg, except that no rule selects packets by its address: the main table has the routes to it and from it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How the kernel gets, keeps and loses one leg of a sandbox, and what a kind of leg may do differently from the others.
 
 Every leg is a veth pair, which `KernelWiring` makes, names, repairs and deletes for all kinds alike. This module has the messages that
-most kinds share. A kind of leg overrides what differs; so far that is what a link of its own to the outside needs (an *uplink*): to
-make it ahead of the veth, to route by it, to take its routes and rules away again, and to repair it.
+most kinds share. A kind of leg overrides the methods in which it differs. So far most of them serve an *uplink*, a link of the leg's
+own to the outside: they make it before the veth, route packets through it, remove its routes and rules, and repair it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class LegWiring(Generic[L]):
         return wiring_messages.sandbox_rules(make, leg.address, leg.route_table)
 
     def undo(self, leg: L, added: Collection[Message]) -> list[Message]:
-        """Return what takes back messages that the kernel carried out, besides rules, and what goes with the links."""
+        """Return the messages that undo `added`, which the kernel carried out.
+
+        Left out: rules, which the caller removes, and objects that the kernel removes together with the links.
+        """
         del leg, added
         return []
 
@@ -62,12 +65,19 @@ class LegWiring(Generic[L]):
         return []
 
     def former_table_removals(self, leg: L) -> list[Message]:
-        """Return what removes parts of the leg that amazon-vpc-cni-k8s does not know, when it takes the node over."""
+        """Return the messages that remove parts of the leg's route table that amazon-vpc-cni-k8s does not know.
+
+        They are sent when it takes the node over.
+        """
         del leg
         return []
 
     def packets(self, leg: L, paths: LegPaths) -> list[LegPacket]:
-        """Return the packets by which the leg is judged: all for the first leg of an ENI, and only those of the leg for the rest."""
+        """Return the packets whose routes show whether the leg works.
+
+        For the first leg of an ENI these are all packets, and for its other legs only those that may be routed differently for each
+        leg.
+        """
         if not {leg.route_table, uapi.RT_TABLE_MAIN} <= paths.eni_links.keys():  # a missing link is reported elsewhere
             return []
         by_eni, router = paths.eni_links[leg.route_table]
@@ -83,7 +93,10 @@ class LegWiring(Generic[L]):
     # Sets of our nftables tables that name addresses. They share no batch with the messages above.
 
     def enter_sets(self, leg: L) -> None:
-        """Have the sets name the leg's address if they must, and only then; before the sandbox can send. Raises: WiringError."""
+        """Put the leg's address into the sets that must contain it, and take it out of the others, before the sandbox can send.
+
+        Raises: WiringError.
+        """
         del leg
 
     def leave_sets(self, address: IpAddress) -> None:
@@ -113,7 +126,7 @@ class LegWiring(Generic[L]):
     def uplink_removals(
         self, sock: NetlinkSocket, uplink: Any, *, address: IpAddress | None, host_veth: str | None, is_deleted: bool = False
     ) -> tuple[list[Message], list[Message]]:
-        """Take an uplink of this kind out of use, or delete it, unless it is another sandbox's.
+        """Return the messages that take an uplink of this kind out of use, or delete it, unless another sandbox has it.
 
         Args:
             uplink: how the sandbox was connected to it.
@@ -126,7 +139,10 @@ class LegWiring(Generic[L]):
         return [], []
 
     def idle_rules(self, sock: NetlinkSocket, uplink: Any) -> list[Message]:
-        """Remove the rules of an uplink of this kind that name links which are gone. Dumps. Raises: KernelDumpError, WiringError."""
+        """Return the removals of the rules of an uplink that name links which do not exist any more.
+
+        Dumps the rules. Raises: KernelDumpError, WiringError.
+        """
         del sock, uplink
         return []
 
@@ -136,7 +152,9 @@ class LegWiring(Generic[L]):
         return None
 
     def repair_uplink(self, work: sandbox_repair.SandboxRepair, leg: L, seen: KernelSurvey) -> None:
-        """Restore the uplink, its table and its rules, behind a host veth that is right. Raises: KernelDumpError, WiringError."""
+        """Restore the uplink, its table and its rules. The host veth has been repaired before. Raises: KernelDumpError,
+        WiringError.
+        """
         del work, leg, seen
 
     def cut_uplink(self, work: sandbox_repair.SandboxRepair, leg: L) -> None:

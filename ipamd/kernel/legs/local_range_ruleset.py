@@ -1,4 +1,7 @@
-"""Make the text of the nftables table of the local range: extra legs reach other hosts by the node's own address. Pure."""
+"""Make the text of the nftables table for the local range, the addresses of extra legs, which are the same on every node. Pure.
+
+The table translates these addresses to the node's own address, by which extra legs reach other hosts.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,32 @@ from ipamd.kernel.translation_rules import TranslationRule
 from ipamd.model import family
 from ipamd.settings import NetworkConfig
 
-TABLES = {served: NftTable(served.nft, "vpc-ipamd-egress") for served in (family.IPV4, family.IPV6)}
+TABLES = {extra_family: NftTable(extra_family.nft, "vpc-ipamd-egress") for extra_family in (family.IPV4, family.IPV6)}
 """The table of each family."""
 
 
-def range_table(config: NetworkConfig, served: family.Family, *, source: family.IpAddress | None) -> str:
+def range_table(config: NetworkConfig, extra_family: family.Family, *, source: family.IpAddress | None) -> str:
     """Return commands that replace the table for a family's egress: one rule translates its range to `source`, the node's address.
 
     New connections to the range are rejected: these addresses are for connections that sandboxes open, and the range is the same on
     every node. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupRuleToBlockNodeLocalAccess; cmd/egress-cni-plugin.
     """
-    refused = map(str, refusals(served))
+    refused = map(str, refusals(extra_family))
     chains = [chain("node_local", "type filter hook forward priority filter; policy accept;", refused)]
     if source:
-        chains.append(chain("snat_out", SNAT_HEAD, map(str, source_rules(config, served, source))))
-    return TABLES[served].replacement("\n".join(chains))
+        chains.append(chain("snat_out", SNAT_HEAD, map(str, source_rules(config, extra_family, source))))
+    return TABLES[extra_family].replacement("\n".join(chains))
 
 
-def refusals(served: family.Family) -> list[TranslationRule]:
-    """Rules of the chain `node_local`: they reject new connections to the range for egress."""
-    network = served.local_range.network
-    return [TranslationRule((rules.is_to(f"{served.nft} daddr {network}", [network]), rules.NEW), "reject")]
+def refusals(extra_family: family.Family) -> list[TranslationRule]:
+    """Return the rules of the chain `node_local`: they reject new connections to the range for egress."""
+    network = extra_family.local_range.network
+    return [TranslationRule((rules.is_to(f"{extra_family.nft} daddr {network}", [network]), rules.NEW), "reject")]
 
 
-def source_rules(config: NetworkConfig, served: family.Family, source: family.IpAddress) -> list[TranslationRule]:
-    """Rules of the chain `snat_out` of a table for egress."""
-    local_range = served.local_range
-    is_translated = rules.is_not_to(f"{served.nft} daddr != {local_range.untranslated}", [local_range.untranslated])
+def source_rules(config: NetworkConfig, extra_family: family.Family, source: family.IpAddress) -> list[TranslationRule]:
+    """Return the rules of the chain `snat_out` of a table for egress: they translate packets from the range to `source`."""
+    local_range = extra_family.local_range
+    is_translated = rules.is_not_to(f"{extra_family.nft} daddr != {local_range.untranslated}", [local_range.untranslated])
     action = f"snat to {source}{PORT_FLAGS[config.randomize_snat]}"
-    return [TranslationRule((rules.is_from(served, local_range.network), is_translated), action)]
+    return [TranslationRule((rules.is_from(extra_family, local_range.network), is_translated), action)]

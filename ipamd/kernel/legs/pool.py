@@ -1,4 +1,4 @@
-"""The leg with an address of the pool: besides what every leg has, what was chosen for its connections to outside the VPC."""
+"""The leg with an address of the pool. It is wired like every leg; besides, nftables sets hold its sandbox's SNAT choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PoolWiring(LegWiring[PoolLeg]):
         self._pod_snat = pod_snat
 
     def enter_sets(self, leg: PoolLeg) -> None:
-        """See `LegWiring`: the sets name the address if something was chosen for its sandbox."""
+        """See `LegWiring`: a set must contain the address if SNAT was chosen for its sandbox."""
         self._pod_snat.enter(leg.address, leg.sandbox.snat)
 
     def leave_sets(self, address: IpAddress) -> None:

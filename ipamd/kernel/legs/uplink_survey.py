@@ -1,4 +1,4 @@
-"""What a survey of the host shows of uplinks: the VLAN links, the routes of their tables, and the rules by incoming link."""
+"""Read the uplinks out of a survey's dumps: the VLAN links, the routes of their tables, and the rules by incoming link."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def with_uplinks(
     rules: Iterable[answers.PolicyRule],
     names: Mapping[int, str],
 ) -> KernelSurvey:
-    """Add to a survey what it shows of uplinks. `names`: of the links, by index."""
+    """Add uplinks to a survey: VLAN links, their routes and their rules. `names`: of the links, by index."""
     incoming = incoming_rules(rules)
     uplink_routes = _uplink_routes(routes, _uplink_tables(vlans, incoming, survey), names)
     return replace(survey, vlans=vlans, uplink_routes=uplink_routes, incoming_rules=incoming)
@@ -48,12 +48,14 @@ def is_uplinked(link: answers.Link, kind: type[Leg] | None) -> bool:
 
 
 def is_strict_veth(link: answers.Link) -> bool:
-    """Whether a link is named as host veths in strict mode are."""
+    """Whether a link is a veth whose name has the form of host veths in strict mode."""
     return link.kind == uapi.VETH_KIND and bool(_STRICT_VETH.fullmatch(link.name))
 
 
 def vlan_link(link: answers.Link, vlan_links: VlanLinks | None = None) -> VlanLink | None:
-    """Convert one link that is named as the links to branch ENIs are, with the reason why it cannot be one; None for any other link.
+    """Convert one link whose name has the form of a branch ENI's link; None for any other link.
+
+    `VlanLink.impostor_why` gets the reason if the link cannot be a branch ENI's, whatever its name is.
 
     `vlan_links` makes VLAN links where the kernel does not.
     """
@@ -81,7 +83,7 @@ def vlan_link(link: answers.Link, vlan_links: VlanLinks | None = None) -> VlanLi
 
 
 def vlans_among(by_index: Mapping[int, answers.Link], vlan_links: VlanLinks | None) -> tuple[VlanLink, ...]:
-    """Those of the links that are named as the links to branch ENIs are, each with the MAC of the link that it is on."""
+    """Return the links whose names have the form of branch ENIs' links, each with the MAC of its parent link."""
     vlans: list[VlanLink] = []
     for link in by_index.values():
         vlan = vlan_link(link, vlan_links)
@@ -91,7 +93,7 @@ def vlans_among(by_index: Mapping[int, answers.Link], vlan_links: VlanLinks | No
 
 
 def incoming_rules(rules: Iterable[answers.PolicyRule]) -> frozenset[IncomingRule]:
-    """The rules that lead to branch ENIs by the link that a packet comes by, in strict mode."""
+    """Return the rules of strict mode, which select packets by incoming link and lead them to the tables of branch ENIs."""
     return frozenset(
         IncomingRule(rule.incoming, rule.table)
         for rule in rules
@@ -106,7 +108,7 @@ def is_end(route: answers.Route) -> bool:
 
 
 def _uplink_tables(vlans: Iterable[VlanLink], incoming: Iterable[IncomingRule], result: KernelSurvey) -> set[int]:
-    """The tables of branch ENIs, also of those whose VLAN link is missing, and the one for reverse lookups."""
+    """Return the numbers of the tables of branch ENIs, even if their VLAN links are missing, and of the table for reverse lookups."""
     tables = {kernel_numbers.STRICT_TABLE}
     tables.update(TABLE_BASE + vlan.vlan for vlan in vlans)
     tables.update(rule.table for rule in incoming)
@@ -128,7 +130,7 @@ def _uplink_routes(routes: Iterable[answers.Route], tables: Collection[int], nam
 
 
 def _uplink_route(route: answers.Route, names: Mapping[int, str]) -> UplinkRoute | None:
-    """Convert a route in the table of a branch; None for one that leads nowhere and is not ours."""
+    """Convert a route in the table of a branch; None for a route that is neither unicast nor our end route."""
     if is_end(route):
         return UplinkRoute(route.table, None, None, "", is_end=True)
     if route.route_type != uapi.RTN_UNICAST:
@@ -137,7 +139,7 @@ def _uplink_route(route: answers.Route, names: Mapping[int, str]) -> UplinkRoute
 
 
 def _destination(route: answers.Route) -> IpAddress | IpNetwork | None:
-    """What a route leads to, in the form of `UplinkRoute`: None, one address, or a network."""
+    """Return the destination of a route in the form of `UplinkRoute`: None, one address, or a network."""
     address = route.destination
     return address if address is None or route.is_to(address) else family_of(address).network((address, route.length))
 
@@ -149,7 +151,7 @@ def _with_parent(vlan: VlanLink, by_index: Mapping[int, answers.Link]) -> VlanLi
 
 
 def _impostor_why(link: answers.Link, vlan: int, vlan_links: VlanLinks | None) -> tuple[str, int]:
-    """Why a link is not the VLAN link of its name, "" if it is, and the index of the link that carries its frames."""
+    """Return why a link cannot be the branch ENI's VLAN link that its name claims, "" if it can, and the index of its parent link."""
     kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
     if link.kind != kind:
         return f"is of kind {link.kind or 'hardware'}, not {kind}", link.peer_index

@@ -47,7 +47,7 @@ class EgressImport:
         if index is None:
             return
         address = self._aws_node.extra_addresses(self._family).get(key.container_id)
-        veth = self._adoption.adopt_extra(index, first=first, key=key, family=self._family, told=address)
+        veth = self._adoption.adopt_extra(index, first=first, key=key, family=self._family, recorded_address=address)
         import_pass.extra.append(veth)
         self._failpoint("import.second")
 

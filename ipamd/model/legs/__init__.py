@@ -1,8 +1,8 @@
 """The legs of a sandbox: the links that it has, each with an address and with what leads packets through it.
 
 A sandbox has one first leg, by which it has the pod's address: one of the pool (`PoolLeg`), or that of a branch ENI (`BranchLeg`). It
-may have extra legs: a link for egress in the other IP family (`EgressLeg`). What works on sandboxes loops over their legs and knows
-no kind of leg. This module is the one place that decides which legs a recorded sandbox has.
+may have extra legs: a link for egress in the other IP family (`EgressLeg`). Code that works on sandboxes loops over their legs and
+does not ask for their kinds. This module is the one place that decides which legs a recorded sandbox has.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def host_veths(sandbox: Attachment | WiringSpec) -> tuple[str, ...]:
 
 
 class LegAlias(NamedTuple):
-    """What an alias says of the leg that has it."""
+    """The content of a leg's alias."""
 
     key: AttachmentKey
     address: IpAddress

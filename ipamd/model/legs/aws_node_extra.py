@@ -20,7 +20,7 @@ Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 
 def egress_file(key: AttachmentKey) -> bytes:
-    """Write what is in the file whose name is an address for egress.
+    """Return the content of the file of an address for egress; the address is the file's name.
 
     Source: github.com/containernetworking/plugins plugins/ipam/host-local/backend/disk/backend.go, Reserve.
     """
@@ -28,7 +28,7 @@ def egress_file(key: AttachmentKey) -> bytes:
 
 
 def egress_chain(network_name: str, container_id: str, *, family: Family) -> str:
-    """The chain in table nat by which its plugin for egress translates what one sandbox sends in `family`.
+    """Return the name of the chain in table nat by which that plugin translates the packets of one sandbox in `family`.
 
     Source: github.com/containernetworking/plugins pkg/utils/utils.go, MustFormatChainNameWithPrefix.
     """

@@ -1,8 +1,8 @@
 """Identify sandboxes with branch ENIs that amazon-vpc-cni-k8s wired. Pure.
 
-Its file does not contain pods with security groups of their own. The kernel shows which VLAN link, table and gateway each of them
-has, and the pod's annotation names the branch ENI. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go,
-SetupBranchENIPodNetwork.
+The file of amazon-vpc-cni-k8s does not contain pods with security groups of their own. The kernel shows which VLAN link, table and
+gateway each of them has, and the pod's annotation names the branch ENI. Source: amazon-vpc-cni-k8s
+cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ipamd.model.words import counted
 
 @dataclass(frozen=True, slots=True)
 class BranchPath:
-    """How a host veth of its leads to a branch ENI, by the kernel alone."""
+    """How a host veth that amazon-vpc-cni-k8s made leads to a branch ENI, according to the kernel alone."""
 
     address: IpAddress
     link: VlanLink

@@ -29,7 +29,7 @@ cmd/routed-eni-cni-plugin/cni.go, add and tryDelWithPrevResult."""
 
 @dataclass(frozen=True, slots=True)
 class BranchLeg(Leg):
-    """A first leg that is led to a branch ENI, whose address is in no pool."""
+    """A first leg with the address of a branch ENI, which is in no pool."""
 
     @property
     def kind(self) -> str:
@@ -60,7 +60,9 @@ class BranchLeg(Leg):
 
     @property
     def entries_for_others(self) -> list[dict[str, str]]:
-        """An interface that does not exist, with the VLAN ID for its MAC: DEL of that plugin finds the VLAN link by it."""
+        """An interface that does not exist, with the VLAN ID as its MAC. A DEL by the plugin of amazon-vpc-cni-k8s finds the VLAN link
+        by it.
+        """
         return [{"name": f"{DUMMY_PREFIX}{self.host_veth[-VETH_HASH_LENGTH:]}", "mac": str(self.branch.vlan)}]
 
     @property
@@ -91,7 +93,9 @@ class BranchLeg(Leg):
 
     @property
     def incoming_rules(self) -> tuple[IncomingRule, ...]:
-        """The rules that strict mode needs: packets from either link are looked up in the branch's table, whatever their source."""
+        """The rules of strict mode: packets that arrive by the VLAN link or by the host veth are looked up in the branch's table,
+        whatever their source.
+        """
         if not self.branch.is_strict:
             return ()
         return tuple(IncomingRule(name, self.branch.route_table) for name in (self.branch.link, self.host_veth))
@@ -99,7 +103,7 @@ class BranchLeg(Leg):
     def impostor_why(self, link: VlanLink) -> str:
         """Return why a link cannot lead to the branch ENI, "" if it can: its kind, namespace, VLAN ID, or the link that it is on.
 
-        Several links may have the trunk ENI's MAC; which one is the trunk's the repair finds out (`BranchWiring`).
+        Several links may have the trunk ENI's MAC. The repair finds out which of them is the trunk's (`BranchWiring`).
         """
         if link.impostor_why:
             return link.impostor_why

@@ -29,11 +29,11 @@ class Decision:
 
 
 NOBODY_MARKS = (
-    "pod admission policy: nobody marks pods: it is not known which ones must have security groups of their own before they have a "
-    "branch ENI, so that such a pod may get an address of the pool; apply manifests/pod-eni, or set "
+    "pod admission policy: pods have no marks, so it is not known in time which pods must have security groups of their own, and such "
+    "a pod may get an address of the pool; apply manifests/pod-eni, or set "
     "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE=kubelet (docs/security-groups.md)"
 )
-"""Condition of a node where a pod without mark was given an address of the pool."""
+"""Condition of a node where a pod without a mark got an address of the pool."""
 
 
 def choose_attach_mode(facts: PodFacts) -> Decision:
@@ -41,19 +41,19 @@ def choose_attach_mode(facts: PodFacts) -> Decision:
 
     The controller writes the annotation only for pods that require a branch ENI; on any other pod it is not trusted.
     """
-    if facts.wish is GroupRequirement.UNKNOWN:
+    if facts.requirement is GroupRequirement.UNKNOWN:
         advice = "retry; a pod gets no address before it is known whether it has security groups of its own"
         return Decision(AttachMode.REFUSE, facts.reason, advice)
-    if facts.wish is GroupRequirement.NO:
+    if facts.requirement is GroupRequirement.NO:
         if not facts.annotation:
             return Decision(AttachMode.POOL, facts.reason)
         advice = f"annotation {POD_ENI} was not written by the controller: delete the pod, and create it without"
         return Decision(AttachMode.REFUSE, f"{facts.reason}, but the pod's annotation names a branch ENI", advice)
     if facts.annotation:
         return Decision(AttachMode.BRANCH, facts.reason)
-    if facts.wish is GroupRequirement.YES:
+    if facts.requirement is GroupRequirement.YES:
         return Decision(AttachMode.WAIT, f"{facts.reason}, and the pod has no annotation {POD_ENI} yet")
-    if facts.wish is GroupRequirement.OLDER:
+    if facts.requirement is GroupRequirement.OLDER:
         return Decision(
             AttachMode.REFUSE,
             f"{facts.reason}: it is older than the admission policy",

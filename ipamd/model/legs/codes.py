@@ -1,4 +1,4 @@
-"""All codes that legs have beside those of the rooms."""
+"""All codes of conditions, findings and refusals that only legs have."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from ipamd.model.legs.finding_codes import LegFindingCode
 from ipamd.model.legs.refusals import BranchRefusalCode
 
 LEG_CODES: tuple[str, ...] = (*LegConditionCode, *LegFindingCode, *BranchRefusalCode)
-"""Of conditions, findings of the audit, and refusals."""
+"""Codes of conditions, of findings of the audit, and of refusals."""

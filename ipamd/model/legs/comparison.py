@@ -13,7 +13,9 @@ from ipamd.model.wiring_difference import WiringDifference, wiring_difference
 
 
 def veth_differences(leg: Leg, veth: HostVeth | None) -> list[WiringDifference]:
-    """Compare the host veth. It is the sandbox's if its alias or its MAC is: one of both may have been changed."""
+    """Compare the host veth. It is the sandbox's if its alias or its MAC is the sandbox's; the other of the two may have been
+    changed.
+    """
     if veth is None:
         kind = RepairKind.LINK if leg.is_wired_again else None
         return [wiring_difference(DifferenceCode.VETH_MISSING, kind, link=leg.host_veth)]
@@ -70,7 +72,7 @@ def _veth_problems(leg: Leg, veth: HostVeth, *, has_mac: bool) -> list[WiringDif
 
 
 def route_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
-    """Compare the routes to the address, and the rule that has our table looked up."""
+    """Compare the routes to the address, and the rule to our own table."""
     differences = []
     tables = [(survey.routes, "")]
     # With a rule of its own for the address, only main decides: amazon-vpc-cni-k8s and an earlier release of ours wire like that.
@@ -89,8 +91,9 @@ def route_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
 
 
 def snat_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
-    """Compare what was chosen for connections to outside the VPC with the sets that have the address. A repair of the node's table
-    mends them."""
+    """Compare the recorded SNAT choice with the nftables sets that contain the address. The repair of the node's table corrects the
+    sets.
+    """
     if survey.snat is None:
         return []
     actual, expected = survey.snat.get(leg.address), leg.sandbox.snat

@@ -1,4 +1,4 @@
-"""Find out whether something of a branch ENI belongs to somebody else.
+"""Find out whether a branch ENI's address, MAC, VLAN or ID belongs to another sandbox or ENI.
 
 A branch ENI comes from an annotation that somebody else may have written, and must harm no other sandbox (I1, I6).
 """
@@ -24,7 +24,7 @@ def branch_conflict(
     Args:
         row: the pool's row of its address.
         others: all attachments.
-        enis: the pool's, and every other one on record.
+        enis: all recorded ENIs of the node, those of the pool and others.
     """
     if row is not None:
         return f"address {wanted.address} is of the pool, on {row.eni_id}"

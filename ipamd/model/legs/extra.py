@@ -1,4 +1,4 @@
-"""What an extra leg answers besides: where the records of a sandbox have its address, and how its host veth is named."""
+"""What only extra legs have: the field of a sandbox's record that has their address, and a name of their own for the host veth."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExtraLeg(Leg):
     is_wired_again: ClassVar[bool] = True
 
     cools_with_first: ClassVar[bool] = False
-    """Whether the row of the pod's address has its address too, so that both cool for the same time."""
+    """Whether the row of the pod's address also has this leg's address, so that both cool for the same time."""
 
     @staticmethod
     @abstractmethod
@@ -36,4 +36,4 @@ class ExtraLeg(Leg):
     @staticmethod
     @abstractmethod
     def veth_name(key: AttachmentKey, *, prefix: str) -> str:
-        """Return the name of the host's end, which depends on the sandbox alone. `prefix`: as of its first host veth."""
+        """Return the name of the host's end, which depends on the sandbox alone. `prefix`: the one that its first host veth has."""

@@ -20,7 +20,7 @@ from ipamd.model.uplink import Uplink
 from ipamd.model.wiring_difference import WiringDifference
 
 SHARED_TABLES = (OWN_TABLE, MAIN_TABLE)
-"""Both tables have the routes to the sandboxes of a node: packets use ours, other software looks at main."""
+"""Both tables have the routes to all sandboxes of a node: packets use our own table, and other software looks at main."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Leg(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """What it is, in reports."""
+        """The kind of leg, in one word, for reports."""
 
     @property
     def key(self) -> AttachmentKey:
@@ -57,7 +57,7 @@ class Leg(ABC):
 
     @property
     def route_table(self) -> int:
-        """Table that leads packets of the leg on; the main table (254) needs no rule."""
+        """The route table for packets that the sandbox sends by this leg; the main table (254) needs no rule."""
         return self.sandbox.route_table
 
     @property
@@ -117,7 +117,7 @@ class Leg(ABC):
 
     @property
     def is_mtu_known(self) -> bool:
-        """Whether `mtu` is what the leg was wired with: a caller that wires it itself does not say."""
+        """Whether `mtu` is the MTU with which the leg was wired. A caller that wires the sandbox itself does not report it."""
         return bool(self.mtu) and self.others_mac != ""
 
     @property
@@ -132,7 +132,7 @@ class Leg(ABC):
 
     @property
     def uplink_tables(self) -> tuple[int, ...]:
-        """The tables by which packets reach the uplink, and come from it; none without an uplink."""
+        """The route tables for packets to and from the uplink; none without an uplink."""
         return ()
 
     @property
@@ -142,11 +142,11 @@ class Leg(ABC):
 
     @property
     def entries_for_others(self) -> list[dict[str, str]]:
-        """What the CNI result lists besides the links, for the plugin of amazon-vpc-cni-k8s."""
+        """Further interfaces in the CNI result, which the plugin of amazon-vpc-cni-k8s needs for its DEL."""
         return []
 
     def mac(self, side: str) -> MacAddress:
-        """Return the MAC of the "host" or the "sandbox" side; "" where it is not known and any will do."""
+        """Return the MAC of the "host" or the "sandbox" side; "" if it is not known, so that any MAC is right."""
         if self.others_mac is None:
             return sandbox_mac(self.key, side=side)
         return self.others_mac if side == "host" else MacAddress("")

@@ -5,4 +5,4 @@ from __future__ import annotations
 BRANCH_STEP = "branch"
 
 SOURCE_STEPS = (BRANCH_STEP,)
-"""Of all sources."""
+"""The steps of all sources of first legs."""

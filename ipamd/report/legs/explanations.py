@@ -66,6 +66,6 @@ def _explain_branch(attachment: Attachment, branch: Branch) -> str:
     else:
         opinion = f"EC2 contradicts: {attachment.objection}"
     consequence = ""
-    if attachment.is_cut_off:
+    if attachment.must_be_cut_off:
         consequence = ", so it has no network until EC2 agrees"
     return f"that ENI is its branch ENI: {mode}, MAC {branch.mac}, link {branch.link}; {opinion}{consequence}"

@@ -21,7 +21,7 @@ def contradicted(snapshot: Snapshot) -> list[AuditFinding]:
         eni, sandbox = attachment.eni_id, f"{attachment.key} ({attachment.sandbox_name or '-'})"
         if attachment.objection:
             code = LegFindingCode.BRANCH_CONTRADICTED
-            if attachment.is_cut_off:
+            if attachment.must_be_cut_off:
                 code = LegFindingCode.BRANCH_CUT_OFF
             objection = attachment.objection
             contradicted.append(finding(code, attachment.address, eni=eni, sandbox=sandbox, objection=objection))

@@ -1,6 +1,6 @@
 """Rebuild the wiring of a sandbox from what the kernel shows of its legs, so that a sandbox whose row was lost is recorded again.
 
-The alias of the first host veth has the sandbox and its address. What else is needed depends on the kind of leg: the row of the
+The alias of the first host veth has the sandbox's key and its address. What else is needed depends on the kind of leg: the row of the
 address for one of the pool, and the alias of the uplink for one that has an uplink. `QuarantineService` decides whether a sandbox is
 adopted at all; this module only refuses what other sandboxes or other facts contradict.
 """
@@ -23,7 +23,7 @@ from ipamd.ports.datastore import Datastore
 class LegAdopter(Protocol):
     """Adopts the sandboxes with one kind of first leg."""
 
-    unplaced_why: str
+    why_without_row: str
     """Why such a sandbox has no row of its address, for people."""
 
     def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
@@ -33,7 +33,7 @@ class LegAdopter(Protocol):
 class PoolAdopter:
     """Adopts sandboxes that have an address of the pool: the row of the address says which ENI has it."""
 
-    unplaced_why = "EC2 shows the address on no ENI of this node"
+    why_without_row = "EC2 shows the address on no ENI of this node"
 
     def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
         """See `LegAdopter`."""
@@ -64,10 +64,12 @@ class PoolAdopter:
 class BranchAdopter:
     """Adopts sandboxes with branch ENIs, by the aliases of the host veth and of the VLAN link."""
 
-    unplaced_why = "by a branch ENI, not recorded"
+    why_without_row = "by a branch ENI, not recorded"
 
     def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
-        """See `LegAdopter`. A sandbox in standard mode to which the node has no route waits for EC2: it is held."""
+        """See `LegAdopter`. A sandbox in standard mode to which the node has no route was never confirmed by EC2: its links stay
+        down.
+        """
         link, key = survey.uplink_of(veth), veth.key
         if link is None or not isinstance(link.uplink, Branch) or key is None or veth.address is None:
             return "no VLAN link of ours leads to its branch ENI"
@@ -83,7 +85,7 @@ class BranchAdopter:
             _foreign_mac(veth, key),
             uplink=link.uplink,
             eni_id=link.eni_id,
-            is_held=not link.uplink.is_strict and not _is_routed(veth, survey),
+            is_kept_down=not link.uplink.is_strict and not _is_routed(veth, survey),
         )
         eni = link.uplink.eni(link.eni_id, veth.address)
         others, enis, row = datastore.attachments(), datastore.enis(), datastore.address(veth.address)
@@ -94,7 +96,7 @@ ADOPTERS: tuple[LegAdopter, ...] = (PoolAdopter(), BranchAdopter())
 
 
 def adopter_of(veth: HostVeth) -> LegAdopter:
-    """Return who adopts the sandbox of a first host veth."""
+    """Return the adopter for the sandbox of a first host veth."""
     pool, branch = ADOPTERS
     return pool if veth.is_of_pool else branch
 
@@ -102,7 +104,8 @@ def adopter_of(veth: HostVeth) -> LegAdopter:
 def seen_wiring(veth: HostVeth, survey: KernelSurvey, datastore: Datastore, *, mtu: Callable[[], int]) -> WiringSpec | str:
     """Return the wiring of all legs of an unrecorded sandbox; or why it must not be recorded, one sentence.
 
-    `mtu`: of new sandboxes, where the survey has none: a record with another MTU than the sandbox has would cause a "repair".
+    `mtu`: the MTU of new sandboxes. It is used if the survey does not show the sandbox's own MTU: a record with a wrong MTU would make
+    the reconciler change the sandbox.
     """
     if veth.key is None or veth.address is None:
         return "the veth carries no identity"

@@ -1,9 +1,9 @@
 """Decide which new sandboxes get a branch ENI, and wait until the control plane has named it (I19, docs/security-groups.md).
 
 The control plane names a pod's branch ENI some seconds after kubelet has begun with the pod. An ADD that waits for that does not hold
-the sandbox's lock, so its DEL passes. It does not occupy the place of an ADD either, so pods that use the pool are served: it has one
-of the threads that are reserved for such waits. The annotation is not trusted: before anything is wired it is compared with the pool
-and with other sandboxes (I1, I6). Rejected: to fail the sandbox and have the runtime make another, which costs a sandbox and the
+the sandbox's lock, so the DEL of the sandbox need not wait. The ADD uses one of the threads that are reserved for such waits, and none
+of the ADD places, so other ADDs need not wait either. The annotation is not trusted: before anything is wired it is compared with the
+pool and with other sandboxes (I1, I6). Rejected: to fail the sandbox and have the runtime make another, which costs a sandbox and the
 runtime's pause.
 """
 
@@ -54,13 +54,13 @@ FACTS = "pod security groups"
 """Subject of the condition that no source reports which pods must have security groups."""
 
 MARKS = "pod admission policy"
-"""Subject of the condition that nobody marks pods."""
+"""Subject of the condition that pods lack the mark of the admission policy, so that the policy is probably not installed."""
 
 TRUNK_POLL_S = 0.1
 """Ours: EC2 answers in some tenths of a second."""
 
 TRUNK_ASKED = "EC2 is asked for the node's trunk ENI"
-"""Why a sandbox waits although its branch ENI is named."""
+"""Why a sandbox waits although the control plane has named its branch ENI."""
 
 FAILPOINTS = ("branch.marked", "branch.claimed")
 
@@ -175,14 +175,14 @@ class BranchSource(Service):
                 eni = parse_pod_eni(facts.annotation, family=self._family)
                 return BranchOffer(self, request, eni, pending="" if self._trunk_mac() else TRUNK_ASKED)
         pod = _describe(request)
-        if facts.wish is GroupRequirement.NO:
+        if facts.requirement is GroupRequirement.NO:
             raise branch_refusal(BranchRefusalCode.BRANCH_UNWANTED, pod=pod, cause=decision.reason, step=decision.advice)
         raise refusal(RefusalCode.POD_FACTS_UNKNOWN, pod=pod, cause=decision.reason, step=decision.advice)
 
     def _learn(self, facts: PodFacts) -> None:
         """Report whether the source has facts about pods, and record that pods are marked."""
         conditions = self._health.conditions_by_subject()
-        if facts.wish is GroupRequirement.UNKNOWN and not facts.is_of_pod:
+        if facts.requirement is GroupRequirement.UNKNOWN and not facts.is_of_pod:
             self._health.report(FACTS, problem(ConditionCode.POD_FACTS_MISSING, cause=facts.reason))
         elif FACTS in conditions:
             self._health.report(FACTS, None)
@@ -253,7 +253,9 @@ class BranchSource(Service):
             self._holders[eni.eni_id] = Holder(request.key, request.names)
 
     def _spec(self, request: AttachRequest, eni: BranchEni, branch: Branch, trunk_mac: MacAddress, host_veth: str) -> WiringSpec:
-        """Return what to wire. In standard mode it is held until EC2 confirms the ENI: the annotation may name any address."""
+        """Return what to wire. In standard mode the links stay down until EC2 confirms the ENI, because anybody may have written the
+        annotation, with any address.
+        """
         return WiringSpec(
             key=request.key,
             address=eni.address,
@@ -264,15 +266,15 @@ class BranchSource(Service):
             uplink=branch,
             eni_id=eni.eni_id,
             trunk_mac=trunk_mac,
-            is_held=not branch.is_strict,
+            is_kept_down=not branch.is_strict,
         )
 
     def confirm_soon(self) -> None:
         """Have the pool's thread compare a new sandbox with EC2."""
         self._demand.trigger()
 
-    def _require_unclaimed(self, request: AttachRequest, eni: BranchEni) -> None:
-        """Refuse the later of two pods that claim one ENI, also within an hour after the DEL of the earlier one.
+    def _require_no_other_pod(self, request: AttachRequest, eni: BranchEni) -> None:
+        """Refuse a pod if another pod has its branch ENI, or had it within the last hour (as long as tombstones are kept).
 
         The controller makes each ENI for one pod only, and deletes it a minute after the pod.
         """
@@ -289,7 +291,7 @@ class BranchSource(Service):
 
     def _require_free(self, request: AttachRequest, eni: BranchEni) -> None:
         """Raise UplinkPendingError or BranchAnnotationError unless the branch ENI is this sandbox's alone."""
-        self._require_unclaimed(request, eni)
+        self._require_no_other_pod(request, eni)
         attachments = self._datastore.attachments()
         self._require_left_by_predecessor(request, eni, attachments)
         row = self._datastore.address(eni.address)
@@ -333,8 +335,8 @@ class BranchSource(Service):
 
 
 def _require_own_interface(request: AttachRequest) -> None:
-    """Raise BranchAnnotationError for a further interface (Multus's `net1`): a branch ENI has one address, which is the pod's own, and
-    an address of the pool would pass by the pod's security groups (I19).
+    """Raise BranchAnnotationError for a further interface (Multus's `net1`): the only address of the branch ENI is the pod's own, and
+    the pod's security groups would not apply to an address of the pool (I19).
     """
     if request.key.ifname != POD_IFNAME:
         raise branch_refusal(BranchRefusalCode.BRANCH_FURTHER_INTERFACE, pod=_describe(request), ifname=request.key.ifname)

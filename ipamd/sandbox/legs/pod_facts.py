@@ -29,13 +29,14 @@ requests a second; kubelet allows 100 of all its callers together. Source: kuber
 RETRY_S = 0.1
 """Pause before a request is repeated that kubelet could not answer yet. Ours: a starting kubelet has its pods after some 100 ms."""
 
-PASSING = (
+TEMPORARY = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAVAILABLE,
 )
-"""Status codes while kubelet does not have the pod, its sources have not answered yet, its rate limit is exceeded, or it shuts down.
+"""Status codes after which a request is repeated: kubelet does not have the pod yet, the sources of its pods have not answered it yet,
+its rate limit is exceeded, or it shuts down.
 Source: kubernetes pkg/kubelet/apis/pods/server.go, pkg/kubelet/apis/grpc/ratelimit.go."""
 
 ANSWER_MAX_BYTES = 4 * 1024 * 1024
@@ -49,16 +50,16 @@ class AnnotationFacts(PodFactsSource):
         """`is_policy_known`: a marked pod was seen, or a setting declares that all pods are marked."""
         self._is_policy_known = is_policy_known
 
-    def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:  # noqa: ARG002  # nobody is asked
+    def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:  # noqa: ARG002  # the request has the annotations
         """See the port."""
         return read_annotations(request.annotations, is_policy_known=self._is_policy_known())
 
-    def wait(self, *, timeout_s: float) -> bool:  # noqa: ARG002  # nothing can come
+    def wait(self, *, timeout_s: float) -> bool:  # noqa: ARG002  # a sandbox's annotations never change
         """See the port."""
         return False
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection to close."""
 
 
 class KubeletFacts(PodFactsSource):
@@ -81,12 +82,14 @@ class KubeletFacts(PodFactsSource):
                 reply = self._peer.ask("GetPod", question, timeout_s=max(until - time.monotonic(), 0.0), is_patient=True)
             except grpc.RpcError as error:
                 failed = status(error)
-                if failed[0] in PASSING and until - time.monotonic() > RETRY_S:
+                if failed[0] in TEMPORARY and until - time.monotonic() > RETRY_S:
                     earlier = failed
                     time.sleep(RETRY_S)
                     continue
                 # An earlier answer of kubelet says more than the timeout of the last request.
-                code, message = failed if failed[0] is not grpc.StatusCode.DEADLINE_EXCEEDED else earlier or failed
+                if failed[0] is grpc.StatusCode.DEADLINE_EXCEEDED and earlier is not None:
+                    failed = earlier
+                code, message = failed
                 return PodFacts(
                     GroupRequirement.UNKNOWN, self._why(code, message, names.pod_uid), is_of_pod=code is grpc.StatusCode.NOT_FOUND
                 )

@@ -31,13 +31,15 @@ from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.veth_names import VethNames
 
 POOL_WAIT_MARGIN_S = 1.0
-"""Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
+"""Part of the caller's deadline that is kept for the rollback and the refusal. Ours: undoing the wiring takes 20 ms, a reply 1 ms."""
 
 FAILPOINTS = ("attach.reserved",)
 
 
 class PoolSource(Service):
-    """Offers every ADD an address of the pool. Safe from any thread. `pool_empty`: ADDs refused for want of an address, by cause."""
+    """Offers every ADD an address of the pool. Safe from any thread. `pool_empty`: ADDs refused because no address was free, by
+    cause.
+    """
 
     def __init__(
         self,
@@ -52,20 +54,20 @@ class PoolSource(Service):
         repeated: RepeatedAdds,
         snat: PodSnatChoice,
         pools: PodPoolChoice,
-        look_for_gone: Callable[[], None] = lambda: None,
+        request_list: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep what a reservation needs.
 
         Args:
             mtu: of a new sandbox, in bytes.
             egress: the other family of which a new sandbox gets an address, by an extra leg.
-            delay: what delays a pool that can grow.
+            delay: why a pool that is growing has no address yet.
             names: names host veths.
-            pod_names: names by pod, for a caller that wires the sandbox itself and names the link after the pod.
-            repeated: which pods have earlier sandboxes.
+            pod_names: names host veths after pods, for a caller that wires the sandbox itself and names the link after the pod.
+            repeated: knows which pods have earlier sandboxes.
             snat: how connections of a new sandbox to outside the VPC are translated.
             pools: of which pool a new sandbox gets its address.
-            look_for_gone: has the runtime listed soon, because an earlier sandbox of a pod may be gone.
+            request_list: requests a list of the runtime soon, because an earlier sandbox of a pod may be gone.
         """
         super().__init__(context)
         self._cooldown = cooldown
@@ -77,7 +79,7 @@ class PoolSource(Service):
         self._repeated = repeated
         self._snat = snat
         self._pools = pools
-        self._look_for_gone = look_for_gone
+        self._request_list = request_list
         self.pool_empty: Counter[Blocked] = Counter()
 
     def offer(self, request: AttachRequest) -> PoolOffer:
@@ -96,22 +98,22 @@ class PoolSource(Service):
         with names.claimed(request, deadline) as host_veth:
             has_earlier = self._require_few(request)
             with steps.step("reserve"):
-                # There is room for one link for egress, which serves the pod's own interface. A caller that wires makes it itself.
+                # A sandbox gets at most one link for egress, beside the pod's own interface. A caller that wires makes it itself.
                 has_egress = request.key.ifname == POD_IFNAME and not request.is_wired_by_caller
                 reserved = self._reserve(request, deadline, egress=self._egress() if has_egress else None, pool=pool)
-            self._repeated.took(request, reserved.address)
+            self._repeated.record_taken(request, reserved.address)
             self._failpoint("attach.reserved")
             yield self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))
             self._demand.take(is_demand=not has_earlier, pool=pool)
         if has_earlier:
-            self._look_for_gone()
+            self._request_list()
 
     def _require_few(self, request: AttachRequest) -> bool:
         """Require that the pod has few earlier sandboxes. Returns: whether it has any. Raises: UndeletedSandboxesError."""
         try:
             return self._repeated.require_few(request)
         except UndeletedSandboxesError:
-            self._look_for_gone()
+            self._request_list()
             raise
 
     def _spec(self, request: AttachRequest, reserved: Address, host_veth: str, snat: PodSnat | None) -> WiringSpec:
@@ -155,7 +157,7 @@ class PoolSource(Service):
                     deadline.check(f"waiting for an address for sandbox {key}")
                     remaining_s = deadline.remaining_s() - POOL_WAIT_MARGIN_S
                     cooled_s = self._cooled_s(pool)
-                    # A status from before `join` does not count this ADD: the maintainer has not planned since.
+                    # If the status is older than `join`, the maintainer has not planned with this ADD yet.
                     is_planned = status.generation >= generation
                     is_blocked = is_planned and (status.blocked is not None or not is_demand)
                     if remaining_s <= 0 or (is_blocked and not self._changes_within(remaining_s, status, cooled_s)):
@@ -165,7 +167,7 @@ class PoolSource(Service):
             self._demand.leave(is_demand=is_demand, pool=pool)
 
     def _changes_within(self, remaining_s: float, status: PoolStatus, cooled_s: float | None) -> bool:
-        """Whether an address will have cooled, or a blocked pool will retry, before the time is up."""
+        """Whether an address will have cooled, or the pool will try to grow again, before the time is up."""
         if cooled_s is not None and cooled_s < remaining_s:
             return True
         return status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < remaining_s
@@ -193,7 +195,7 @@ class PoolSource(Service):
         undeleted = self._repeated.shortage(request, cause=cause)
         if undeleted is not None:
             self.pool_empty[Blocked.UNDELETED] += 1
-            self._look_for_gone()
+            self._request_list()
             return undeleted
         self.pool_empty[kind] += 1
         step = status.step() or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
@@ -215,7 +217,7 @@ class PoolOffer:
 
     @property
     def pending(self) -> str:
-        """Nothing is waited for before the claim."""
+        """Always "": an address of the pool can be claimed at once."""
         return ""
 
     def claimed(self, deadline: Deadline, steps: StepTimer) -> AbstractContextManager[WiringSpec]:

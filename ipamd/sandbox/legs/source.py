@@ -1,7 +1,7 @@
 """Where the first leg of a new sandbox comes from.
 
 ADD asks its sources in turn, and wires what the first one offers. A source decides before the sandbox's lock is taken, because it may
-have to ask somebody outside; it claims what the leg needs under the lock.
+have to call another program (kubelet); it claims what the leg needs (address, name) under the lock.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class LegOffer(Protocol):
     def claimed(self, deadline: Deadline, steps: StepTimer) -> AbstractContextManager[WiringSpec]:
         """Claim what the leg needs. During the block no other ADD gets any of it; the caller has the sandbox's lock.
 
-        Yields: what to wire. If the block raises, the caller takes back what it wired, and the address (`Cooldown.roll_back`).
-        Raises: IpamError; then nothing of the claim is left.
+        Yields: what to wire. If the block raises, the caller undoes the wiring and releases the address (`Cooldown.roll_back`).
+        Raises: IpamError; then nothing is claimed any more.
         """
 
 
 class LegSource(Protocol):
-    """Decides which ADDs get their first leg here."""
+    """Decides which ADDs get a first leg of one kind, for example a branch ENI."""
 
     @property
     def step(self) -> str:
-        """Name of the decision and of waiting among the steps of an ADD."""
+        """Name under which the time for deciding and waiting is measured as a step of an ADD."""
 
     def ask(self, request: AttachRequest, deadline: Deadline) -> LegOffer | None:
         """Decide about one ADD. The caller holds no lock. None: its leg comes from the next source. Raises: IpamError."""

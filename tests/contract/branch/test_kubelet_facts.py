@@ -136,7 +136,7 @@ def test_what_a_pod_tells(
     """Its limits tell what it wants, its annotation what it was given."""
     kubelet.answers = [answer]
     facts = ask(adapter)
-    assert (facts.wish, choose_attach_mode(facts).mode) == (wish, way)
+    assert (facts.requirement, choose_attach_mode(facts).mode) == (wish, way)
 
 
 def test_an_annotation_that_comes_is_seen(kubelet: Kubelet, adapter: KubeletFacts) -> None:
@@ -161,13 +161,13 @@ def test_an_annotation_that_comes_is_seen(kubelet: Kubelet, adapter: KubeletFact
 def test_what_passes_is_asked_again(kubelet: Kubelet, adapter: KubeletFacts, early: tuple[grpc.StatusCode, str]) -> None:
     """A pod that is listed late, a kubelet that starts, others that ask too often; and what does not pass is told in time (I11)."""
     kubelet.answers = [early, early, pod()]
-    assert ask(adapter).wish is GroupRequirement.NO
+    assert ask(adapter).requirement is GroupRequirement.NO
     assert len(kubelet.asked) == 3
     kubelet.answers = [early]
     began = time.monotonic()
     facts = ask(adapter, timeout_s=FACTS_S)  # long enough for one answer on a busy machine
     assert time.monotonic() - began < PATIENCE_S / 2
-    assert (facts.wish, choose_attach_mode(facts).mode) == (GroupRequirement.UNKNOWN, AttachMode.REFUSE)
+    assert (facts.requirement, choose_attach_mode(facts).mode) == (GroupRequirement.UNKNOWN, AttachMode.REFUSE)
     words = {grpc.StatusCode.NOT_FOUND: "does not have pod", grpc.StatusCode.FAILED_PRECONDITION: "is starting"}
     assert words.get(early[0], early[1]) in facts.reason
     assert facts.is_of_pod is (early[0] is grpc.StatusCode.NOT_FOUND), "of the others kubelet says nothing against any pod"
@@ -178,7 +178,7 @@ def test_a_kubelet_without_the_service(kubelet: Kubelet, adapter: KubeletFacts) 
     kubelet.stop()
     kubelet.start(has_service=False)
     facts = ask(adapter)
-    assert facts.wish is GroupRequirement.UNKNOWN
+    assert facts.requirement is GroupRequirement.UNKNOWN
     assert "from 1.37 on; else set VPC_IPAMD_POD_SECURITY_GROUP_SOURCE=annotations" in facts.reason
 
 
@@ -186,17 +186,17 @@ def test_a_kubelet_that_is_silent_dead_and_back(kubelet: Kubelet, adapter: Kubel
     """Silence is no answer, as long as was said; the same channel finds the next kubelet, also in the middle of a question."""
     kubelet.answers = [pod()]
     kubelet.go.clear()
-    assert ask(adapter, timeout_s=SHORT_S).wish is GroupRequirement.UNKNOWN
+    assert ask(adapter, timeout_s=SHORT_S).requirement is GroupRequirement.UNKNOWN
     kubelet.stop()
     facts = ask(adapter, timeout_s=SHORT_S)
-    assert facts.wish is GroupRequirement.UNKNOWN
+    assert facts.requirement is GroupRequirement.UNKNOWN
     assert f"kubelet does not answer at {kubelet.path}" in facts.reason
     found: list[PodFacts] = []
     asking = threading.Thread(target=lambda: found.append(ask(adapter)), daemon=True)
     asking.start()
     kubelet.start()
     asking.join(PATIENCE_S)
-    assert [facts.wish for facts in found] == [GroupRequirement.NO]
+    assert [facts.requirement for facts in found] == [GroupRequirement.NO]
 
 
 @pytest.mark.parametrize(
@@ -217,13 +217,13 @@ def test_nonsense_tells_nothing(kubelet: Kubelet, adapter: KubeletFacts, answer:
     """What is no pod, another pod, or too large: nobody tells, so the pod gets no address (I19); the words are safe to print."""
     kubelet.answers = [answer]
     facts = ask(adapter, timeout_s=SHORT_S)
-    assert facts.wish is GroupRequirement.UNKNOWN
+    assert facts.requirement is GroupRequirement.UNKNOWN
     assert facts.reason.isprintable()
 
 
 def test_a_sandbox_without_a_uid_is_not_asked_for(kubelet: Kubelet, adapter: KubeletFacts) -> None:
     """kubelet knows pods by their UID."""
     facts = ask(adapter, names=SandboxNames("default", "web-0", ""))
-    assert facts.wish is GroupRequirement.UNKNOWN
+    assert facts.requirement is GroupRequirement.UNKNOWN
     assert "K8S_POD_UID" in facts.reason
     assert kubelet.asked == []

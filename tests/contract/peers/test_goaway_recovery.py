@@ -62,7 +62,7 @@ def asking_kubelet(path: str) -> bool:
         parse_key("c" * 64, "eth0"), "/run/netns/x", "vpc-ipamd", "1.0.0", "digest", SandboxNames("default", "web-0", UID)
     )
     with closing(KubeletFacts(socket=path)) as kubelet:
-        return kubelet.facts(request, timeout_s=PATIENCE_S).wish is GroupRequirement.NO
+        return kubelet.facts(request, timeout_s=PATIENCE_S).requirement is GroupRequirement.NO
 
 
 def answered(ask: Callable[[], object]) -> bool:

@@ -195,7 +195,7 @@ def test_held_until_a_repair(kernel: Kernel) -> None:
     """Nothing leads to it or from it: its links are down, and no route or rule names its address. A repair wires it whole, a sandbox
     that takes its name leaves it down, and DEL ends it as any."""
     spec = kernel.spec(5)
-    kernel.wiring.wire(replace(spec, is_held=True))
+    kernel.wiring.wire(replace(spec, is_kept_down=True))
     survey = kernel.wiring.survey()
     assert {one.name for one in (*survey.uplinked, *survey.vlans)} == {spec.host_veth, "vlan.eth.5"}
     assert not any(one.is_up for one in (*survey.uplinked, *survey.vlans))

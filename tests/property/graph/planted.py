@@ -48,7 +48,7 @@ def silence_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
     ordinary = Decision(AttachMode.POOL, "nobody tells")
 
     def choose_wrongly(facts: PodFacts) -> Decision:
-        return ordinary if facts.wish is GroupRequirement.UNKNOWN else choose(facts)
+        return ordinary if facts.requirement is GroupRequirement.UNKNOWN else choose(facts)
 
     monkeypatch.setattr(hook, "choose_attach_mode", choose_wrongly)
 
@@ -56,7 +56,7 @@ def silence_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is told of no end before the next beginning (I21)."""
     monkeypatch.setattr("ipamd.policy.hook._pods_of", lambda _attachments: frozenset())
-    monkeypatch.setattr(MemoryState, "owed", lambda _state: {})
+    monkeypatch.setattr(MemoryState, "policy_pods", lambda _state: {})
 
 
 WITH_BRANCHES = ("I19", "I21")

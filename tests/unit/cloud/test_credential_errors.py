@@ -17,7 +17,7 @@ from ipamd.cloud.credential_errors import (
     Party,
     cause,
 )
-from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, schedule_of
+from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, schedule_of
 from ipamd.model.errors import STALE_KEYS, CloudCredentialsError, CloudDeniedError, CloudError, ThrottledError
 
 CODES = (SILENT, UNREADABLE, FAULT, MISSING, REFUSED, THROTTLED, "AccessDenied", "404", "", "{odd}%s")

@@ -114,12 +114,12 @@ def test_an_address_that_reached_nobody_is_free_again(store: SqlDatastore) -> No
     """What is given back is free, on disk too; an assigned address has no such way (I8)."""
     reserved = store.reserve(a_key())
     with store.transaction() as unit:
-        unit.give_back(reserved.address, cooldown=COOLDOWN, reason="nothing was wired")
+        unit.return_unused(reserved.address, cooldown=COOLDOWN, reason="nothing was wired")
     assert (store.counts().cooling, store.counts().reserved, store.counts().free) == (0, 0, 4)
     assert store.audit() == []
     attached = attach(store, a_key(1))
     with pytest.raises(DatastoreError), store.transaction() as unit:
-        unit.give_back(attached.address, cooldown=COOLDOWN, reason="never")
+        unit.return_unused(attached.address, cooldown=COOLDOWN, reason="never")
 
 
 def test_a_lost_address_is_not_given_back(store: SqlDatastore) -> None:
@@ -128,7 +128,7 @@ def test_a_lost_address_is_not_given_back(store: SqlDatastore) -> None:
     with store.transaction() as unit:
         unit.lose(reserved.address, reason="gone at EC2")
     with store.transaction() as unit:
-        unit.give_back(reserved.address, cooldown=COOLDOWN, reason="nothing was wired")
+        unit.return_unused(reserved.address, cooldown=COOLDOWN, reason="nothing was wired")
     row = store.address(reserved.address)
     assert row is not None
     assert row.state is AddressState.COOLING

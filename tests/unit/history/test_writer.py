@@ -16,7 +16,7 @@ import pytest
 
 from ipamd.answers import history_reply
 from ipamd.core import loop as loop_module
-from ipamd.core.agenda import Schedule
+from ipamd.core.backoffs import Schedule
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
 from ipamd.history import writer as writer_module

@@ -105,7 +105,7 @@ class PoolSimulation:
 
     def snapshot(self) -> PoolSnapshot:
         """What the planner sees."""
-        growth = GrowthState(demand=self.window.seen(self.settings, now_s=self.now_s))
+        growth = GrowthState(demand=self.window.measured_demand(self.settings, now_s=self.now_s))
         enis = (EniCapacity(EniId(f"eni-{n}"), n, EniState.ATTACHED, used) for n, used in enumerate(self.enis))
         counts = PoolCounts(free=self.free, assigned=self.assigned, cooling=self.cooling)
         return PoolSnapshot(tuple(enis), counts, self.limits, waiting_count=self.waiting, growth=growth)
@@ -137,7 +137,7 @@ class PoolSimulation:
         took_s = CREATION_S if isinstance(action, CreateEni) else ALLOCATION_S
         self.outcome.calls += 4 if isinstance(action, CreateEni) else 1
         self.is_busy = True
-        self.window.grew(action, took_s=took_s)
+        self.window.record_growth_time(action, took_s=took_s)
         self.push(self.now_s + took_s, "done", action)
 
     def release(self, excess: int) -> None:
@@ -154,9 +154,9 @@ class PoolSimulation:
             self.push(self.now_s + EXCESS_S, "look")
         elif self.now_s - self.excess_since_s >= EXCESS_S:
             self.excess_since_s = None
-            self.give_back(excess)
+            self.return_unused(excess)
 
-    def give_back(self, number: int) -> None:
+    def return_unused(self, number: int) -> None:
         """Unassign from the last ENIs first; an ENI that is empty goes."""
         while number > 0:
             share = min(number, self.enis[-1])

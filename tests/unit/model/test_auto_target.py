@@ -75,7 +75,7 @@ def test_the_target_keeps_its_bounds(snapshot: PoolSnapshot, settings: PoolSetti
     assert 1 <= found.count <= max(unit - 1, 1)
     assert not settings.max_pods or found.count <= max(settings.max_pods - snapshot.counts.in_use, 1)
     assert found.count <= found.most_count == most_count(snapshot, settings)
-    assert str(found).startswith(f"auto: {found.count} because a reserve of {found.held_count}")
+    assert str(found).startswith(f"auto: {found.count} because a reserve of {found.effective_reserve_count}")
 
 
 MORE: dict[str, Callable[[SeenDemand], SeenDemand]] = {

@@ -53,7 +53,7 @@ def test_an_m5_large_in_each_mode() -> None:
         ),
         (NodeBounds(max_pods=20), 20, "VPC_IPAMD_MAX_PODS=20"),
         (NodeBounds(max_pods=110), 27, "3 ENIs of 10 addresses, one of them its own (m5.large)"),
-        (NodeBounds(held_count=9, subnet_free_count=3), 12, "the subnet's 3 free addresses beside the 9 held"),
+        (NodeBounds(own_address_count=9, subnet_free_count=3), 12, "the subnet's 3 free addresses besides the 9 of this node"),
     ],
 )
 def test_the_narrowest_bound_is_named(bounds: NodeBounds, count: int, limited_by: str) -> None:

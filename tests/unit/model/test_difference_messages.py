@@ -11,7 +11,7 @@ import pytest
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.difference_messages import INSIDE_IS_LEFT, MENDS, MESSAGES
 from ipamd.model.repairs import NODE, NODE_ROUTING, RepairCode, RepairReport
-from ipamd.model.routing_difference import FLOWING, REPAIRED, repair_difference, routing_difference
+from ipamd.model.routing_difference import LOSES_NO_PACKETS, REPAIRED, repair_difference, routing_difference
 from ipamd.model.wiring_difference import ABSENCES, INSIDE, advised_texts, difference_texts, wiring_difference
 
 SOURCES = Path(__file__).parents[3] / "ipamd"
@@ -49,10 +49,10 @@ def test_every_difference_is_made_with_fields_of_its_code(path: Path) -> None:
 def test_what_a_code_says_besides_its_sentence() -> None:
     """What is repaired needs no command, and what flows cuts nobody off; an absence is of the host's side."""
     assert not REPAIRED & set(MENDS)
-    assert set(MENDS) >= FLOWING
+    assert set(MENDS) >= LOSES_NO_PACKETS
     assert not ABSENCES & INSIDE
     routed = {code: routing_difference(code, NODE, **dict.fromkeys(fields_of(code), "x")) for code in DifferenceCode}
-    assert {code for code, difference in routed.items() if not difference.is_cut} == FLOWING
+    assert {code for code, difference in routed.items() if not difference.loses_packets} == LOSES_NO_PACKETS
     assert {code for code, difference in routed.items() if difference.is_repaired} == REPAIRED
 
 

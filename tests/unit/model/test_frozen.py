@@ -46,7 +46,7 @@ def test_no_eni_is_made() -> None:
 @pytest.mark.parametrize(("waiting", "free", "made"), [(0, 0, 0), (1, 0, 1), (2, 2, 0), (10, 0, 2)])
 def test_after_a_rebalance_recommendation_an_eni_is_made_for_adds_only(waiting: int, free: int, made: int) -> None:
     """The instance may run for days: what ADDs wait for is made, nothing ahead of need, and no warm ENI beside it."""
-    full = replace(pool(9, waiting=waiting, free=free, eni_count=4), is_frozen_ahead=True)
+    full = replace(pool(9, waiting=waiting, free=free, eni_count=4), may_grow_for_adds=True)
     decided = plan(full, settings=PoolSettings())
     assert [type(action) for action in decided.actions] == [CreateEni] * made
     assert (decided.blocked is None) == bool(waiting)
@@ -102,10 +102,10 @@ def test_free_addresses_that_nobody_can_have_keep_no_add_waiting(is_frozen: bool
         counts=PoolCounts(free=9, assigned=9),
         limits=InstanceLimits("m5.xlarge", 4, 10),
         unready_free_count=9,
-        taken_free_count=0 if is_stuck else 9,
+        unplugged_free_count=0 if is_stuck else 9,
         waiting_count=1,
         frozen="rebalance-recommendation: soon" if is_frozen else "",
-        is_frozen_ahead=is_frozen,
+        may_grow_for_adds=is_frozen,
         growth=GrowthState(has_stuck_eni=is_stuck, slot_caps={} if is_stuck else {EniId("eni-1"): 0}),
     )
     assert [type(one) for one in plan(snapshot, settings=PoolSettings(warm_ip_target=1)).actions] == [CreateEni]

@@ -51,7 +51,7 @@ def test_by_annotations(
     """I19: an address of the pool only for a pod that wants no groups, or where nobody marks pods; that is a condition."""
     facts = read_annotations(annotations, is_policy_known=is_policy_known)
     decision = choose_attach_mode(facts)
-    assert (facts.wish, decision.mode) == (wish, way)
+    assert (facts.requirement, decision.mode) == (wish, way)
     of_the_api = (annotations or {}).get(CONFIG_SOURCE) == FROM_API
     assert facts.is_of_pod == (wish is GroupRequirement.UNKNOWN and annotations is not None), "others' marks may be right"
     assert facts.is_marked == (of_the_api and wish in (GroupRequirement.YES, GroupRequirement.NO))

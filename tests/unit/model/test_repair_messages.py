@@ -73,7 +73,7 @@ def test_only_an_undone_change_is_a_repair() -> None:
         code for code, outcome in OUTCOMES.items() if outcome is RepairOutcome.REPAIRED
     }
     assert [one.code for one in refusals_of(reports)] == [RepairCode.REFUSED, RepairCode.ENI_REFUSED]
-    assert all(one.outcome is RepairOutcome.BLOCKED for one in reports if one.is_blocked)
+    assert all(one.outcome is RepairOutcome.NEEDS_OPERATOR for one in reports if one.needs_operator)
 
 
 def test_several_are_one_line() -> None:

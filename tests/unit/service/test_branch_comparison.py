@@ -212,7 +212,7 @@ def test_a_sandbox_that_is_gone_is_not_asked_for(node: FakeNode) -> None:
     node.delete(one.key.container_id)
     turn(node, SETTLED_S)
     assert node.ec2.calls["find_enis"] == 0
-    assert node.app.context.agenda.keys("branch") == ()
+    assert node.app.context.backoffs.keys("branch") == ()
 
 
 def test_a_cut_off_sandbox_can_be_deleted(node: FakeNode) -> None:

@@ -245,7 +245,7 @@ def test_what_waits_is_told(node: FakeNode) -> None:
     )
     caught.config = b'{"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"}'
     caught.args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-9;K8S_POD_UID=u9"
-    node.pod_facts.put("c9", "", wish=GroupRequirement.YES)
+    node.pod_facts.put("c9", "", requirement=GroupRequirement.YES)
     assert node.app.cni.execute(caught, Deadline.after(node.clock, 60.0)).error.code == 11
     assert value(node, "ipamd_refusals_total", verb="ADD", cause="branch-pending") == 1
     assert value(node, "ipamd_request_step_duration_seconds_count", verb="ADD", step="branch") == 1

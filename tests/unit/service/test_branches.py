@@ -202,7 +202,7 @@ OUTCOMES: list[tuple[str, GroupRequirement, str, type[IpamError] | str]] = [
 @pytest.mark.parametrize(("wish", "told", "outcome"), [row[1:] for row in OUTCOMES], ids=[row[0] for row in OUTCOMES])
 def test_what_is_known_decides(node: FakeNode, wish: GroupRequirement, told: str, outcome: type[IpamError] | str) -> None:
     """Branch ENI, pool address, or a refusal that can be retried; a pod that must have groups never gets an address of the pool."""
-    node.pod_facts.put("a", told, wish=wish)
+    node.pod_facts.put("a", told, requirement=wish)
     node.pod_facts.tells_later = False
     if not isinstance(outcome, str):
         refused(node, "a", outcome)
@@ -265,7 +265,7 @@ def test_a_strangers_annotation(node: FakeNode, text: str) -> None:
 
 def test_a_silent_source_is_a_condition(node: FakeNode) -> None:
     """It says that pods get no address, and ends with the first answer."""
-    node.pod_facts.put("a", wish=GroupRequirement.UNKNOWN)
+    node.pod_facts.put("a", requirement=GroupRequirement.UNKNOWN)
     refused(node, "a", PodFactsError)
     assert codes(node.health, FACTS) == {ConditionCode.POD_FACTS_MISSING}
     node.health.require_status()
@@ -280,7 +280,7 @@ def test_what_concerns_one_pod_is_no_condition(node: FakeNode) -> None:
     node.pod_facts.meanwhile = lambda: node.pod_facts.of.update({node.key("a").container_id: gone})
     refused(node, "a", PodFactsError)
     assert FACTS not in node.health.conditions_by_subject()
-    node.pod_facts.put("c", wish=GroupRequirement.UNKNOWN)
+    node.pod_facts.put("c", requirement=GroupRequirement.UNKNOWN)
     refused(node, "c", PodFactsError)
     assert FACTS in node.health.conditions_by_subject()
     refused(node, "a", PodFactsError)
@@ -289,10 +289,10 @@ def test_what_concerns_one_pod_is_no_condition(node: FakeNode) -> None:
 
 def test_unmarked_pods_are_a_condition_until_one_is_marked(node: FakeNode) -> None:
     """Nobody marks pods; then somebody does, which is remembered over a restart."""
-    node.pod_facts.put("a", wish=GroupRequirement.UNMARKED)
+    node.pod_facts.put("a", requirement=GroupRequirement.UNMARKED)
     add(node, "a")
     assert node.health.conditions_by_subject()[MARKS] == NOBODY_MARKS
-    node.pod_facts.put("b", wish=GroupRequirement.NO, is_marked=True)
+    node.pod_facts.put("b", requirement=GroupRequirement.NO, is_marked=True)
     add(node, "b")
     assert MARKS not in node.health.conditions_by_subject()
     assert node.datastore.are_pods_marked()

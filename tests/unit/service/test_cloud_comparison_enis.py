@@ -210,8 +210,8 @@ def test_a_successor_keeps_its_table_when_its_predecessor_is_forgotten(tmp_path:
     assert successor.route_table == before.route_table
     torn_down: list[tuple[EniId, set[EniId]]] = []
 
-    def tear_down(eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
-        torn_down.append((eni.eni_id, {other.eni_id for other in keep}))
+    def tear_down(eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
+        torn_down.append((eni.eni_id, {other.eni_id for other in remaining}))
 
     monkeypatch.setattr(node.hostnet, "teardown_eni", tear_down)
     node.delete(old.key.container_id)

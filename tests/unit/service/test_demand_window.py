@@ -50,16 +50,16 @@ def test_the_highest_value_over_a_window(now_s: float, of_60_s: int | None, of_3
 def test_a_burst_is_growth_once() -> None:
     """The first burst of ten is growth; the second, within what was busy before, is not."""
     window = window_of((0.0, 0), (1.0, 10), (100.0, 0), (200.0, 10))
-    seen = window.seen(AUTO, now_s=200.0)
+    seen = window.measured_demand(AUTO, now_s=200.0)
     assert (seen.short_growth_count, seen.long_growth_count, seen.peak_count) == (10, 10, 10)
     look(window, 10, at_s=300.0)
-    later = window.seen(AUTO, now_s=300.0 + RELEASE_HOLD_S)
+    later = window.measured_demand(AUTO, now_s=300.0 + RELEASE_HOLD_S)
     assert (later.short_growth_count, later.peak_count) == (0, 10), "what is busy now is the peak, however old"
 
 
 def test_a_slow_growth_is_small_within_two_seconds_and_larger_within_ten() -> None:
     """One a second."""
-    seen = window_of(*((float(second), second) for second in range(60)), free=1).seen(AUTO, now_s=60.0)
+    seen = window_of(*((float(second), second) for second in range(60)), free=1).measured_demand(AUTO, now_s=60.0)
     assert (seen.short_growth_count, seen.long_growth_count) == (3, 11), (
         "nothing of the first look is growth but what it finds free"
     )
@@ -70,14 +70,18 @@ def test_a_slow_growth_is_small_within_two_seconds_and_larger_within_ten() -> No
 def test_the_first_fill_of_a_new_node_is_no_growth() -> None:
     """What comes within five minutes is the first peak; a deploy after it is growth."""
     window = window_of((0.0, 0), (2.0, 20), (FILL_S + 1, 26), free=0)
-    seen = window.seen(AUTO, now_s=FILL_S + 1)
+    seen = window.measured_demand(AUTO, now_s=FILL_S + 1)
     assert (seen.start_count, seen.peak_count, seen.short_growth_count) == (START_COUNT, 26, 6)
 
 
 def test_a_peak_is_remembered_for_the_window() -> None:
     """The one for which a surplus is held: in full, then it is forgotten."""
     window = window_of((0.0, 0), (1.0, 40), (2.0, 0))
-    assert [window.seen(AUTO, now_s=2.0 + at_s).peak_count for at_s in (0.0, RELEASE_HOLD_S - 1, RELEASE_HOLD_S)] == [40, 40, 0]
+    assert [window.measured_demand(AUTO, now_s=2.0 + at_s).peak_count for at_s in (0.0, RELEASE_HOLD_S - 1, RELEASE_HOLD_S)] == [
+        40,
+        40,
+        0,
+    ]
 
 
 def test_an_add_that_comes_again_is_one_demand() -> None:
@@ -85,7 +89,7 @@ def test_an_add_that_comes_again_is_one_demand() -> None:
     window = DemandWindow()
     for turn in range(100):
         look(window, 1, at_s=float(turn), waiting=turn % 2 * 5)
-    seen = window.seen(AUTO, now_s=100.0)
+    seen = window.measured_demand(AUTO, now_s=100.0)
     assert (seen.ten_minute_rate, seen.peak_count, seen.long_growth_count) == (0.0, 6, 5)
 
 
@@ -104,10 +108,10 @@ def test_memory_is_bounded() -> None:
 def test_the_slowest_growth_of_late_counts() -> None:
     """A slower call counts at once, a faster one gradually."""
     window = DemandWindow()
-    window.grew(Allocate(EniId("eni-0"), 1), took_s=4.0)
-    window.grew(Allocate(EniId("eni-0"), 1), took_s=0.5)
-    window.grew(CreateEni(1, 1), took_s=20.0)
-    seen = window.seen(AUTO, now_s=0.0)
+    window.record_growth_time(Allocate(EniId("eni-0"), 1), took_s=4.0)
+    window.record_growth_time(Allocate(EniId("eni-0"), 1), took_s=0.5)
+    window.record_growth_time(CreateEni(1, 1), took_s=20.0)
+    seen = window.measured_demand(AUTO, now_s=0.0)
     assert (round(seen.allocation_s, 2), seen.creation_s) == (3.3, 20.0)
 
 
@@ -208,7 +212,7 @@ def test_a_shorter_hold_ends_the_rest_after_a_batch() -> None:
     window, long, short = DemandWindow(), PoolSettings(release_hold_s=3600), PoolSettings(release_hold_s=60)
     window.record_surplus(30, long, now_s=0.0)
     assert window.stable_surplus(long, kept_count=None, now_s=3600.0) == 30
-    window.released(30, long, kept_count=None, now_s=3600.0)
+    window.record_release(30, long, kept_count=None, now_s=3600.0)
     for settings, now_s in ((long, 3600.0), (short, 3610.0)):
         window.record_surplus(60, settings, now_s=now_s)
     assert window.stable_surplus(short, kept_count=None, now_s=3671.0) == 60

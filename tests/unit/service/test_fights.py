@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ipamd.core.agenda import REPAIR, Backoffs
+from ipamd.core.backoffs import REPAIR, Backoffs
 from ipamd.core.health import Health
 from ipamd.host.repair_backoff import CHANGERS_MAX, CONFLICT_REPAIRS, CONFLICT_WINDOW_S, SUSPECTS, UNDONE_SOON_S, RepairBackoff
 from ipamd.model.conditions import ConditionCode
@@ -32,7 +32,7 @@ def health(clock: FakeClock) -> Health:
 @pytest.fixture
 def repair_backoff(clock: FakeClock, health: Health) -> RepairBackoff:
     """No repair yet."""
-    return RepairBackoff(clock=clock, health=health, agenda=Backoffs(clock))
+    return RepairBackoff(clock=clock, health=health, backoffs=Backoffs(clock))
 
 
 def repaired(thing: RepairedObject) -> RepairReport:

@@ -20,14 +20,14 @@ def test_an_address_belongs_to_the_pod_that_took_it_last() -> None:
     """The pod before has it no longer, and a pod without a name has none."""
     pods = LastPods(lambda _: False)
     for number in (1, 2):
-        pods.took(address(number), WEB)
+        pods.record_taken(address(number), WEB)
     assert set(pods.addresses_of(WEB)) == {address(1), address(2)}
-    assert set(pods.of_several()) == {WEB}
-    pods.took(address(2), DATABASE)
+    assert set(pods.of_pods_with_several()) == {WEB}
+    pods.record_taken(address(2), DATABASE)
     assert pods.addresses_of(WEB) == (address(1),)
     assert pods.addresses_of(DATABASE) == (address(2),)
-    assert pods.of_several() == {}
-    pods.took(address(2), None)
+    assert pods.of_pods_with_several() == {}
+    pods.record_taken(address(2), None)
     assert pods.addresses_of(DATABASE) == ()
 
 
@@ -36,6 +36,6 @@ def test_free_addresses_are_forgotten() -> None:
     held = {address(0)}
     pods = LastPods(lambda asked: asked not in held)
     for number in range(10 * PRUNED_AT_MIN):
-        pods.took(address(number), WEB)
+        pods.record_taken(address(number), WEB)
         assert len(pods.addresses_of(WEB)) <= PRUNED_AT_MIN
     assert address(0) in pods.addresses_of(WEB), "it is in use"

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from ipamd.core.agenda import ROOM
+from ipamd.core.backoffs import ROOM
 from ipamd.eni.leaked import FIRST_LOOK_S, SECOND_LOOK_S
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni_tags import CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG, EniTags, description

@@ -9,7 +9,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import BusyError, DatastoreError, NetnsError, WiringError
 from ipamd.pb import cni_pb2
-from ipamd.sandbox.cooldown import Dying
+from ipamd.sandbox.cooldown import DyingLink
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 
@@ -114,7 +114,7 @@ def test_a_link_that_is_removed_by_name_is_not_its_successors(node: FakeNode) ->
     lost = node.add("b").address
     node.delete("b")
     node.cooldown.sweep()
-    node.cooldown._dying[made.host_veth] = Dying(lost)
+    node.cooldown._dying[made.host_veth] = DyingLink(lost)
     node.cooldown._links_to_mark.add(made.host_veth)
     with node.locks.hold(made.key, "ADD", Deadline.after(node.clock, 60)), pytest.raises(BusyError):
         node.cooldown.sweep()

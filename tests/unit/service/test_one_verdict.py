@@ -64,7 +64,7 @@ def explain_path(node: FakeNode) -> bool:
     vanish(node, node.add("a"))
     node.clock.advance(600)
     for _ in range(2):
-        node.judge.look(node.datastore.attachments(), {"pod"}, unrecorded=())
+        node.judge.record_list(node.datastore.attachments(), {"pod"}, unrecorded=())
         node.clock.advance(LIST_INTERVAL_S)
     reconciler = node.runtime_reconciler
     reconciler._believed, reconciler._believed_monotonic_s = frozenset({"pod"}), node.clock.monotonic()

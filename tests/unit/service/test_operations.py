@@ -37,7 +37,7 @@ from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
-BEGINNINGS = {State.ASKED, State.UNANSWERED, State.UNREPEATABLE, State.FOUND, State.HELD}
+BEGINNINGS = {State.ASKED, State.UNANSWERED, State.UNREPEATABLE, State.FOUND, State.WITHHELD}
 BESIDE_THE_TABLE = {"growth.intent-opened", "growth.intent-closed", "growth.marked", "growth.host-ready", "release.intent-opened"}
 
 
@@ -318,7 +318,7 @@ CREATIONS = [
         Case(S.ASKED, S.DONE, f"create attach {ENDS} compare", "gone", fail={"attach": error})
         for error in (REFUSED, DENIED, FULL)
     ),
-    Case(S.ASKED, S.HELD, f"create attach {ENDS} compare", "detached", fail={"attach": FULL, "delete": REFUSED}),
+    Case(S.ASKED, S.WITHHELD, f"create attach {ENDS} compare", "detached", fail={"attach": FULL, "delete": REFUSED}),
     Case(S.ASKED, S.FOUND, "create attach", "detached", fail={"attach": UNKNOWN}),
     Case(S.ASKED, S.FOUND, "create attach", "detached", fail={"attach": LOST}),
     Case(S.ASKED, S.FOUND, "create attach", "attached", lose={"attach": LOST}),
@@ -401,20 +401,20 @@ HIDDEN = {"is_hidden": True}
 """Describe shows it as it was before EC2 had done what it was asked to."""
 
 RETURNS = [
-    Case(S.HELD, S.SETTLED, "unassign", "1 of 1", differs=FIRST),
+    Case(S.WITHHELD, S.SETTLED, "unassign", "1 of 1", differs=FIRST),
     *(
-        Case(S.HELD, S.DONE, "unassign", "2 of 2", fail={"unassign": error}, differs=FIRST)
+        Case(S.WITHHELD, S.DONE, "unassign", "2 of 2", fail={"unassign": error}, differs=FIRST)
         for error in (REFUSED, DENIED, SLOW, UNKNOWN)
     ),
-    Case(S.HELD, S.HELD, "unassign", "2 of 2", fail={"unassign": LOST}, differs=FIRST),
-    Case(S.HELD, S.SETTLED, "unassign", "1 of 1"),
+    Case(S.WITHHELD, S.WITHHELD, "unassign", "2 of 2", fail={"unassign": LOST}, differs=FIRST),
+    Case(S.WITHHELD, S.SETTLED, "unassign", "1 of 1"),
     *(
-        Case(S.HELD, S.HELD, "unassign", "2 of 2", fail={"unassign": error}, pauses_s=(2 * RECENT_S,))
+        Case(S.WITHHELD, S.WITHHELD, "unassign", "2 of 2", fail={"unassign": error}, pauses_s=(2 * RECENT_S,))
         for error in (REFUSED, SLOW, LOST, UNKNOWN)
     ),
-    Case(S.HELD, S.HELD, "unassign", "2 of 2", fail={"unassign": DENIED}, pauses_s=(RECENT_S - 1,)),
-    Case(S.HELD, S.DONE, "unassign describe", "2 of 2", fail={"unassign": DENIED}, pauses_s=(RECENT_S,)),
-    Case(S.HELD, S.DONE, "unassign describe", "1 of 1", "gone", fail={"unassign": DENIED}, pauses_s=(RECENT_S,)),
+    Case(S.WITHHELD, S.WITHHELD, "unassign", "2 of 2", fail={"unassign": DENIED}, pauses_s=(RECENT_S - 1,)),
+    Case(S.WITHHELD, S.DONE, "unassign describe", "2 of 2", fail={"unassign": DENIED}, pauses_s=(RECENT_S,)),
+    Case(S.WITHHELD, S.DONE, "unassign describe", "1 of 1", "gone", fail={"unassign": DENIED}, pauses_s=(RECENT_S,)),
 ]
 
 
@@ -433,44 +433,44 @@ def test_a_return_of_an_address(carrier: Carrier, case: Case) -> None:
     given = set()
     with suppress(PoolEmptyError):
         given.update(node.datastore.reserve(node.key(f"s{number}")).address for number in range(9))
-    assert len(given) == node.datastore.counts().total - (then is State.HELD)
+    assert len(given) == node.datastore.counts().total - (then is State.WITHHELD)
     assert (address in given) is (then is State.DONE and not case.at_ec2)
     assert carrier.is_denial_said() is case.is_undone_later
 
 
 RELEASES = [
-    Case(S.HELD, S.SETTLED, "describe detach delete", "gone", differs=FIRST),
+    Case(S.WITHHELD, S.SETTLED, "describe detach delete", "gone", differs=FIRST),
     *(
-        Case(S.HELD, S.DONE, "describe detach", "attached used", fail={"detach": error}, differs=FIRST)
+        Case(S.WITHHELD, S.DONE, "describe detach", "attached used", fail={"detach": error}, differs=FIRST)
         for error in (REFUSED, DENIED, SLOW)
     ),
     *(
-        Case(S.HELD, S.DONE, "describe", "attached used", fail={"describe": one}, differs=FIRST)
+        Case(S.WITHHELD, S.DONE, "describe", "attached used", fail={"describe": one}, differs=FIRST)
         for one in (REFUSED, DENIED, SLOW)
     ),
-    Case(S.HELD, S.HELD, "describe", "attached held", fail={"describe": LOST}, differs=FIRST),
-    Case(S.HELD, S.HELD, "describe detach", "attached held", fail={"detach": LOST}, differs=FIRST),
+    Case(S.WITHHELD, S.WITHHELD, "describe", "attached held", fail={"describe": LOST}, differs=FIRST),
+    Case(S.WITHHELD, S.WITHHELD, "describe detach", "attached held", fail={"detach": LOST}, differs=FIRST),
     *(
-        Case(S.HELD, S.HELD, "describe detach delete", "detached held", fail={"delete": error}, differs=FIRST)
+        Case(S.WITHHELD, S.WITHHELD, "describe detach delete", "detached held", fail={"delete": error}, differs=FIRST)
         for error in (REFUSED, DENIED, SLOW, LOST)
     ),
     # Again: what was begun is ended, and what is not known to be undone stays nobody's.
-    Case(S.HELD, S.SETTLED, "describe detach delete", "gone"),
-    Case(S.HELD, S.SETTLED, "describe delete", "gone", at_ec2="detached"),
-    Case(S.HELD, S.SETTLED, "describe", "gone", at_ec2="gone"),
+    Case(S.WITHHELD, S.SETTLED, "describe detach delete", "gone"),
+    Case(S.WITHHELD, S.SETTLED, "describe delete", "gone", at_ec2="detached"),
+    Case(S.WITHHELD, S.SETTLED, "describe", "gone", at_ec2="gone"),
     *(
-        Case(S.HELD, S.HELD, "describe detach", "attached held", fail={"detach": error}, pauses_s=(2 * RECENT_S,))
+        Case(S.WITHHELD, S.WITHHELD, "describe detach", "attached held", fail={"detach": error}, pauses_s=(2 * RECENT_S,))
         for error in (REFUSED, SLOW, LOST)
     ),
     *(
-        Case(S.HELD, S.HELD, "describe delete", "detached", "detached", fail={"delete": error}, pauses_s=(2 * RECENT_S,))
+        Case(S.WITHHELD, S.WITHHELD, "describe delete", "detached", "detached", fail={"delete": error}, pauses_s=(2 * RECENT_S,))
         for error in (REFUSED, DENIED, SLOW, LOST)
     ),
-    Case(S.HELD, S.HELD, "describe detach", "attached held", fail={"detach": DENIED}, pauses_s=(RECENT_S - 1,)),
-    Case(S.HELD, S.DONE, "describe detach describe", "attached used", fail={"detach": DENIED}, pauses_s=(RECENT_S,)),
+    Case(S.WITHHELD, S.WITHHELD, "describe detach", "attached held", fail={"detach": DENIED}, pauses_s=(RECENT_S - 1,)),
+    Case(S.WITHHELD, S.DONE, "describe detach describe", "attached used", fail={"detach": DENIED}, pauses_s=(RECENT_S,)),
     Case(
-        S.HELD,
-        S.HELD,
+        S.WITHHELD,
+        S.WITHHELD,
         "describe detach describe",
         "detached held",
         "detached",
@@ -480,30 +480,30 @@ RELEASES = [
     ),
 ]
 DELETIONS = [
-    Case(S.HELD, S.DONE, ENDS, "gone", at_ec2="detached"),
-    Case(S.HELD, S.DONE, "describe detach delete", "gone", at_ec2="attached"),
-    Case(S.HELD, S.HELD, "describe", "gone", at_ec2="gone"),
-    Case(S.HELD, S.DONE, "describe", "gone", at_ec2="gone", pauses_s=(GONE_AFTER_S,)),
+    Case(S.WITHHELD, S.DONE, ENDS, "gone", at_ec2="detached"),
+    Case(S.WITHHELD, S.DONE, "describe detach delete", "gone", at_ec2="attached"),
+    Case(S.WITHHELD, S.WITHHELD, "describe", "gone", at_ec2="gone"),
+    Case(S.WITHHELD, S.DONE, "describe", "gone", at_ec2="gone", pauses_s=(GONE_AFTER_S,)),
     *(
-        Case(S.HELD, S.HELD, "describe delete", "detached", at_ec2="detached", fail={"delete": error}, pauses_s=(5000.0,))
+        Case(S.WITHHELD, S.WITHHELD, "describe delete", "detached", at_ec2="detached", fail={"delete": error}, pauses_s=(5000.0,))
         for error in (REFUSED, DENIED, SLOW, LOST)
     ),
     # It has been taken into use after all: it stays, and goes with its instance.
-    Case(S.HELD, S.DONE, "describe", "attached used", at_ec2="used"),
-    Case(S.HELD, S.DONE, "describe mark", "attached used", at_ec2="recorded"),
+    Case(S.WITHHELD, S.DONE, "describe", "attached used", at_ec2="used"),
+    Case(S.WITHHELD, S.DONE, "describe mark", "attached used", at_ec2="recorded"),
     *(
-        Case(S.HELD, S.HELD, "describe mark", "attached used", at_ec2="recorded", fail={"mark": error})
+        Case(S.WITHHELD, S.WITHHELD, "describe mark", "attached used", at_ec2="recorded", fail={"mark": error})
         for error in (REFUSED, DENIED, SLOW, LOST)
     ),
-    Case(S.HELD, S.DONE, "describe", "attached used", at_ec2="recorded", fail={"describe": UNKNOWN}),
+    Case(S.WITHHELD, S.DONE, "describe", "attached used", at_ec2="recorded", fail={"describe": UNKNOWN}),
 ]
 LEAKS = [
-    Case(S.HELD, S.DONE, ENDS, "gone", at_ec2="detached"),
-    Case(S.HELD, S.DONE, "describe", "gone", at_ec2="gone"),
-    Case(S.HELD, S.DONE, "describe", "others'", at_ec2="others'"),
-    Case(S.HELD, S.DONE, "describe", "attached", at_ec2="attached"),
-    Case(S.HELD, S.HELD, ENDS, "detached", at_ec2="detached", fail={"delete": REFUSED}),
-    Case(S.HELD, S.HELD, ENDS, "detached", at_ec2="detached", fail={"delete": LOST}),
+    Case(S.WITHHELD, S.DONE, ENDS, "gone", at_ec2="detached"),
+    Case(S.WITHHELD, S.DONE, "describe", "gone", at_ec2="gone"),
+    Case(S.WITHHELD, S.DONE, "describe", "others'", at_ec2="others'"),
+    Case(S.WITHHELD, S.DONE, "describe", "attached", at_ec2="attached"),
+    Case(S.WITHHELD, S.WITHHELD, ENDS, "detached", at_ec2="detached", fail={"delete": REFUSED}),
+    Case(S.WITHHELD, S.WITHHELD, ENDS, "detached", at_ec2="detached", fail={"delete": LOST}),
 ]
 OF_ENIS = [
     (why, case)

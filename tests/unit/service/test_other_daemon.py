@@ -142,7 +142,7 @@ def test_what_cannot_be_told_holds_add(node: FakeNode) -> None:
     def refuse(*, pod: str) -> None:
         raise ForeignStateError("its file cannot be looked at", details="Input/output error")
 
-    node.aws_node.last_sign = refuse  # type: ignore[method-assign,assignment]
+    node.aws_node.last_trace = refuse  # type: ignore[method-assign,assignment]
     assert "Input/output error" in look(node)
     with refused_with(RefusalCode.HELD):
         node.add("a")
@@ -219,8 +219,8 @@ def test_a_hold_ends_though_the_start_took_its_condition_away(tmp_path: Path) ->
     node.clock.advance(ABSENCE_S - 5)
     life = Lifecycle(node.app, end=lambda _: None)
     life._until_done("aws-node", life._handover.finish)
-    assert node.health.is_held
+    assert node.health.are_adds_blocked
     node.clock.advance(10)
     node.app.other_daemon.check()
-    assert not node.health.is_held
+    assert not node.health.are_adds_blocked
     assert node.app.context.freeze.reason == ""

@@ -124,8 +124,8 @@ def _on_node(answer: RouteAnswer, *, is_answer: bool = False) -> Spoil:
     return spoil
 
 
-def _problem(*, is_cut: bool) -> Spoil:
-    if is_cut:
+def _problem(*, loses_packets: bool) -> Spoil:
+    if loses_packets:
         problem = routing_difference(DifferenceCode.RULE_REFUSES, NODE, priority=9)
     else:
         problem = routing_difference(DifferenceCode.FILTER_POLICY_DROPS, NODE, chain="ip x y", command="nft insert")
@@ -150,8 +150,8 @@ SPOILT = {
     PathCause.ANSWER_REVERSE_PATH: _on_node(refused(RouteResult.DROPPED_BY_SOURCE), is_answer=True),
     PathCause.ANSWER_REFUSED: _on_node(refused(), is_answer=True),
     PathCause.ANSWER_DIVERTED: _on_node(FORWARDED, is_answer=True),
-    PathCause.FILTERED: _problem(is_cut=True),
-    PathCause.MAY_BE_FILTERED: _problem(is_cut=False),
+    PathCause.FILTERED: _problem(loses_packets=True),
+    PathCause.MAY_BE_FILTERED: _problem(loses_packets=False),
     PathCause.WIRING_DIFFERS: lambda kernel: kernel.node.wiring.wired.clear(),
 }
 

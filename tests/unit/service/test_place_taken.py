@@ -145,18 +145,18 @@ def test_a_place_that_is_refused_again_is_left_for_longer(node: FakeNode) -> Non
         places.mark_taken((0, 2))
         assert places.refused() == {(0, 2)}
         assert places.free_index(beside={1}) == 3
-        waits.append(places._agenda.next_s(PLACE))
+        waits.append(places._backoffs.next_s(PLACE))
         clock.advance(waits[-1] or 0.0)
         assert not places.refused()
         assert places.free_index(beside={1}) == 2
     assert waits == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
     places.mark_free((0, 2))
     places.mark_taken((0, 2))
-    assert places._agenda.next_s(PLACE) == 120
+    assert places._backoffs.next_s(PLACE) == 120
     places.set_unrecorded({EniId("eni-2"): (0, 2)})
     assert (places.refused(), places.unrecorded_enis()) == (frozenset(), {EniId("eni-2"): (0, 2)})
     places.set_unrecorded({})
-    assert (places.refused(), places.unrecorded_enis(), places._agenda.next_s(PLACE)) == (frozenset(), {}, None)
+    assert (places.refused(), places.unrecorded_enis(), places._backoffs.next_s(PLACE)) == (frozenset(), {}, None)
 
 
 def test_a_cap_that_was_counted_without_hidden_enis_is_forgotten(tmp_path: Path) -> None:

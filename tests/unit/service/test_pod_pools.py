@@ -240,7 +240,7 @@ def test_an_eni_of_a_changed_pool_gets_no_new_pod(make_node: MakeNode, pools: Po
     node.crash()
     node.bring_up()
     node.enis.sync_with_ec2(IDENTITY)
-    node.app.pool.subnets.mark()
+    node.app.pool.subnets.mark_exclusions()
     after = node.datastore.eni(eni.eni_id)
     assert after is not None
     assert after.excluded == reason

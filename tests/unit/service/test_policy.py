@@ -20,7 +20,7 @@ from ipamd.model.finding_codes import FindingCode
 from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import PodName
 from ipamd.model.sandbox import SandboxState
-from ipamd.policy.hook import AGENT, OWED, WAIT_S
+from ipamd.policy.hook import AGENT, CLEANUP, WAIT_S
 from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.settings import NetworkConfig
@@ -169,7 +169,7 @@ def test_calls_follow_from_what_came_before(node: FakeNode, order: str) -> None:
     for event in events:
         event(node)
     assert node.policy_agent.calls == calls
-    assert (WEB in node.policy_agent.known) == is_known == (WEB in node.datastore.owed())
+    assert (WEB in node.policy_agent.known) == is_known == (WEB in node.datastore.policy_pods())
     assert node.app.policy is not None
     assert not node.app.policy.pending_cleanups(), "nothing is left to tell"
     assert node.health.conditions_by_subject().keys() <= {"unrecorded sandboxes"}
@@ -192,7 +192,7 @@ def test_what_it_could_not_find_is_not_asked_for(node: FakeNode, how: dict[str, 
         reason="DEL",
     )
     settle(node)
-    assert (node.policy_agent.calls, node.datastore.owed()) == ([], {})
+    assert (node.policy_agent.calls, node.datastore.policy_pods()) == ([], {})
 
 
 @pytest.mark.parametrize("slow_s", [WAIT_S + 0.1, 60.0])
@@ -271,7 +271,7 @@ def test_success_is_false(node: FakeNode) -> None:
     refused(node, "a", PolicyAgentRefusedError)
     assert node.health.conditions_by_subject() == {}
     settle(node)
-    assert (node.policy_agent.calls, node.datastore.owed()) == ([ENFORCE, FORGET], {})
+    assert (node.policy_agent.calls, node.datastore.policy_pods()) == ([ENFORCE, FORGET], {})
 
 
 def test_what_it_refuses_to_forget(node: FakeNode) -> None:
@@ -281,7 +281,7 @@ def test_what_it_refuses_to_forget(node: FakeNode) -> None:
     node.delete("a")
     for _ in range(3):
         settle(node)
-    assert str(WEB) in node.health.conditions_by_subject()[OWED]
+    assert str(WEB) in node.health.conditions_by_subject()[CLEANUP]
     refused(node, "b", PolicyAgentRefusedError)
     assert ENFORCE not in node.policy_agent.calls[1:]
     add(node, "c", pod="other")
@@ -289,7 +289,7 @@ def test_what_it_refuses_to_forget(node: FakeNode) -> None:
     for _ in range(7):
         settle(node)
     assert node.health.conditions_by_subject() == {}
-    assert WEB not in node.datastore.owed()
+    assert WEB not in node.datastore.policy_pods()
     add(node, "d")
 
 
@@ -335,7 +335,7 @@ def test_sandboxes_from_before_the_setting(tmp_path: Path) -> None:
     node.bring_up()
     add(node, "a")
     add(node, "x", pod="other")
-    assert node.datastore.owed() == {}
+    assert node.datastore.policy_pods() == {}
     node.policy_mode = "standard"
     restart(node)
     node.policy_agent.known = {WEB, PodName("default", "other")}
@@ -350,7 +350,7 @@ def test_sandboxes_from_before_the_setting(tmp_path: Path) -> None:
 def test_one_that_its_caller_wires(node: FakeNode) -> None:
     """The plugin of amazon-vpc-cni-k8s asks for the filter after the reply: the name is owed, and told as gone if need be."""
     add(node, "a", is_wired_by_caller=True)
-    assert (node.policy_agent.calls, [*node.datastore.owed()]) == ([], [WEB])
+    assert (node.policy_agent.calls, [*node.datastore.policy_pods()]) == ([], [WEB])
     node.policy_agent.known.add(WEB)
     node.delete("a")
     add(node, "b", is_wired_by_caller=True)
@@ -385,7 +385,7 @@ from tests.fakes.node import FakeNode
 node = FakeNode(Path({str(tmp_path)!r}), network=NetworkConfig(pod_veth_names=True))
 node.bring_up()
 node.add("a"), node.delete("a")
-assert node.app.policy is None and node.app.cni_backend is None and node.datastore.owed() == {{}}
+assert node.app.policy is None and node.app.cni_backend is None and node.datastore.policy_pods() == {{}}
 assert not [name for name in sys.modules if name.startswith(("ipamd.policy", "ipamd.pb.network_policy"))]
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=Path(__file__).parents[3])

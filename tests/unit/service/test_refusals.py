@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Backoffs
+from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Backoffs
 from ipamd.core.context import ServiceContext
 from ipamd.eni.limits import ALLOCATION, CREATION, SLOTS_CODE, YIELD_S, Ec2Request, Limits
 from ipamd.model.blocked import Blocked
@@ -53,8 +53,8 @@ class Learner:
     def __init__(self, *, told: int = 1000, part: float = 0.0, waiting: bool = False) -> None:
         self.clock = FakeClock()
         self.ec2 = FakeEc2(pool_size=told)
-        self.agenda = Backoffs(self.clock, is_urgent=lambda: waiting)
-        context = cast("ServiceContext", SimpleNamespace(clock=self.clock, agenda=self.agenda))
+        self.backoffs = Backoffs(self.clock, is_urgent=lambda: waiting)
+        context = cast("ServiceContext", SimpleNamespace(clock=self.clock, backoffs=self.backoffs))
         self.limits = Limits(context, ec2=self.ec2, draw=lambda: part)
 
     def state(self, *, is_urgent: bool = True) -> GrowthState:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import REPAIR
+from ipamd.core.backoffs import REPAIR
 from ipamd.host.network import RECONCILE_INTERVAL_S
 from ipamd.host.repair_backoff import CONFLICT_REPAIRS, CONFLICT_WINDOW_S
 from ipamd.host.triggers import CALM_S, COALESCE_S, GAP_MAX_S, PassScope, Triggers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM
+from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM
 from ipamd.ipamctl.client import plain
 from ipamd.ipamctl.verbs.retry import RETRY
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, SubnetExhaustedError, ThrottledError
@@ -56,18 +56,18 @@ def test_what_was_mended_is_asked_for_at_once(node: FakeNode, cause: str) -> Non
 
 def test_only_waits_of_ec2_end_and_none_for_others_sake(node: FakeNode) -> None:
     """A fight over a rule and a loop's pause go on, and spare ENIs still yield to the account's other nodes after throttling."""
-    agenda = node.app.context.agenda
+    backoffs = node.app.context.backoffs
     for schedule in (NODE, REPAIR, EC2, ROOM, DENIED, CREDENTIALS, LIMIT):
-        agenda.back_off((schedule.name, "x"), schedule)
+        backoffs.back_off((schedule.name, "x"), schedule)
     node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
     node.add("s")
     node.pool.cycle()
-    spare = [key for key in agenda.keys("limit") if key[-1] == "spare"]
+    spare = [key for key in backoffs.keys("limit") if key[-1] == "spare"]
     assert spare
     assert {str(one["subject"]) for one in retry(node)} == {"ec2 x", "room x", "denied x", "credentials x", "limit x"}
-    assert not agenda.is_due(("node", "x"))
-    assert not agenda.is_due(("repair", "x"))
-    assert not agenda.is_due(spare[0])
+    assert not backoffs.is_due(("node", "x"))
+    assert not backoffs.is_due(("repair", "x"))
+    assert not backoffs.is_due(spare[0])
 
 
 def test_nothing_waits(node: FakeNode, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ipamd.core.agenda import Schedule
+from ipamd.core.backoffs import Schedule
 from ipamd.model.conditions import ConditionCode
 from ipamd.model.sandbox import EventKind, SandboxEvent
 from ipamd.sandbox import event_stream

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import DENIED, EC2, Schedule
+from ipamd.core.backoffs import DENIED, EC2, Schedule
 from ipamd.model.errors import CloudDeniedError
 from ipamd.model.ids import EniId
 from tests.fakes.cloud import IDENTITY, PRIMARY

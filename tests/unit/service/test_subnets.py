@@ -339,7 +339,7 @@ def test_leaving_custom_networking_gives_the_primary_eni_back(started: list[Fake
     before = node.add("a")
     node.custom_network = None
     node.crash()
-    node.app.pool.subnets.mark()
+    node.app.pool.subnets.mark_exclusions()
     assert not node.datastore.eni(PRIMARY).excluded  # type: ignore[union-attr]
     node.bring_up()
     assert node.datastore.attachments()[0].address == before.address

@@ -13,7 +13,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.conditions import ConditionCode
 from ipamd.model.errors import WiringError
 from ipamd.model.family import IPV6, IpAddress
-from ipamd.sandbox.cooldown import CONNECTIONS, CONNECTIONS_REST_MAX_S, CONNECTIONS_RETRY_S
+from ipamd.sandbox.cooldown import CONNECTIONS, CONNECTIONS_PAUSE_MAX_S, CONNECTIONS_RETRY_S
 from tests.conditions import codes
 from tests.fakes.connections import Connection
 from tests.fakes.node import COOLDOWN_S, FakeNode
@@ -101,8 +101,8 @@ def test_a_slow_look_is_followed_by_a_pause(node: FakeNode) -> None:
     node.clock.advance(COOLDOWN_S - 1.0)
     node.cooldown.work()
     assert [is_free(node, address) for address in addresses] == [True, False]
-    assert node.cooldown.next_due_s() == CONNECTIONS_REST_MAX_S
-    node.clock.advance(CONNECTIONS_REST_MAX_S)
+    assert node.cooldown.next_due_s() == CONNECTIONS_PAUSE_MAX_S
+    node.clock.advance(CONNECTIONS_PAUSE_MAX_S)
     node.cooldown.work()
     assert is_free(node, addresses[1])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.eni.legs.branches import ABSENT, FRUITLESS_SPACING_S, SAID_AFTER_S, SPACING_S
+from ipamd.eni.legs.branches import ABSENT, FRUITLESS_SPACING_S, REPORTED_AFTER_S, SPACING_S
 from ipamd.model.attachment import UNCONFIRMED, Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S
@@ -194,7 +194,7 @@ def test_a_late_answer_is_felt_for_seconds(node: FakeNode) -> None:
         waited_s += 2.0
         assert "branch" not in node.health.conditions_by_subject()
     assert waited_s <= FRUITLESS_SPACING_S + 3.0
-    assert waited_s < SAID_AFTER_S
+    assert waited_s < REPORTED_AFTER_S
 
 
 def test_a_crash_loop_of_forgeries_costs_few_calls(node: FakeNode) -> None:

@@ -209,7 +209,7 @@ def test_the_room_of_the_subnet_narrows_the_capacity(node: FakeNode) -> None:
     pool: Any = type("Pool", (), {"settings": node.pool.settings, "pools": NO_POOLS, "preview": lambda *_: narrow})()
     node.app.introspection.sources = replace(node.app.introspection.sources, pool=pool)
     single = ask(node, "Capacity")["modes"][0]
-    assert (single["address_count"], single["limited_by"]) == (20, "the subnet's 2 free addresses beside the 18 held")
+    assert (single["address_count"], single["limited_by"]) == (20, "the subnet's 2 free addresses besides the 18 of this node")
 
 
 def test_the_status_says_the_auto_target(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import files as file_follower
@@ -65,7 +65,7 @@ def follower(tmp_path: Path) -> Make:
 def running(follower: Make) -> Iterator[Follower]:
     """One whose thread runs."""
     made = follower()
-    files = FileFollowers(health=made.health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
+    files = FileFollowers(health=made.health, clock=SystemClock(), backoffs=Backoffs(SystemClock()))
     files.follow(made.reload)
     with loops.running(files.loop):
         yield made
@@ -177,7 +177,7 @@ def test_the_thread_answers_a_request_without_a_file(caplog: pytest.LogCaptureFi
     """There is nothing to read, and that is said."""
     current = CurrentSettings(load({}))
     health = Health(FakeClock(), ())
-    files = FileFollowers(health=health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
+    files = FileFollowers(health=health, clock=SystemClock(), backoffs=Backoffs(SystemClock()))
     reload = SettingsReload(current, health=health, wake=files.loop.wake, environ={})
     files.follow(reload)
     with caplog.at_level(logging.INFO), loops.running(files.loop):

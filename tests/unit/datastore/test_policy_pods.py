@@ -19,7 +19,7 @@ def owe(store: SqlDatastore, *names: PodName) -> None:
     """In one unit of work."""
     with store.transaction() as unit:
         for name in names:
-            unit.owe(name)
+            unit.record_policy_pod(name)
 
 
 def test_owed_until_it_is_forgotten(path: Path, store: SqlDatastore, clock: FakeClock, tmp_path: Path) -> None:
@@ -28,14 +28,14 @@ def test_owed_until_it_is_forgotten(path: Path, store: SqlDatastore, clock: Fake
     clock.pause(60)
     owe(store, WEB, OTHER)
     expected = {WEB: START, OTHER: START + timedelta(seconds=60)}
-    assert store.owed() == expected
+    assert store.policy_pods() == expected
     assert store.audit() == []
     killed = open_at(crashed_copy(path, tmp_path / "killed")).datastore
-    assert killed.owed() == expected
+    assert killed.policy_pods() == expected
     with killed.transaction() as unit:
-        unit.clear_pending_policy_cleanup(WEB)
-        unit.clear_pending_policy_cleanup(PodName("default", "nobody"))
-    assert killed.owed().keys() == killed.snapshot().owed.keys() == {OTHER}
+        unit.erase_policy_pod(WEB)
+        unit.erase_policy_pod(PodName("default", "nobody"))
+    assert killed.policy_pods().keys() == killed.snapshot().policy_pods.keys() == {OTHER}
     killed.close()
 
 
@@ -44,20 +44,20 @@ def test_nothing_is_owed_of_a_unit_that_fails(store: SqlDatastore) -> None:
 
     def refused() -> None:
         with store.transaction() as unit:
-            unit.owe(WEB)
+            unit.record_policy_pod(WEB)
             raise DatastoreError("refused")
 
     with pytest.raises(DatastoreError):
         refused()
-    assert store.owed() == {}
+    assert store.policy_pods() == {}
     assert store.audit() == []
 
 
 def test_the_audit_compares_them(path: Path, store: SqlDatastore) -> None:
     """A row that memory lacks is a difference."""
     owe(store, WEB)
-    store.rows.owed.clear()
-    assert store.audit() == ["owed name default/web-0 is on disk but not in memory"]
+    store.rows.policy_pods.clear()
+    assert store.audit() == ["policy pod default/web-0 is on disk but not in memory"]
 
 
 @pytest.mark.parametrize("was_lost", [False, True])

@@ -1,10 +1,10 @@
-"""The one agenda of pauses: what was put off is due after its schedule's pause, and whatever succeeded begins anew."""
+"""The one backoffs of pauses: what was put off is due after its schedule's pause, and whatever succeeded begins anew."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM, Backoffs, Schedule, soonest_s
+from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM, Backoffs, Schedule, soonest_s
 from tests.fakes.clock import FakeClock
 
 SCHEDULES = (NODE, EC2, REPAIR, ROOM, DENIED, CREDENTIALS, LIMIT)
@@ -42,54 +42,54 @@ def test_an_idle_hour_has_six_tries_of_an_ec2_call_at_most() -> None:
     ],
 )
 def test_what_becomes_of_a_pause(events: str, left_s: float, next_pause_s: float) -> None:
-    """f: it failed; c: it succeeded; s: something of it succeeded; p: it was put on the agenda in 7 s."""
+    """f: it failed; c: it succeeded; s: something of it succeeded; p: it was put on the backoffs in 7 s."""
     clock = FakeClock()
-    agenda = Backoffs(clock)
+    backoffs = Backoffs(clock)
     does = {
-        "f": lambda: agenda.back_off(KEY, ROOM),
-        "c": lambda: agenda.clear(KEY),
-        "s": lambda: agenda.shorten(KEY),
-        "p": lambda: agenda.put(KEY, in_s=7.0),
+        "f": lambda: backoffs.back_off(KEY, ROOM),
+        "c": lambda: backoffs.clear(KEY),
+        "s": lambda: backoffs.shorten(KEY),
+        "p": lambda: backoffs.put(KEY, in_s=7.0),
     }
     for event in events:
         does[event]()
-    assert agenda.left_s(KEY) == left_s
-    assert agenda.is_due(KEY) == (left_s == 0.0)
-    assert agenda.next_s("eni") == (left_s or None)
+    assert backoffs.left_s(KEY) == left_s
+    assert backoffs.is_due(KEY) == (left_s == 0.0)
+    assert backoffs.next_s("eni") == (left_s or None)
     clock.advance(left_s)
-    assert agenda.is_due(KEY)
-    assert agenda.back_off(KEY, ROOM) == next_pause_s
+    assert backoffs.is_due(KEY)
+    assert backoffs.back_off(KEY, ROOM) == next_pause_s
 
 
 def test_a_waiting_add_shortens_a_pause() -> None:
     """An idle node asks in an hour; while an ADD waits ten minutes after the refusal are enough."""
     clock, waiting = FakeClock(), [False]
-    agenda = Backoffs(clock, is_urgent=lambda: waiting[0])
+    backoffs = Backoffs(clock, is_urgent=lambda: waiting[0])
     for _ in range(9):
-        agenda.back_off(KEY, ROOM)
+        backoffs.back_off(KEY, ROOM)
     clock.advance(590)
-    assert agenda.left_s(KEY) == 3010.0
+    assert backoffs.left_s(KEY) == 3010.0
     waiting[0] = True
-    assert agenda.left_s(KEY) == agenda.next_s() == 10.0
+    assert backoffs.left_s(KEY) == backoffs.next_s() == 10.0
     clock.advance(10)
-    assert agenda.is_due(KEY)
-    assert agenda.next_s("eni") is None
+    assert backoffs.is_due(KEY)
+    assert backoffs.next_s("eni") is None
     waiting[0] = False
-    assert not agenda.is_due(KEY)
+    assert not backoffs.is_due(KEY)
 
 
 def test_each_object_has_a_pause_of_its_own() -> None:
     """Another object is due; the soonest of all is the first; those that are gone are cleared together."""
-    agenda = Backoffs(FakeClock())
-    agenda.back_off(KEY, ROOM)
-    agenda.back_off(OTHER, DENIED)
-    agenda.back_off(("loop",), NODE)
-    assert agenda.is_due(("eni", "eni-3"))
-    assert (agenda.next_s(), agenda.next_s("eni"), agenda.next_s("group")) == (0.5, 120.0, None)
-    agenda.retain("eni", {"eni-2"})
-    assert agenda.keys("eni") == (OTHER,)
-    agenda.clear(OTHER, ("loop",))
-    assert agenda.keys() == ()
+    backoffs = Backoffs(FakeClock())
+    backoffs.back_off(KEY, ROOM)
+    backoffs.back_off(OTHER, DENIED)
+    backoffs.back_off(("loop",), NODE)
+    assert backoffs.is_due(("eni", "eni-3"))
+    assert (backoffs.next_s(), backoffs.next_s("eni"), backoffs.next_s("group")) == (0.5, 120.0, None)
+    backoffs.retain("eni", {"eni-2"})
+    assert backoffs.keys("eni") == (OTHER,)
+    backoffs.clear(OTHER, ("loop",))
+    assert backoffs.keys() == ()
 
 
 def test_the_soonest_of_waits() -> None:

@@ -1,9 +1,10 @@
 """Back off after failures: seven schedules in one table, and the running pauses of the whole daemon in one object.
 
-A key names the work that is postponed: its kind, then its object. Work without a running pause is due. Pauses are in memory only, so a
-new process may try everything once. While an ADD waits, a pause ends after the schedule's `urgent_s`: an idle node retries seldom, but
-no ADD waits for an hour that was meant for an idle node. Rejected: a back-off in each class, because two of them would treat the same
-refusal differently; a heap, because there are only some tens of keys and most pauses are changed before they end.
+A key (a *back-off key*) names the work that is postponed: its kind, then its object. Work without a running pause is due. The same
+object also keeps when regular work is due next (`Backoffs.put`). Pauses are in memory only, so a new process may try everything once.
+While an ADD waits, a pause ends after the schedule's `urgent_s`: an idle node retries seldom, but no ADD waits for an hour that was
+meant for an idle node. Rejected: a back-off in each class, because two of them would treat the same refusal differently; a heap,
+because there are only some tens of keys and most pauses are changed before they end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pauses of `first_s`, twice that, and so on up to `longest_s`; `urgent_s`: the longest while an ADD waits."""
+    """The pauses after failures in a row: `first_s`, then twice as long each time, up to `longest_s`.
+
+    `urgent_s`: the longest pause while an ADD waits.
+    """
 
     name: str
     first_s: float
@@ -53,8 +57,8 @@ DENIED = Schedule("denied", 600.0, 3600.0)
 """IAM or the account's quota refused. Ours: a person must change it, and then waits for the next try."""
 
 CREDENTIALS = Schedule("credentials", 2.0, 60.0, urgent_s=30.0)
-"""No credentials. EC2 is not called, so a longer pause would not spare it. Ours: who repairs a trust policy or a clock waits for a
-minute at most, and 5,000 nodes call STS 83 times a second."""
+"""No credentials. EC2 is not called, so a longer pause would save no call. Ours: a person who repairs a trust policy or a clock waits
+for at most a minute, and 5,000 nodes call STS 83 times a second."""
 
 LIMIT = Schedule("limit", 3600.0, 86400.0, urgent_s=21600.0)
 """The instance takes no further ENI, or an ENI no further slot, although the instance type allows it. On most types volumes use places
@@ -85,7 +89,7 @@ class _Pause:
 
 
 class Backoffs:
-    """The pauses that run. Safe from any thread; its lock is a leaf."""
+    """The running pauses, by key. Safe from any thread; inside its lock no other lock is taken."""
 
     def __init__(self, clock: Clock, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
         """`is_urgent`: whether an ADD waits now."""
@@ -139,13 +143,13 @@ class Backoffs:
                 self._pauses[key].failure_count = 0
 
     def of_ec2(self) -> dict[Key, float]:
-        """The keys whose pause runs because EC2 refused the work, and the seconds left."""
+        """Return the keys whose pause runs because EC2 refused the work, each with the seconds left."""
         with self._lock:
             keys = [key for key, pause in self._pauses.items() if pause.schedule in OF_EC2]
         return self._running(keys)
 
     def keys(self, *beginning: Hashable) -> tuple[Key, ...]:
-        """The keys that begin with `beginning` and were postponed and not cleared; their pause may be over."""
+        """Return the keys that begin with `beginning` and have not been cleared. Their pause may be over."""
         with self._lock:
             return tuple(key for key in self._pauses if key[: len(beginning)] == beginning)
 
