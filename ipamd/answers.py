@@ -95,8 +95,10 @@ def history_reply(past: HistoryAnswer, question: HistoryQuestion, *, source: str
     return answer(pb.GetHistoryReply, past, entries=past.records, source=source, at=question.at)
 
 
-def capacity_reply(limits: InstanceLimits, modes: Iterable[Capacity], *, vcpu_count: int) -> pb.CapacityReply:
-    """Make the reply about the number of pods that a node can hold."""
+def capacity_reply(
+    limits: InstanceLimits, modes: Iterable[Capacity], *, vcpu_count: int, pools: Iterable[object] = ()
+) -> pb.CapacityReply:
+    """Make the reply about the number of pods that a node can hold. `pools`: reports of the pools of pods."""
     branch_limit = UNKNOWN
     if limits.trunk_capacity is not None:
         branch_limit = limits.trunk_capacity
@@ -107,6 +109,7 @@ def capacity_reply(limits: InstanceLimits, modes: Iterable[Capacity], *, vcpu_co
         vcpu_count=vcpu_count,
         modes=[answer(pb.CapacityMode, mode, recommended_max_pods=mode.recommended) for mode in modes],
         branch_limit=branch_limit,
+        pools=pools,
     )
 
 

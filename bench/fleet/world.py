@@ -112,14 +112,16 @@ class VirtualDemand(Demand):
         if not self.waiting()[0]:
             self._world.sleep(timeout_s)
 
-    def take(self, *, is_demand: bool = True) -> None:
-        """See the base class."""
+    def take(self, *, is_demand: bool = True, pool: str = "") -> None:
+        """See the base class. The nodes of the simulation have one pool."""
+        if pool:
+            raise NotImplementedError("the simulation has no pools of pods")
         self.served_count += int(is_demand)
         self.trigger()
 
-    def join(self, *, is_demand: bool = True) -> int:
+    def join(self, *, is_demand: bool = True, pool: str = "") -> int:
         """See the base class."""
-        generation = super().join(is_demand=is_demand)
+        generation = super().join(is_demand=is_demand, pool=pool)
         self.trigger()
         return generation
 

@@ -6,6 +6,7 @@ A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a s
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 from ipamd.model.blocked import Blocked
@@ -61,6 +62,10 @@ class PoolStatus:
         return GROWS
 
 
+NOT_PLANNED = PoolStatus()
+"""The status of a pool before its first plan."""
+
+
 def delay(ec2: Ec2, clock: Clock) -> Blocked:
     """Return why a pool that may grow takes long: THROTTLED while EC2 throttles its calls, otherwise GROWING."""
     throttling = ec2.throttling()
@@ -75,6 +80,8 @@ class Demand:
 
     The attributes may be read without the lock. `served_count`: ADDs that took an address since start. `supply_count` grows with every
     announcement: an ADD reads it before it tries to reserve, and passes it to `wait`. `status`: the last one published.
+
+    All of that is about the node's own pool. Pools of pods (`pod_pools.py`) are counted by name.
     """
 
     def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:
@@ -87,6 +94,28 @@ class Demand:
         self.supply_count = 0
         self.served_count = 0
         self.status = PoolStatus()
+        self._waiting_by_pool: Counter[str] = Counter()
+        self._served_by_pool: Counter[str] = Counter()
+        self._status_by_pool: dict[str, PoolStatus] = {}
+
+    def status_of(self, pool: str) -> PoolStatus:
+        """Return the last status of a pool."""
+        if not pool:
+            return self.status
+        return self._status_by_pool.get(pool, NOT_PLANNED)
+
+    def served_count_of(self, pool: str) -> int:
+        """Return how many ADDs of a pool took an address since start."""
+        if not pool:
+            return self.served_count
+        return self._served_by_pool[pool]
+
+    def waiting_count_of(self, pool: str) -> int:
+        """Return how many ADDs wait for an address of a pool."""
+        with self._changed:
+            if pool:
+                return self._waiting_by_pool[pool]
+            return self._waiting - self._waiting_by_pool.total()
 
     def trigger(self) -> None:
         """Wake the pool maintainer: something changed."""
@@ -97,32 +126,39 @@ class Demand:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
-    def take(self, *, is_demand: bool = True) -> None:
+    def take(self, *, is_demand: bool = True, pool: str = "") -> None:
         """Wake the pool maintainer after an ADD took an address. `is_demand`: count it in `served_count`; further ADDs may follow."""
         with self._changed:
-            self.served_count += int(is_demand)
+            if pool:
+                self._served_by_pool[pool] += int(is_demand)
+            else:
+                self.served_count += int(is_demand)
         self.triggered.set()
 
-    def join(self, *, is_demand: bool = True) -> int:
+    def join(self, *, is_demand: bool = True, pool: str = "") -> int:
         """Begin the wait of an ADD. Returns: the first generation whose status takes this ADD into account.
 
-        `is_demand`: whether the pool may grow for it; pass the same value to `leave`.
+        `is_demand`: whether the pool may grow for it; pass the same value to `leave`, and the same pool.
         """
         with self._changed:
             self._waiting += int(is_demand)
+            if pool:
+                self._waiting_by_pool[pool] += int(is_demand)
             self._generation += 1
             self._changed.notify_all()
             self.triggered.set()
             return self._generation
 
-    def leave(self, *, is_demand: bool = True) -> None:
+    def leave(self, *, is_demand: bool = True, pool: str = "") -> None:
         """End the wait of an ADD: work that yielded to it may go on."""
         with self._changed:
             self._waiting -= int(is_demand)
+            if pool:
+                self._waiting_by_pool[pool] -= int(is_demand)
         self.triggered.set()
 
     def waiting(self) -> tuple[int, int]:
-        """How many ADDs wait, and the latest generation."""
+        """How many ADDs wait, of any pool, and the latest generation."""
         with self._changed:
             return self._waiting, self._generation
 
@@ -133,13 +169,20 @@ class Demand:
             self._changed.notify_all()
         self._on_supply()
 
-    def publish(self, status: PoolStatus) -> None:
-        """Publish the maintainer's decision, and wake the waiting ADDs."""
+    def publish(self, status: PoolStatus, pool: str = "") -> None:
+        """Publish the maintainer's decision about a pool, and wake the waiting ADDs."""
         with self._changed:
-            self.status = status
+            if pool:
+                self._status_by_pool[pool] = status
+            else:
+                self.status = status
             self._changed.notify_all()
 
-    def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float) -> None:
-        """Sleep until supply was announced, the status changed, or time is up."""
+    def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float, pool: str = "") -> None:
+        """Sleep until supply was announced, the status of the pool changed, or time is up."""
+
+        def is_changed() -> bool:
+            return self.supply_count != seen_supply or self.status_of(pool) is not seen_status
+
         with self._changed:
-            self._changed.wait_for(lambda: self.supply_count != seen_supply or self.status is not seen_status, timeout=timeout_s)
+            self._changed.wait_for(is_changed, timeout=timeout_s)

@@ -29,7 +29,7 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, PodName
 from ipamd.model.intent import Intent, leaving_addresses
-from ipamd.model.pool_counts import PoolCounts, Stock
+from ipamd.model.pool_counts import PoolCounts, Stock, counts_of_pool
 from ipamd.model.release import Draining
 from ipamd.model.repeats import PodId
 from ipamd.model.snapshot import Snapshot, eni_place
@@ -135,7 +135,13 @@ class MemoryState:
         self._withhold()
 
     def reserve(
-        self, key: AttachmentKey, *, extra_family: Family | None = None, address: IpAddress | None = None, pod: str = ""
+        self,
+        key: AttachmentKey,
+        *,
+        extra_family: Family | None = None,
+        address: IpAddress | None = None,
+        pod: str = "",
+        pool: str = "",
     ) -> Address:
         now, now_s = self._clock.now(), self._clock.monotonic()
         with self._lock:
@@ -144,9 +150,9 @@ class MemoryState:
                 taken = self.rows.attachments[key].address
             if taken is not None:
                 raise failure(InvariantError, FailureCode.HAS_ADDRESS, sandbox=key, address=taken)
-            first = self._pool.first() if address is None else self._named(address, pod)
+            first = self._pool.first(pool) if address is None else self._named(address, pod)
             if first is None:
-                raise self._pool_empty(key)
+                raise self._pool_empty(key, pool)
             free = self.rows.addresses[first]
             state = free.after(AddressEvent.RESERVE)
             other = self._take_extra_address(key, extra_family) if extra_family else None
@@ -396,8 +402,8 @@ class MemoryState:
             changed = [rows[address] for address in self._pool.withheld ^ withheld if address in rows]
             self._pool.withhold(withheld, changed=changed)
 
-    def _pool_empty(self, key: AttachmentKey) -> PoolEmptyError:
-        counts = self._pool.counts()
+    def _pool_empty(self, key: AttachmentKey, pool: str) -> PoolEmptyError:
+        counts = counts_of_pool(self._pool.stock(), pool)
         details = str(counts)
         if counts.free > counts.withheld:
             details += " (the free ones are on ENIs that are not ready, or are just being changed)"

@@ -34,7 +34,8 @@ class Step:
 STEPS = (
     Step(
         9,
-        "one spelling of why an ENI is deleted; no triggers for programs that do not know a column; SNAT by pod; pinned addresses",
+        "one spelling of why an ENI is deleted; no triggers for programs that do not know a column; SNAT by pod; pinned addresses; "
+        "pools by pod",
         forward=(
             """
             UPDATE intent SET payload = json_set(json_remove(payload, '$.release'), '$.why', 'release')
@@ -65,6 +66,7 @@ STEPS = (
             ALTER TABLE address ADD COLUMN kept_until_s REAL
             CHECK ((kept_until_s IS NULL) = (kept_for IS NULL) AND (kept_for IS NULL OR state <> 'assigned'))
             """,
+            "ALTER TABLE eni ADD COLUMN pool TEXT",
         ),
         backward=(
             """
@@ -100,6 +102,7 @@ STEPS = (
             "ALTER TABLE address DROP COLUMN kept_until_s",
             "ALTER TABLE address DROP COLUMN kept_for",
             "UPDATE ledger SET event = 'repaired' WHERE event IN ('keeping-ended', 'moved')",
+            "ALTER TABLE eni DROP COLUMN pool",
         ),
         # A release of level 8 does not read `why`: it would use an ENI for pods although its release was requested.
         is_additive=False,

@@ -58,9 +58,12 @@ class PoolIndex:
             self.pinned.discard(address.address)
         self.slots[address.eni_id].drop(address, is_withheld=self._is_withheld(address), is_suspected=self._is_suspected(address))
 
-    def first(self) -> IpAddress | None:
-        """Return the address to assign next, which may stand for the rest of a /80; None without any. Cost: the number of ENIs."""
-        slots = [slot for slot in self.slots.values() if slot.is_assignable]
+    def first(self, pool: str) -> IpAddress | None:
+        """Return the address of a pool to assign next, which may stand for the rest of a /80; None without any.
+
+        Cost: the number of ENIs.
+        """
+        slots = [slot for slot in self.slots.values() if slot.is_assignable and slot.eni.pool == pool]
         return min(slots, key=EniSlot.preference).first() if slots else None
 
     def claim(self, address: IpAddress, row: Address | None, *, is_claimed: bool) -> None:

@@ -156,7 +156,7 @@ def _pop_key(row: Params) -> AttachmentKey:
 
 
 def _eni_of(row: Params) -> Eni:
-    return Eni(**{**row, "excluded": row["excluded"] or ""})
+    return Eni(**{**row, "excluded": row["excluded"] or "", "pool": row["pool"] or ""})
 
 
 def _address_of(row: Params, *, lost_mark: Params | None) -> Address:

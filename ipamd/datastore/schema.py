@@ -83,6 +83,7 @@ eni = table(
     flag("created_by_us"),
     flag("managed"),
     text("excluded", nullable=True),
+    text("pool", nullable=True),
     UniqueConstraint("primary_address"),
     one_of("state", tuple(EniState)),
 )

@@ -563,7 +563,7 @@ class SqlUnitOfWork:
             )
         self._disk.write(
             sql.UPSERT_ENI,
-            spelling(schema.eni, "excluded")(eni) | {"excluded": eni.excluded or None},
+            spelling(schema.eni, "excluded", "pool")(eni) | {"excluded": eni.excluded or None, "pool": eni.pool or None},
             subject=f"recording {eni.eni_id}",
         )
         self.view.enis.changes[eni.eni_id] = eni

@@ -30,7 +30,7 @@ from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
 from ipamd.model.eni import OPERATOR, Eni, EniState, operator_exclusion
-from ipamd.model.eni_tags import TRUNK, is_created_by_us, is_managed
+from ipamd.model.eni_tags import TRUNK, is_created_by_us, is_managed, pool_of
 from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.family import Family, IpAddress, IpNetwork, members, stand_in
 from ipamd.model.ids import EniId, MacAddress
@@ -208,6 +208,7 @@ class EniService(Service):
             created_by_us=is_created_by_us(described, identity),
             managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
             excluded=operator_exclusion(described) or _excluded_before(recorded_eni),
+            pool=(recorded_eni.pool if recorded_eni else "") or pool_of(described, is_primary=is_primary),
         )
         return replace(eni, excluded=self._exclusion(eni))
 

@@ -68,7 +68,7 @@ class Ec2Request:
 
     `home`: the default subnet of new ENIs. `is_other_subnet`: the ENI that was to get addresses is in another subnet. `is_urgent`: an
     ADD waits. `attached_count`: ENIs of the instance, `foreign_count` of them not ours to use. `used_slot_count`: slots in use on the
-    ENI that was to get addresses.
+    ENI that was to get addresses. `pool`: the pool of pods that was to grow, "" for the node's own.
     """
 
     action: Growth
@@ -78,6 +78,7 @@ class Ec2Request:
     attached_count: int = 0
     foreign_count: int = 0
     used_slot_count: int = 0
+    pool: str = ""
 
     @property
     def kind(self) -> str:
@@ -96,7 +97,9 @@ class Ec2Request:
         if stopped == "slots":
             return stopped, getattr(self.action, "eni_id", "")
         if stopped in ("denied", "error", "spare"):
-            return (self.kind, stopped)
+            return call_key(self.kind, stopped, self.pool)
+        if (stopped,) in (PREFIXES, PREFIX_COUNT):
+            return prefix_key((stopped,), self.pool)
         return (stopped,)
 
     def is_matched_by(self, word: str, error: BaseException) -> bool:
@@ -127,6 +130,20 @@ class Ec2Request:
         """Whether EC2 refused to allocate prefixes with an unknown code, perhaps because this instance cannot have prefixes."""
         is_unknown_answer = type(error) is CloudError and bool(error.code) and not error.may_have_happened
         return is_unknown_answer and self.kind == ALLOCATION and bool(self.action.prefix_count)
+
+
+def call_key(kind: str, stopped: str, pool: str) -> Key:
+    """Return the key of a refused kind of call. A pool of pods has its own, so that its refusals stop no other pool."""
+    if pool:
+        return kind, pool, stopped
+    return kind, stopped
+
+
+def prefix_key(key: Key, pool: str) -> Key:
+    """Return the key of refused /28s: those of a pool of pods are of its own subnets."""
+    if pool:
+        return *key, pool
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +294,7 @@ class Limits:
         self.clear(*(request.key(stopped) for stopped in ("error", "denied", "spare")))
         self.clear(ENI_COUNT if request.kind == CREATION else request.key("slots"))
         if request.action.prefix_count:
-            self.clear(PREFIXES)
+            self.clear(prefix_key(PREFIXES, request.pool))
         if request.kind == ALLOCATION and request.home is not None and not request.is_other_subnet:
             self.took_room(request.home, request.action)
 
@@ -340,21 +357,23 @@ class Limits:
         yields = (self._yielding(kind) for kind in YIELD_S)
         return soonest_s([self._backoffs.next_s("limit"), *(refusal.left_s for refusal in yields if refusal is not None)])
 
-    def state(self, *, home: SubnetId | None, candidates: Collection[SubnetId], is_urgent: bool) -> GrowthState:
-        """Return the limits of growth for the planner. `candidates`: the subnets for a new ENI, empty before they are known."""
+    def state(self, *, home: SubnetId | None, candidates: Collection[SubnetId], is_urgent: bool, pool: str = "") -> GrowthState:
+        """Return the limits of a pool's growth for the planner. `candidates`: subnets for a new ENI, empty before they are known."""
         home_only = () if home is None else (home,)
         room = None if home is None else self.cap(("room", home))
         home_refusal = self._full_refusal(home) if room == 0 else None
-        stopped = {kind: self.refusal((kind, "denied"), (kind, "error")) for kind in YIELD_S}
+        stopped = {kind: self.refusal(call_key(kind, "denied", pool), call_key(kind, "error", pool)) for kind in YIELD_S}
         return GrowthState(
-            creation=stopped[CREATION] or self._no_room(candidates or home_only) or self._spare_refusal(CREATION, is_urgent),
-            allocation=stopped[ALLOCATION] or home_refusal or self._spare_refusal(ALLOCATION, is_urgent),
-            prefixes=self.refusal(PREFIXES),
+            creation=stopped[CREATION]
+            or self._no_room(candidates or home_only)
+            or self._spare_refusal(CREATION, is_urgent, pool),
+            allocation=stopped[ALLOCATION] or home_refusal or self._spare_refusal(ALLOCATION, is_urgent, pool),
+            prefixes=self.refusal(prefix_key(PREFIXES, pool)),
             eni_cap=self.cap(ENI_COUNT),
             cap=self.refusal(ENI_COUNT),
             slot_caps=self._slot_caps(),
             room=room,
-            prefix_cap=self.cap(PREFIX_COUNT),
+            prefix_cap=self.cap(prefix_key(PREFIX_COUNT, pool)),
             creation_cap=self.cap(ENI_SIZE),
             creation_room=self._creation_room(home, candidates),
         )
@@ -364,11 +383,11 @@ class Limits:
             return None
         return self.refusal(("room", home))
 
-    def _spare_refusal(self, kind: str, is_urgent: bool) -> GrowthRefusal | None:
+    def _spare_refusal(self, kind: str, is_urgent: bool, pool: str) -> GrowthRefusal | None:
         """Return why spare addresses or ENIs are not requested now; None if they may be, or an ADD waits."""
         if is_urgent:
             return None
-        return self.refusal((kind, "spare")) or self._yielding(kind)
+        return self.refusal(call_key(kind, "spare", pool)) or self._yielding(kind)
 
     def _slot_caps(self) -> dict[EniId, int]:
         """Return how many slots may be used on each ENI that EC2 refused to fill further."""

@@ -226,7 +226,7 @@ class PinnedAddresses(Service):
         for eni in self._datastore.enis():
             if eni.primary_address == want.address:
                 raise want.refusal(PinnedRefusalCode.IS_PRIMARY, eni=eni.eni_id)
-        stocks = [stock for stock in self._datastore.stock().enis if stock.eni.gives_addresses]
+        stocks = [stock for stock in self._datastore.stock().enis if stock.eni.gives_addresses and not stock.eni.pool]
         here = [stock for stock in stocks if want.address in stock.eni.subnet_cidr]
         if not here:
             identity = self._identity()

@@ -28,7 +28,7 @@ from ipamd.model.blocked import Blocked, blocked_by
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
-from ipamd.model.eni_tags import EniTags
+from ipamd.model.eni_tags import POOL_TAG, EniTags
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -117,7 +117,8 @@ class EniProvisioner(Service):
         self._failed: dict[str, IpamError | None] = {}
         """By intent ID: the error of its last try, oldest try first."""
         self._limits = subnets.limits
-        self._ramp = _Ramp(context.clock.monotonic())
+        self._ramps: dict[str, _Ramp] = {}
+        """By pool."""
         self.leaked_enis = LeakedEnis(context, ec2=ec2, book=enis.book, operations=self._log, delete=self._resume)
 
     def has_open_intents(self) -> bool:
@@ -133,11 +134,12 @@ class EniProvisioner(Service):
         if not self._backoffs.is_due(WITHOUT_EFFECT):
             raise CloudError("EC2 confirmed the last request, but no new address was recorded", details=WHAT_HELPS)
         count = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
-        self._require_wanted(action, count)
+        pool = self._pool_of(action)
+        self._require_wanted(action, count, self._ramp(pool))
         usable_before, enis_before = self._usable_count(), len(self._datastore.enis())
         with self._backing_off_open_intents():
             is_done = self._create(action) if isinstance(action, CreateEni) else self._allocate(action)
-        self._ramp.asked_count += count
+        self._ramp(pool).asked_count += count
         is_grown = self._usable_count() > usable_before
         is_new_empty_eni = not count and len(self._datastore.enis()) > enis_before
         if not is_done or is_grown or is_new_empty_eni:
@@ -146,7 +148,17 @@ class EniProvisioner(Service):
         self._backoffs.back_off(WITHOUT_EFFECT, EC2)
         raise CloudError(f"EC2 confirmed the request, but no new address was recorded: {action}", details=WHAT_HELPS)
 
-    def _require_wanted(self, action: Growth, count: int) -> None:
+    def _pool_of(self, action: Growth) -> str:
+        """Return the pool that an action is for."""
+        if isinstance(action, CreateEni):
+            return action.pool
+        eni = self._datastore.eni(action.eni_id)
+        return eni.pool if eni else ""
+
+    def _ramp(self, pool: str) -> _Ramp:
+        return self._ramps.setdefault(pool, _Ramp(self._clock.monotonic()))
+
+    def _require_wanted(self, action: Growth, count: int, ramp: _Ramp) -> None:
         """Check that the ramp requests no more than twice what is wanted, rounded up to whole prefixes or ENIs.
 
         `count`: addresses of the action. Raises: CloudError.
@@ -154,9 +166,9 @@ class EniProvisioner(Service):
         unit = count
         if isinstance(action, Allocate):
             unit = ADDRESSES_PER_PREFIX if action.prefix_count else 1
-        most = math.ceil(2 * self._ramp.wanted_count / max(unit, 1)) * unit
-        if self._ramp.asked_count + count > most:
-            reason = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
+        most = math.ceil(2 * ramp.wanted_count / max(unit, 1)) * unit
+        if ramp.asked_count + count > most:
+            reason = f"{ramp.asked_count} were asked for already, and {ramp.wanted_count} were wanted"
             raise CloudError(f"the plan asks for more than is wanted ({action}): {reason}", details=WHAT_HELPS)
 
     def _usable_count(self) -> int:
@@ -164,17 +176,18 @@ class EniProvisioner(Service):
         counts = self._datastore.counts()
         return counts.total - counts.lost
 
-    def note_wanted(self, count: int) -> None:
-        """Record how many addresses the pool needs now, which bounds the requests of a ramp. The ramp ends when nothing is wanted."""
+    def note_wanted(self, count: int, pool: str = "") -> None:
+        """Record how many addresses a pool needs now, which bounds the requests of a ramp. The ramp ends when nothing is wanted."""
         if self._untracked and not self._untracked & {eni.eni_id for eni in self._datastore.enis()}:
             self._end_tracking()  # the ENIs without the primary ENI's timeouts are gone
         now_s = self._clock.monotonic()
         # Addresses of ADDs, and of sandboxes whose address EC2 shows only now, because a new /28 may be in use already.
         taken_count = self._usable_count() - self._datastore.counts().free
-        if not count or now_s - self._ramp.began_s > RAMP_MAX_S:
-            self._ramp = _Ramp(now_s, taken_count)
+        if not count or now_s - self._ramp(pool).began_s > RAMP_MAX_S:
+            self._ramps[pool] = _Ramp(now_s, taken_count)
+        ramp = self._ramp(pool)
         # max(): the taken count falls if an address in use is lost, which must not reduce the wanted count.
-        self._ramp.wanted_count = max(self._ramp.wanted_count, count + max(taken_count - self._ramp.taken_count, 0))
+        ramp.wanted_count = max(ramp.wanted_count, count + max(taken_count - ramp.taken_count, 0))
 
     def release(self, action: Release) -> bool:
         """Release the addresses or the ENI of a plan, unless an ADD waits, or took an address after the plan.
@@ -278,11 +291,11 @@ class EniProvisioner(Service):
         self._guard.retain(open_ids)
         return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._backoffs.next_s(PLACE)])
 
-    def with_pending(self, state: GrowthState) -> GrowthState:
-        """Add to `state` the possible effects of open operations, for the planner: ENIs and slots that may be in use already, and
-        addresses that may arrive. Slots with addresses that are recorded on other ENIs count too.
+    def with_pending(self, state: GrowthState, pool: str = "") -> GrowthState:
+        """Add the possible effects of open operations for the planner: ENIs and slots that may be in use, and addresses that may come;
+        also slots with addresses that are recorded elsewhere. A malformed intent is left out, and its recovery reports it.
 
-        A malformed intent is left out; its recovery reports it.
+        `pool`: operations of other pools take their places and bring it no address.
         """
         enis: list[PendingEni] = []
         slots = Counter(self.enis.book.enis_with_conflicting_slots())
@@ -296,11 +309,14 @@ class EniProvisioner(Service):
                 continue
             creation = operation.creation if isinstance(operation, Delete) else operation
             if isinstance(creation, Create) and self._datastore.eni(intent.eni_id) is None:
-                supply_count = creation.supply_count if operation is creation else 0
-                enis.append(PendingEni(creation.device_index, supply_count))
+                of_pool = creation.tags.get(POOL_TAG, "")
+                is_supply = operation is creation and of_pool == pool
+                enis.append(PendingEni(creation.device_index, creation.supply_count if is_supply else 0, of_pool))
             elif isinstance(operation, Assign):
                 slots[operation.eni_id] += operation.count
-                address_count += operation.supply_count
+                eni = self._datastore.eni(operation.eni_id)
+                if (eni.pool if eni else "") == pool:
+                    address_count += operation.supply_count
         state = replace(state, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count)
         errors = list(self.failures().values())
         if not errors:
@@ -379,7 +395,7 @@ class EniProvisioner(Service):
             device_index=action.device_index,
             address_count=action.address_count,
             prefix_count=action.prefix_count,
-            tags=self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token),
+            tags=self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token, pool=action.pool),
             security_group_ids=target.security_group_ids,
             connection_tracking=self.enis.book.facts_of(identity.primary_eni_id).connection_tracking,
             moves_left=min(action.other_place_count, MOVES_MAX),
@@ -390,7 +406,7 @@ class EniProvisioner(Service):
             if not operation.connection_tracking or not _may_be_refused_parameter(error):
                 raise
             token = new_token()
-            tags = self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token)
+            tags = self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token, pool=action.pool)
             without = replace(operation, tags=tags, connection_tracking=())
             work = self.steps.run(self._log.open(without, token=token), identity=identity, is_first=True)
             self._health.report(TRACKING, problem(ConditionCode.TRACKING_REFUSED, cause=log_text(error)), error=error)

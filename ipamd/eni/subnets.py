@@ -27,6 +27,8 @@ from ipamd.model.errors import (
     log_text,
 )
 from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.network_file import NetworkFile
+from ipamd.model.pod_pools import NO_POOLS, PodPools, pool_exclusion
 from ipamd.model.pool_actions import Action, CreateEni
 from ipamd.model.record import dataclass, replace
 from ipamd.model.subnets import (
@@ -83,19 +85,21 @@ class Subnets(Service):
         limits: Limits,
         identity: Callable[[], InstanceIdentity | None],
         groups_of: Callable[[EniId], Collection[str]],
+        pools: PodPools = NO_POOLS,
     ) -> None:
-        """`groups_of` returns the security groups of an ENI as EC2 showed them last, or none."""
+        """`groups_of` returns the security groups of an ENI as EC2 showed them last, or none. `pools`: pools of pods."""
         super().__init__(context)
         self._ec2 = ec2
         self._policy = policy
         self.limits = limits
         self._identity = identity
         self._groups_of = groups_of
+        self._pools = pools
         self._listed: Mapping[SubnetId, DescribedSubnet] | None = None  # in EC2's order
         self._listed_monotonic_s = -math.inf  # reset when a refusal contradicts the answer
         self._answered_monotonic_s = -math.inf  # of the last answer, contradicted or not
         self._is_denied = False
-        self.candidates: tuple[SubnetId, ...] = ()
+        self._candidates: dict[str, tuple[SubnetId, ...]] = {}
 
     def home(self, identity: InstanceIdentity) -> SubnetId:
         """Return the default subnet of new ENIs: that of custom networking for this zone, otherwise the node's own."""
@@ -104,25 +108,50 @@ class Subnets(Service):
             return identity.subnet_id
         return zone.subnet_id
 
+    def home_of(self, pool: str, identity: InstanceIdentity) -> SubnetId | None:
+        """Return the default subnet of a pool: for one of pods that of its first ENI, or of its next one; None before it is known."""
+        if not pool:
+            return self.home(identity)
+        for eni in self._datastore.enis():
+            if eni.pool == pool and not eni.excluded:
+                return eni.subnet_id
+        return next(iter(self.candidates_of(pool)), None)
+
+    def candidates_of(self, pool: str) -> tuple[SubnetId, ...]:
+        """Return the subnets for a new ENI of a pool, the one with most room first; () before the first creation."""
+        return self._candidates.get(pool, ())
+
     def choose(self, action: CreateEni, identity: InstanceIdentity) -> Iterator[tuple[EniTarget, CreateEni]]:
         """Yield the subnets for a new ENI, the one with most room first, each with the action reduced to the room that it has. The
         caller takes the next subnet if EC2 refuses because a subnet is full.
 
         Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room; CloudError if EC2 does not answer.
         """
-        usable = self._usable(identity)
-        zone = self._zone(identity)
-        groups = (zone.security_group_ids if zone else ()) or identity.security_group_ids
-        self.candidates = tuple(subnet_id for subnet_id, _ in usable)
+        usable = self._usable_of_pool(action.pool, identity) if action.pool else self._usable(identity)
+        groups = self._own_groups(action.pool, identity) or identity.security_group_ids
+        self._candidates[action.pool] = tuple(subnet_id for subnet_id, _ in usable)
         for subnet_id, free_count in usable:
             fitted = self._fitted(action, subnet_id, free_count)
             if fitted is not None:
                 yield EniTarget(subnet_id, groups), fitted
         raise SubnetExhaustedError(
             f"no subnet has {'a free /28 for' if action.prefix_count else 'room for'} another ENI",
-            details=f"tried or known to be full: {', '.join(self.candidates)}",
-            next_step="delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1",
+            details=f"tried or known to be full: {', '.join(self.candidates_of(action.pool))}",
+            next_step=self._more_room_step(action.pool),
         )
+
+    @staticmethod
+    def _more_room_step(pool: str) -> str:
+        if pool:
+            return f"delete unused ENIs there, or give pool {pool} another subnet of this zone in the network file"
+        return "delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1"
+
+    def _own_groups(self, pool: str, identity: InstanceIdentity) -> tuple[str, ...]:
+        """Return the security groups that the file names for a pool's ENIs; () for those of the primary ENI."""
+        if pool:
+            return self._pools.by_name[pool].security_group_ids
+        zone = self._zone(identity)
+        return zone.security_group_ids if zone else ()
 
     def record_refusal(self, subnet_id: SubnetId, action: CreateEni, error: SubnetExhaustedError) -> None:
         """Record that EC2 refused because the subnet is full: back off from it, and drop the last answer."""
@@ -149,13 +178,15 @@ class Subnets(Service):
 
     def exclusion(self, eni: Eni) -> str:
         """Return why an attached ENI gets no new sandbox; "" if it may get one."""
-        return self._exclusion(eni, self._policy)
+        return self._exclusion(eni, self._policy, self._pools)
 
-    def exclusion_under(self, eni: Eni, custom: CustomNetwork) -> str:
-        """Return `exclusion` as it would be after a start with this file of custom networking. Makes no EC2 call."""
-        return self._exclusion(eni, replace(self._policy, custom=custom))
+    def exclusion_under(self, eni: Eni, network: NetworkFile) -> str:
+        """Return `exclusion` as it would be after a start with this network file. Makes no EC2 call."""
+        return self._exclusion(eni, replace(self._policy, custom=network.custom), network.pools)
 
-    def _exclusion(self, eni: Eni, policy: SubnetPolicy) -> str:
+    def _exclusion(self, eni: Eni, policy: SubnetPolicy, pools: PodPools) -> str:
+        if eni.pool:
+            return pool_exclusion(eni, pools, self._listed, security_group_ids=self._groups_of(eni.eni_id))
         identity = self._identity()
         zone = identity.availability_zone if identity else ""
         return exclusion(eni, policy, self._listed, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
@@ -246,7 +277,10 @@ class Subnets(Service):
         return is_any_changed
 
     def follows_primary(self, eni: Eni) -> bool:
-        """Whether an ENI must have the primary ENI's security groups: custom networking's file names no others."""
+        """Whether an ENI must have the primary ENI's security groups: the network file names no others."""
+        if eni.pool:
+            pool = self._pools.by_name.get(eni.pool)
+            return pool is not None and not pool.security_group_ids
         if self._policy.custom is None:
             return True
         return all(zone.subnet_id != eni.subnet_id or not zone.security_group_ids for zone in self._policy.custom.zones.values())
@@ -316,7 +350,7 @@ class Subnets(Service):
         return self._listed
 
     def _describe(self, identity: InstanceIdentity) -> Sequence[DescribedSubnet]:
-        """Describe the subnets of the node's zone, or the one that custom networking's file names.
+        """Describe the subnets of the node's zone, or the one that custom networking's file names. Pools of pods need both.
 
         Raises: SubnetChoiceError if the file names none; CloudError.
         """
@@ -328,7 +362,11 @@ class Subnets(Service):
                 _no_zone(identity),
                 next_step=f"add {identity.availability_zone} to the zones of VPC_IPAMD_NETWORK_FILE and restart the daemon",
             )
-        return (self._ec2.describe_subnet(zone.subnet_id),)
+        described = (self._ec2.describe_subnet(zone.subnet_id),)
+        if not self._pools:
+            return described
+        others = self._ec2.describe_subnets(vpc_id=identity.vpc_id, availability_zone=identity.availability_zone)
+        return *described, *(subnet for subnet in others if subnet.subnet_id != zone.subnet_id)
 
     def _zone(self, identity: InstanceIdentity) -> ZoneNetwork | None:
         """Return this node's zone in custom networking's file, None without a file or zone."""
@@ -353,6 +391,22 @@ class Subnets(Service):
         if home not in listed:  # EC2 does not list subnets of other accounts, and nothing excludes it
             return [(home, None)]
         raise self._no_subnet("; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items())))
+
+    def _usable_of_pool(self, name: str, identity: InstanceIdentity) -> list[tuple[SubnetId, int | None]]:
+        """Return the subnets of a pool of pods in the node's zone, the one with most room first, each with its free count.
+
+        Raises: SubnetChoiceError if there is none; CloudError if EC2 does not answer.
+        """
+        pool, listed = self._pools.by_name[name], self._refresh(identity)
+        usable = by_room(subnet for subnet in (listed or {}).values() if pool.has(subnet))
+        if usable:
+            return [(subnet.subnet_id, None if subnet.free_count < 0 else subnet.free_count) for subnet in usable]
+        if listed is None:
+            reason, step = "IAM denies ec2:DescribeSubnets", "allow ec2:DescribeSubnets"
+        else:
+            reason = f"none is in {identity.availability_zone} and {identity.vpc_id}, the zone and the VPC of this node"
+            step = f"correct pool {name} in VPC_IPAMD_NETWORK_FILE and restart the daemon"
+        raise SubnetChoiceError(f"pool {name} has no subnet: {reason}", next_step=step)
 
     def _require_home_usable(self, home: SubnetId) -> None:
         """Check, without an answer of EC2, that no earlier answer excluded the default subnet. Raises: SubnetChoiceError."""
@@ -408,6 +462,10 @@ def why_not_usable(subnet: DescribedSubnet, identity: InstanceIdentity, policy: 
             return f"of another VPC ({subnet.vpc_id}) than this node ({identity.vpc_id})"
         if subnet.availability_zone != identity.availability_zone:
             return f"of another zone ({subnet.availability_zone}) than this node ({identity.availability_zone})"
+        zone = policy.custom.of_zone(identity.availability_zone)
+        home = identity.subnet_id if zone is None else zone.subnet_id
+        if subnet.subnet_id != home:  # listed for a pool of pods
+            return "not the one that custom networking's file names"
         return ""
     if not policy.is_discovering and not is_own:
         return "not the node's own, and ENABLE_SUBNET_DISCOVERY is off"

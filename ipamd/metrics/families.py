@@ -22,6 +22,7 @@ from ipamd.eni.resync import ExternalChange, ResyncReason
 from ipamd.metrics.counts import Counts, MetricRow, all_of, families
 from ipamd.metrics.legs.families import extra_leg_rows, uplink_rows
 from ipamd.metrics.node_info import node_info
+from ipamd.metrics.pod_pools import pod_pool_rows
 from ipamd.metrics.subnets import subnet_rows
 from ipamd.model.blocked import Blocked
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallOutcome, CallReport
@@ -151,6 +152,7 @@ class Families(Collector):
         text = "Free addresses above the target, in whole ENIs or prefixes if the target counts these"
         yield "ipamd_excess_addresses", text, int(sources.demand.status.excess_count)
         yield from subnet_rows(sources)
+        yield from pod_pool_rows(sources)
         yield from extra_leg_rows(sources)
         yield from _pinned_rows(sources)
 

@@ -153,6 +153,7 @@ class ExportService(Service):
         if not aws_node.is_exporting:
             self._require_common_snat()
             self._require_unpinned()
+            self._require_no_pools()
         try:
             aws_node.begin_export()
         finally:
@@ -172,6 +173,12 @@ class ExportService(Service):
         pinned = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.kept_s is not None]
         if pinned:
             raise failure(TakeoverError, FailureCode.EXPORT_PINNED, sandboxes=first_of(pinned, NAMED_MAX))
+
+    def _require_no_pools(self) -> None:
+        """Refuse while the node has an ENI of a pool of pods. Raises: TakeoverError."""
+        enis = [f"{eni.eni_id} ({eni.pool})" for eni in self._datastore.enis() if eni.pool]
+        if enis:
+            raise failure(TakeoverError, FailureCode.EXPORT_POD_POOLS, enis=first_of(enis, NAMED_MAX))
 
     def _finish(self, report: ExportReport) -> None:
         """Complete wiring and file, then change the conflists. Raises: IpamError."""

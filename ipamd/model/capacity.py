@@ -108,6 +108,8 @@ def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
         else:
             count += eni.counts.total - eni.counts.lost + max(slots - eni.used_slot_count, 0) * unit
     vacant_places = max(usable_eni_count(snapshot, settings) - len(snapshot.enis), 0)
+    if snapshot.place_cap is not None:
+        vacant_places = min(vacant_places, snapshot.place_cap)
     return count + vacant_places * slots * unit
 
 

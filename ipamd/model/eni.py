@@ -34,7 +34,7 @@ class Eni:
     `host_ready`: the host's routing for it is in place. `managed`: its addresses may be given to sandboxes.
     `created_by_us`: we created it, so we may delete it (I9). `excluded`: why no new sandbox gets its addresses, "" if sandboxes may
     have them: its subnet is excluded, custom networking keeps pods off the primary ENI, or an AWS service manages the ENI. Sandboxes
-    keep the addresses that they have (I2).
+    keep the addresses that they have (I2). `pool`: the pool of pods that gets its addresses (`pod_pools.py`), "" for the node's own.
     """
 
     eni_id: EniId
@@ -50,6 +50,7 @@ class Eni:
     created_by_us: bool = False
     managed: bool = True
     excluded: str = ""
+    pool: str = ""
 
     @property
     def is_in_pool(self) -> bool:

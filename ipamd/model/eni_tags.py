@@ -13,6 +13,9 @@ from ipamd.model.time_text import rfc3339
 
 INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
 
+POOL_TAG = "vpc-ipamd/pool"
+"""The pool of pods that an ENI was made for (docs/adr/0084). EC2 keeps it, also when the datastore is lost."""
+
 NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
 
 CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
@@ -38,12 +41,13 @@ class EniTags:
     cluster_name: str = ""
     additional: tuple[tuple[str, str], ...] = ()
 
-    def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str) -> dict[str, str]:
-        """Return the tags by name. The operator's own tags win, except over the token, which finds the creation's outcome."""
+    def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str, pool: str = "") -> dict[str, str]:
+        """Return the tags by name. The operator's own win, except over the pool, and the token that finds the creation's outcome."""
         tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
         if self.cluster_name:
             tags |= {CLUSTER_TAG: self.cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
-        return tags | dict(self.additional) | {INTENT_TAG: token}
+        of_pool = {POOL_TAG: pool} if pool else {}
+        return tags | dict(self.additional) | of_pool | {INTENT_TAG: token}
 
 
 def description(identity: InstanceIdentity) -> str:
@@ -61,6 +65,13 @@ def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> boo
         return False
     is_tagged = described.tags.get(INSTANCE_TAG) == identity.instance_id and described.eni_id != identity.primary_eni_id
     return is_tagged and described.interface_type not in FOREIGN_INTERFACE_TYPES
+
+
+def pool_of(described: DescribedEni, *, is_primary: bool) -> str:
+    """Return the pool of pods that an ENI belongs to, "" for the node's own. The primary ENI is always of that one."""
+    if is_primary:
+        return ""
+    return described.tags.get(POOL_TAG, "")
 
 
 def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:

@@ -17,6 +17,8 @@
     |  +- UplinkPendingError           11  yes    the control plane has not named the pod's own ENI yet (`legs/` has its kinds)
     |  +- SnatAnnotationError          11  yes    the pod's annotation about SNAT is not allowed, or cannot be followed
     |  +- PinnedAddressError           11  yes    the address that the pod asks for may not or cannot be had now
+    |  +- PoolAnnotationError          11  yes    the pod's annotation about its pool is not allowed, or cannot be followed
+    |  +- PodPoolEmptyError            11  yes    the pod's pool has no address, and other pools may have some
     |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
     |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
@@ -184,6 +186,14 @@ class SnatAnnotationError(TryAgainError):
 
 class PinnedAddressError(TryAgainError):
     """The pod asks by its annotation for an address that it may not have, or that cannot be had now."""
+
+
+class PoolAnnotationError(TryAgainError):
+    """The pod's annotation about its pool is not allowed, cannot be followed, or could not be read."""
+
+
+class PodPoolEmptyError(TryAgainError):
+    """The pool that the pod's namespace or annotation chose has no address. It is no shortage of the node's own pool."""
 
 
 class ChainedPluginMissingError(TryAgainError):

@@ -207,6 +207,8 @@ class FailureCode(StrEnum):
     INVENTORY_SUBNET_UNKNOWN = "inventory-subnet-unknown"
     INVENTORY_WITHOUT_SUBNETS = "inventory-without-subnets"
     INVENTORY_STATE_UNREADABLE = "inventory-state-unreadable"
+    POOL_UNKNOWN = "pool-unknown"
+    EXPORT_POD_POOLS = "export-pod-pools"
 
 
 class FailureMessage(NamedTuple):
@@ -598,6 +600,11 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     ),
     FailureCode.NETWORK_FILE_WRONG: FailureMessage("{path} has {count}", "{problems}"),
     FailureCode.ANNOTATIONS_FORM: FailureMessage("{key} must be an object"),
+    FailureCode.POOL_UNKNOWN: FailureMessage("the network file has no pool {pool}", "pools: {known}"),
+    FailureCode.EXPORT_POD_POOLS: FailureMessage(
+        "amazon-vpc-cni-k8s knows no pools, and would give addresses of these ENIs to any pod: {enis}",
+        "delete the pods of their pools, take the pools out of the settings, and let the ENIs drain",
+    ),
     FailureCode.ANNOTATION_VALUES: FailureMessage("{key}: {names} must be strings"),
     FailureCode.INVENTORY_CALLS_SPENT: FailureMessage(
         "EC2's list of {subject} did not end",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ipamd.model.blocked import Blocked
 from ipamd.model.cause import cause_of_text, joined
 from ipamd.model.growth_state import GrowthRefusal, growth_refusal
-from ipamd.model.placement import eni_limit, pending_count, room_for_eni, trunk_places, vacant_count
+from ipamd.model.placement import eni_limit, free_places, pending_count, room_for_eni, trunk_places, vacant_count
+from ipamd.model.pod_pools import pool_word
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import replace
@@ -69,10 +70,15 @@ def both(first: GrowthRefusal, second: GrowthRefusal | None) -> GrowthRefusal:
 def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
     """Return the refusal of a node whose ENIs and slots are all taken."""
     limits, limit = snapshot.limits, eni_limit(snapshot.limits, settings)
-    foreign_count, hidden_count = snapshot.unmanaged_eni_count, len(snapshot.refused_device_indexes)
+    if snapshot.share and free_places(replace(snapshot, place_cap=None), settings):
+        return _full_share(snapshot)
+    foreign_count, hidden_count = (
+        snapshot.unmanaged_eni_count - snapshot.other_pool_eni_count,
+        len(snapshot.refused_device_indexes),
+    )
     trunk_count = trunk_places(snapshot, settings)
-    count = len(snapshot.enis) + foreign_count + hidden_count + trunk_count
-    occupants = _enis_without_slots(foreign_count, hidden_count, trunk_count)
+    count = len(snapshot.enis) + snapshot.unmanaged_eni_count + hidden_count + trunk_count
+    occupants = _enis_without_slots(foreign_count, hidden_count, trunk_count, snapshot.other_pool_eni_count)
     enis = f"all {count}{occupants} of {limit} ENIs" if count <= limit else f"all {of_limit(count, limit, 'ENI')}{occupants}"
     reason = f"{enis} that {limits.instance_type} may have are attached and their {limits.slots_per_eni} slots each are taken"
     excluded_count = sum(eni.is_excluded for eni in snapshot.enis)
@@ -110,9 +116,19 @@ def _creation_blocker(snapshot: PoolSnapshot) -> GrowthRefusal | None:
     return snapshot.growth.creation
 
 
-def _enis_without_slots(foreign_count: int, hidden_count: int, trunk_count: int) -> str:
+def _full_share(snapshot: PoolSnapshot) -> GrowthRefusal:
+    """Return the refusal of a pool that has its share of the node's ENIs, and there are more."""
+    pool = pool_word(snapshot.pool)
+    reason = f"pool {pool} may have no more than its {counted(len(snapshot.enis), 'ENI')} on this node: {snapshot.share}"
+    step = "remove pods of the pool from this node, change reservedEnis or maxEnis in the network file, or use a larger instance type"
+    return growth_refusal(reason, step, kind=Blocked.NODE_FULL)
+
+
+def _enis_without_slots(foreign_count: int, hidden_count: int, trunk_count: int, other_pool_count: int) -> str:
     """Name the places that give the pool nothing, in brackets; "" if there are none."""
     occupants = []
+    if other_pool_count:
+        occupants.append(f"{other_pool_count} of other pools")
     if foreign_count:
         occupants.append(f"{foreign_count} that are not ours to use")
     if hidden_count:

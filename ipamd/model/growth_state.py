@@ -59,10 +59,11 @@ def growth_refusal(
 
 @dataclass(frozen=True, slots=True)
 class PendingEni:
-    """An ENI that EC2 may have created for us. It takes a place, and may bring `address_count` addresses."""
+    """An ENI of a pool that EC2 may have created for us. It takes a place, and may bring `address_count` addresses."""
 
     device_index: int
     address_count: int = 0
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
 from ipamd.model.pool_actions import Allocate, CreateEni, Growth
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.record import replace
 
 STOPGAP_COUNT = 4
 """Free single addresses to keep while the subnet has no /28 and no IP target is set. Ours: enough for the next few ADDs. Each uses a
@@ -38,7 +39,7 @@ def trunk_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 def room_for_eni(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether another ENI may be attached. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni."""
-    return _places(snapshot, settings) > 0
+    return free_places(snapshot, settings) > 0
 
 
 def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
@@ -177,12 +178,13 @@ def _creations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: 
     if subnet_room is not None and not by_prefix:
         room = min(room, subnet_room - 1)  # the primary address of the new ENI is of the same subnet
     eni_max = min(slots, growth.creation_cap or slots)
-    places_left = reversed(range(_places(snapshot, settings)))
+    places_left = reversed(range(free_places(snapshot, settings)))
     for device_index, other_place_count in zip(_free_indexes(snapshot), places_left, strict=False):
         if want <= 0 or room <= 0:
             return
         share = min(eni_max, room) if fills_enis else min(want, eni_max, room)
-        yield _new_eni(device_index, share, other_place_count, by_prefix=by_prefix)
+        created = _new_eni(device_index, share, other_place_count, by_prefix=by_prefix)
+        yield replace(created, pool=snapshot.pool) if snapshot.pool else created
         want, room = want - share, room - share
 
 
@@ -207,13 +209,13 @@ def choose_prefix_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
 
 def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni | None:
     """Return a new ENI for that /80; None if the instance has no place for it."""
-    place_count = _places(snapshot, settings)
+    place_count = free_places(snapshot, settings)
     if not place_count:
         return None
     return CreateEni(next(_free_indexes(snapshot)), other_place_count=place_count - 1)
 
 
-def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the ENIs that may be added: below the limit, and below the number beyond which EC2 refused to attach.
 
     That number (`eni_cap`) counts only ENIs that EC2 shows.
@@ -223,6 +225,8 @@ def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     places = eni_limit(snapshot.limits, settings) - used - len(snapshot.refused_device_indexes)
     if growth.eni_cap is not None:
         places = min(places, growth.eni_cap - used)
+    if snapshot.place_cap is not None:
+        places = min(places, snapshot.place_cap)
     return max(places, 0)
 
 

@@ -140,7 +140,7 @@ def _without_growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int
         sentence = f"{short}; no pod may have the addresses of an excluded ENI: {_listed(leaving)}"
         return Plan(leaving, sentence, blocked=blocked)
     blocked = blocked or snapshot.growth.prefixes
-    if blocked is None or _is_full(snapshot, settings):
+    if blocked is None or (_is_full(snapshot, settings) and not snapshot.share):
         enis = [eni for eni in snapshot.enis if not eni.is_excluded]
         used = sum(eni.used_slot_count for eni in enis)
         slot_count = len(enis) * snapshot.limits.slots_per_eni
@@ -255,7 +255,7 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     else:
         unit, target = _warm_unit(snapshot, settings)
         coming = warm + _cooling_credit(snapshot, unit * target)
-        least = 1 if target == 0 and warm == 0 else 0
+        least = 1 if target == 0 and warm == 0 and settings.keeps_one_free else 0
         short = max(unit * target - coming, least, 0)
     short = max(short, snapshot.waiting_count - free)
     if settings.max_pods:
@@ -282,7 +282,7 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     if settings.ip_targets_defined:
         return max(min(free - settings.warm_ip_target, snapshot.pool_count - settings.minimum_ip_target), 0)
     unit, target = _warm_unit(snapshot, settings)
-    return max(free + _cooling_credit(snapshot, unit * target) - max(unit * target, 1), 0)
+    return max(free + _cooling_credit(snapshot, unit * target) - max(unit * target, int(settings.keeps_one_free)), 0)
 
 
 def _ipv6_deficit_count(snapshot: PoolSnapshot) -> int:

@@ -23,7 +23,10 @@ ADDRESS = "vpc-ipamd/address"
 ADDRESS_KEPT = "vpc-ipamd/address-keep-seconds"
 """The annotation by which a pod says how long that address is kept for it after its end; 0: not at all."""
 
-ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT)
+POOL = "vpc-ipamd/pool"
+"""The annotation by which a pod chooses the pool of its address: a name in the network file."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT, POOL)
 
 ANNOTATION_MAX = 16 * 1024
 """Characters of `POD_ENI`. Ours: the controller's has 300."""

@@ -24,16 +24,19 @@ class Allocate:
 class CreateEni:
     """Create and attach an ENI that comes with `address_count` addresses or `prefix_count` prefixes.
 
-    `other_place_count`: other places that an ENI could have, as far as is known, if this one is taken.
+    `other_place_count`: other places that an ENI could have, as far as is known, if this one is taken. `pool`: the pool of pods that
+    gets it, "" for the node's own.
     """
 
     device_index: int
     address_count: int = 0
     prefix_count: int = 0
     other_place_count: int = field(default=0, compare=False)
+    pool: str = ""
 
     def __str__(self) -> str:
-        return f"create an ENI with {_size(self)} as device {self.device_index}"
+        of_pool = f" for pool {self.pool}" if self.pool else ""
+        return f"create an ENI{of_pool} with {_size(self)} as device {self.device_index}"
 
 
 def _size(action: Growth) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.record import dataclass
+from ipamd.model.record import astuple, dataclass
 from ipamd.model.words import pool_size, usable
 
 
@@ -72,6 +72,16 @@ class Stock:
     counts: PoolCounts
 
 
-def assignable_count(stock: Stock) -> int:
-    """Count the free addresses that an ADD could have: on attached, managed ENIs with host routing, and not held back (I7)."""
-    return sum(eni_stock.counts.free - eni_stock.counts.withheld for eni_stock in stock.enis if eni_stock.eni.gives_addresses)
+def assignable_count(stock: Stock, pool: str = "") -> int:
+    """Count the free addresses that an ADD of a pool could have: on attached, managed ENIs with host routing, not held back (I7)."""
+    count = 0
+    for eni_stock in stock.enis:
+        if eni_stock.eni.gives_addresses and eni_stock.eni.pool == pool:
+            count += eni_stock.counts.free - eni_stock.counts.withheld
+    return count
+
+
+def counts_of_pool(stock: Stock, pool: str) -> PoolCounts:
+    """Add up the counts of the managed ENIs of a pool."""
+    tallies = [astuple(eni_stock.counts) for eni_stock in stock.enis if eni_stock.eni.managed and eni_stock.eni.pool == pool]
+    return PoolCounts(*map(sum, zip(*tallies, strict=True)))

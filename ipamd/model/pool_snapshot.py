@@ -47,6 +47,9 @@ class PoolSnapshot:
     be requested.
     `may_grow_for_adds`: while frozen, an ENI for which an ADD waits may still be created.
     `has_trunk`: the control plane has attached its trunk ENI, which is one of the unmanaged ones.
+    `pool`: the pool of pods that is planned, "" for the node's own. `other_pool_eni_count`: ENIs of other pools, which are unmanaged.
+    `place_cap`: the most ENIs that it may get more, because of the shares of other pools; None: no bound (`pool_shares.py`).
+    `share`: what bounds it so.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -66,6 +69,10 @@ class PoolSnapshot:
     frozen: str = ""
     may_grow_for_adds: bool = False
     has_trunk: bool = False
+    pool: str = ""
+    other_pool_eni_count: int = 0
+    place_cap: int | None = None
+    share: str = ""
 
     @property
     def bars_enis(self) -> bool:

@@ -20,8 +20,10 @@ from ipamd.model.errors import (
     NotServingError,
     PluginNotAvailableError,
     PodFactsError,
+    PodPoolEmptyError,
     PolicyAgentRefusedError,
     PolicyAgentSilentError,
+    PoolAnnotationError,
     PoolEmptyError,
     SnatAnnotationError,
     TombstonedError,
@@ -60,6 +62,10 @@ class RefusalCode(StrEnum):
     SNAT_VALUE_UNKNOWN = "snat-value-unknown"
     SNAT_NOT_APPLICABLE = "snat-not-applicable"
     SNAT_ANNOTATION_UNKNOWN = "snat-annotation-unknown"
+    POOL_NOT_ALLOWED = "pool-not-allowed"
+    POOL_NOT_APPLICABLE = "pool-not-applicable"
+    POOL_ANNOTATION_UNKNOWN = "pool-annotation-unknown"
+    POOL_WITHOUT_ADDRESS = "pool-without-address"
     CHAIN_INCOMPLETE = "chain-incomplete"
     TOO_MANY_SANDBOXES = "too-many-sandboxes"
     ADDRESSES_UNDELETED = "addresses-undeleted"
@@ -163,6 +169,27 @@ REFUSALS: Mapping[RefusalCode, Refusal] = {
         "{pod} gets no address: the runtime did not hand over its annotations, so {annotation} is not known",
         "containerd does from 1.5 on and CRI-O from 1.29 on, if our conflist asks for them: it does some seconds after the daemon's "
         "start; retry; or remove the namespace from VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES",
+    ),
+    RefusalCode.POOL_NOT_ALLOWED: Refusal(
+        PoolAnnotationError,
+        "{pod} gets no address: its annotation {annotation}={value} is not allowed in namespace {namespace}",
+        "allowed there: {choices}; correct or remove the annotation, or add NAMESPACE=POOL to VPC_IPAMD_POOL_ANNOTATION_NAMESPACES",
+    ),
+    RefusalCode.POOL_NOT_APPLICABLE: Refusal(
+        PoolAnnotationError,
+        "{pod} gets no address: its annotation {annotation}={value} cannot be followed",
+        "{cause}; remove the annotation",
+    ),
+    RefusalCode.POOL_ANNOTATION_UNKNOWN: Refusal(
+        PoolAnnotationError,
+        "{pod} gets no address: the runtime did not hand over its annotations, so {annotation} is not known",
+        "containerd does from 1.5 on and CRI-O from 1.29 on, if our conflist asks for them: it does some seconds after the daemon's "
+        "start; retry; or remove the namespace from VPC_IPAMD_POOL_ANNOTATION_NAMESPACES",
+    ),
+    RefusalCode.POOL_WITHOUT_ADDRESS: Refusal(
+        PodPoolEmptyError,
+        "no address of pool {pool} for sandbox {sandbox}",
+        "cause: {cause}; {counts}; next: {step}; other pools serve on",
     ),
     RefusalCode.CHAIN_INCOMPLETE: Refusal(
         ChainedPluginMissingError,

@@ -14,9 +14,8 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from ipamd.model.eni import OPERATOR, Eni
-from ipamd.model.errors import SettingsError
-from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import SubnetId
+from ipamd.model.json_form import checked_fields, shown
 from ipamd.model.record import dataclass, field
 from ipamd.model.words import counted, printable
 
@@ -31,9 +30,7 @@ from ipamd.model.words import counted, printable
 
 
 DEFAULT_ZONE = "default"
-FORM = {"zones": dict, "primaryEniCarriesPods": bool}
 ZONE_FORM = {"subnet": str, "securityGroups": list}
-WORDS = {dict: "an object", bool: "true or false", str: "a string", list: "a list"}
 
 ZONE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 """A zone's name is any word, because AWS documents no form: there are us-west-2a, eusc-de-east-1a, the local zone us-west-2-lax-1a and
@@ -60,7 +57,7 @@ class ZoneNetwork:
 
 @dataclass(frozen=True, slots=True)
 class CustomNetwork:
-    """The whole file. `primary_carries_pods`: whether sandboxes may have addresses of the primary ENI."""
+    """The zones of the file. `primary_carries_pods`: whether sandboxes may have addresses of the primary ENI."""
 
     zones: Mapping[str, ZoneNetwork]
     primary_carries_pods: bool = False
@@ -70,14 +67,8 @@ class CustomNetwork:
         return self.zones.get(zone, self.zones.get(DEFAULT_ZONE))
 
 
-def parse(text: str, *, source: str) -> CustomNetwork:
-    """Read the file's text. `source`: its path, for people. Raises: SettingsError whose details name every problem at once."""
-    problems: list[str] = []
-    try:
-        document = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, problems))
-    except (ValueError, RecursionError) as error:
-        raise _wrong(source, [f"it is no JSON: {error}"]) from error
-    fields = _fields(document, FORM, location="the file", needed=("zones",), problems=problems)
+def zones_of(fields: Mapping[str, Any], problems: list[str]) -> CustomNetwork:
+    """Make the map of the fields of the file's top level (`network_file.py`), and add every fault to `problems`."""
     zones: dict[str, ZoneNetwork] = {}
     for name, zone_entry in fields.get("zones", {}).items():
         zone = _zone(name, zone_entry, problems=problems)
@@ -85,8 +76,6 @@ def parse(text: str, *, source: str) -> CustomNetwork:
             zones[name] = zone
     if "zones" in fields and not fields["zones"]:
         problems.append("zones: must name at least one availability zone")
-    if problems:
-        raise _wrong(source, problems)
     return CustomNetwork(zones, primary_carries_pods=fields.get("primaryEniCarriesPods", False))
 
 
@@ -120,17 +109,36 @@ def render(network: CustomNetwork) -> str:
 def zone_of(subnet: object, groups: object, *, location: str, problems: list[str]) -> ZoneNetwork | None:
     """Check one entry and add its faults to `problems`. Returns: None if there are any."""
     before = len(problems)
-    if not isinstance(subnet, str) or not re.fullmatch(r"subnet-[0-9a-f]{1,32}", subnet):
-        problems.append(f"{location}: {_shown(subnet)} is no subnet ID (subnet-0123456789abcdef0)")
-    ids = groups if isinstance(groups, list) else []
-    for group_id in ids:
-        if not isinstance(group_id, str) or not re.fullmatch(r"sg-[0-9a-f]{1,32}", group_id):
-            problems.append(f"{location}: {_shown(group_id)} is no security group ID (sg-0123456789abcdef0)")
-    if len(ids) > GROUPS_MAX:
-        problems.append(f"{location}: {counted(len(ids), 'security group')}, and an ENI takes {GROUPS_MAX} at most")
+    subnet_ids = checked_subnets([subnet], location=location, problems=problems)
+    group_ids = checked_groups(groups, location=location, problems=problems)
     if len(problems) > before:
         return None
-    return ZoneNetwork(SubnetId(str(subnet)), tuple(sorted(set(ids))))
+    return ZoneNetwork(subnet_ids[0], group_ids)
+
+
+def checked_subnets(subnets: list[object], *, location: str, problems: list[str]) -> tuple[SubnetId, ...]:
+    """Return the subnet IDs of a list, in its order; everything else is a problem."""
+    subnet_ids = []
+    for subnet in subnets:
+        if isinstance(subnet, str) and re.fullmatch(r"subnet-[0-9a-f]{1,32}", subnet):
+            subnet_ids.append(SubnetId(subnet))
+        else:
+            problems.append(f"{location}: {shown(subnet)} is no subnet ID (subnet-0123456789abcdef0)")
+    return tuple(dict.fromkeys(subnet_ids))
+
+
+def checked_groups(groups: object, *, location: str, problems: list[str]) -> tuple[str, ...]:
+    """Return the security group IDs of a list, ascending; everything else is a problem."""
+    ids = groups if isinstance(groups, list) else []
+    group_ids = set()
+    for group_id in ids:
+        if isinstance(group_id, str) and re.fullmatch(r"sg-[0-9a-f]{1,32}", group_id):
+            group_ids.add(group_id)
+        else:
+            problems.append(f"{location}: {shown(group_id)} is no security group ID (sg-0123456789abcdef0)")
+    if len(ids) > GROUPS_MAX:
+        problems.append(f"{location}: {counted(len(ids), 'security group')}, and an ENI takes {GROUPS_MAX} at most")
+    return tuple(sorted(group_ids))
 
 
 def _zone(name: str, zone_entry: object, *, problems: list[str]) -> ZoneNetwork | None:
@@ -139,45 +147,10 @@ def _zone(name: str, zone_entry: object, *, problems: list[str]) -> ZoneNetwork 
     if problem:
         problems.append(f"zones: {problem}")
     before = len(problems)
-    fields = _fields(zone_entry, ZONE_FORM, location=location, needed=("subnet",), problems=problems)
+    fields = checked_fields(zone_entry, ZONE_FORM, location=location, needed=("subnet",), problems=problems)
     if len(problems) > before:
         return None
     return zone_of(fields["subnet"], fields.get("securityGroups", []), location=location, problems=problems)
-
-
-def _fields(
-    value: object, form: Mapping[str, type], *, location: str, needed: tuple[str, ...], problems: list[str]
-) -> dict[str, Any]:
-    """Return the fields of an object that have their type; everything else is a problem."""
-    if not isinstance(value, dict):
-        problems.append(f"{location}: must be an object, not {_shown(value)}")
-        return {}
-    problems += [f"{location}: {_shown(key)} is not known (known: {', '.join(form)})" for key in value if key not in form]
-    problems += [f"{location}: {key} is missing" for key in needed if key not in value]
-    fields = {}
-    for key, kind in form.items():
-        if key not in value:
-            continue
-        if isinstance(value[key], kind):
-            fields[key] = value[key]
-        else:
-            problems.append(f"{location}: {key} must be {WORDS[kind]}, not {_shown(value[key])}")
-    return fields
-
-
-def _object(pairs: list[tuple[str, Any]], problems: list[str]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    problems += [f"{_shown(name)} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-    return dict(pairs)
-
-
-def _shown(value: object) -> str:
-    return printable(json.dumps(value))[:80]
-
-
-def _wrong(source: str, problems: list[str]) -> SettingsError:
-    count = counted(len(problems), "problem")
-    return failure(SettingsError, FailureCode.NETWORK_FILE_WRONG, path=source, count=count, problems="; ".join(problems))
 
 
 ROLE_TAG = "kubernetes.io/role/cni"
@@ -213,7 +186,7 @@ class SubnetPolicy:
     """Where new ENIs may go.
 
     `custom`: custom networking's map, None without it. Without it subnets are discovered if `is_discovering`, else the node's own
-    subnet is used. `needs_ipv6`: for pods of IPv6.
+    subnet is used. `needs_ipv6`: for pods of IPv6. All of that is about the node's own pool.
     """
 
     is_discovering: bool = True

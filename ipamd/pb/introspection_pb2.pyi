@@ -37,7 +37,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "degraded", "spooled_delete_count", "veths_pending_deletion_count", "busy", "verdict", "confinement", "subnets", "freezes", "settings", "conditions", "cut_off_count", "policy_mode", "pending_policy_cleanup_count", "branches", "companions", "facts")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "degraded", "spooled_delete_count", "veths_pending_deletion_count", "busy", "verdict", "confinement", "subnets", "freezes", "settings", "conditions", "cut_off_count", "policy_mode", "pending_policy_cleanup_count", "branches", "companions", "pod_pools", "facts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class GetStatusReply(_message.Message):
     PENDING_POLICY_CLEANUP_COUNT_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     COMPANIONS_FIELD_NUMBER: _ClassVar[int]
+    POD_POOLS_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
@@ -91,8 +92,9 @@ class GetStatusReply(_message.Message):
     pending_policy_cleanup_count: int
     branches: Branches
     companions: _containers.RepeatedCompositeFieldContainer[Companion]
+    pod_pools: _containers.RepeatedCompositeFieldContainer[PodPool]
     facts: _containers.RepeatedCompositeFieldContainer[Fact]
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., degraded: _Optional[_Iterable[str]] = ..., spooled_delete_count: _Optional[int] = ..., veths_pending_deletion_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezes: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ..., policy_mode: _Optional[str] = ..., pending_policy_cleanup_count: _Optional[int] = ..., branches: _Optional[_Union[Branches, _Mapping]] = ..., companions: _Optional[_Iterable[_Union[Companion, _Mapping]]] = ..., facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., degraded: _Optional[_Iterable[str]] = ..., spooled_delete_count: _Optional[int] = ..., veths_pending_deletion_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezes: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ..., policy_mode: _Optional[str] = ..., pending_policy_cleanup_count: _Optional[int] = ..., branches: _Optional[_Union[Branches, _Mapping]] = ..., companions: _Optional[_Iterable[_Union[Companion, _Mapping]]] = ..., pod_pools: _Optional[_Iterable[_Union[PodPool, _Mapping]]] = ..., facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ...) -> None: ...
 
 class Fact(_message.Message):
     __slots__ = ("code", "text")
@@ -300,6 +302,36 @@ class Pool(_message.Message):
     excess_kept_reason: str
     def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., assignable_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., auto: _Optional[str] = ..., excess_count: _Optional[int] = ..., excess_kept_reason: _Optional[str] = ...) -> None: ...
 
+class PodPool(_message.Message):
+    __slots__ = ("name", "eni_count", "eni_limit", "total_count", "free_count", "assigned_count", "cooling_count", "assignable_count", "waiting_count", "address_limit", "last_cycle", "blocked", "share")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ENI_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENI_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COOLING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    LAST_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    eni_count: int
+    eni_limit: int
+    total_count: int
+    free_count: int
+    assigned_count: int
+    cooling_count: int
+    assignable_count: int
+    waiting_count: int
+    address_limit: int
+    last_cycle: str
+    blocked: str
+    share: str
+    def __init__(self, name: _Optional[str] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., assignable_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., address_limit: _Optional[int] = ..., last_cycle: _Optional[str] = ..., blocked: _Optional[str] = ..., share: _Optional[str] = ...) -> None: ...
+
 class Target(_message.Message):
     __slots__ = ("name", "value", "defined")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -363,7 +395,7 @@ class ListEnisReply(_message.Message):
     def __init__(self, enis: _Optional[_Iterable[_Union[Eni, _Mapping]]] = ...) -> None: ...
 
 class Eni(_message.Message):
-    __slots__ = ("eni_id", "mac", "device_index", "network_card", "primary", "state", "subnet_id", "subnet_cidr", "primary_address", "slot_count", "free_count", "assigned_count", "cooling_count", "quarantined_count", "route_table", "host_ready", "prefixes", "reserved_count", "lost_count", "frozen_reason", "excluded_reason")
+    __slots__ = ("eni_id", "mac", "device_index", "network_card", "primary", "state", "subnet_id", "subnet_cidr", "primary_address", "slot_count", "free_count", "assigned_count", "cooling_count", "quarantined_count", "route_table", "host_ready", "prefixes", "reserved_count", "lost_count", "frozen_reason", "pool", "excluded_reason")
     ENI_ID_FIELD_NUMBER: _ClassVar[int]
     MAC_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -384,6 +416,7 @@ class Eni(_message.Message):
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
     FROZEN_REASON_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_REASON_FIELD_NUMBER: _ClassVar[int]
     eni_id: str
     mac: str
@@ -405,8 +438,9 @@ class Eni(_message.Message):
     reserved_count: int
     lost_count: int
     frozen_reason: str
+    pool: str
     excluded_reason: str
-    def __init__(self, eni_id: _Optional[str] = ..., mac: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., primary: _Optional[bool] = ..., state: _Optional[str] = ..., subnet_id: _Optional[str] = ..., subnet_cidr: _Optional[str] = ..., primary_address: _Optional[str] = ..., slot_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., route_table: _Optional[int] = ..., host_ready: _Optional[bool] = ..., prefixes: _Optional[_Iterable[str]] = ..., reserved_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., excluded_reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, eni_id: _Optional[str] = ..., mac: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., primary: _Optional[bool] = ..., state: _Optional[str] = ..., subnet_id: _Optional[str] = ..., subnet_cidr: _Optional[str] = ..., primary_address: _Optional[str] = ..., slot_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., route_table: _Optional[int] = ..., host_ready: _Optional[bool] = ..., prefixes: _Optional[_Iterable[str]] = ..., reserved_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., pool: _Optional[str] = ..., excluded_reason: _Optional[str] = ...) -> None: ...
 
 class ListAttachmentsRequest(_message.Message):
     __slots__ = ()
@@ -715,19 +749,21 @@ class Setting(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., default: _Optional[str] = ..., origin: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("settings", "instance_type", "network_file", "network_source")
+    __slots__ = ("settings", "instance_type", "network_file", "network_source", "pool")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FILE_FIELD_NUMBER: _ClassVar[int]
     NETWORK_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     settings: _containers.RepeatedScalarFieldContainer[str]
     instance_type: str
     network_file: bytes
     network_source: str
-    def __init__(self, settings: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., network_file: _Optional[bytes] = ..., network_source: _Optional[str] = ...) -> None: ...
+    pool: str
+    def __init__(self, settings: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., network_file: _Optional[bytes] = ..., network_source: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "in_progress", "network")
+    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "pool", "in_progress", "network")
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     DEFICIT_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -745,6 +781,7 @@ class PlanReply(_message.Message):
     IN_USE_COUNT_FIELD_NUMBER: _ClassVar[int]
     COOLING_COUNT_FIELD_NUMBER: _ClassVar[int]
     WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
     IN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     sentence: str
@@ -764,9 +801,10 @@ class PlanReply(_message.Message):
     in_use_count: int
     cooling_count: int
     waiting_count: int
+    pool: str
     in_progress: str
     network: NetworkPlan
-    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., in_progress: _Optional[str] = ..., network: _Optional[_Union[NetworkPlan, _Mapping]] = ...) -> None: ...
+    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., pool: _Optional[str] = ..., in_progress: _Optional[str] = ..., network: _Optional[_Union[NetworkPlan, _Mapping]] = ...) -> None: ...
 
 class NetworkPlan(_message.Message):
     __slots__ = ("source", "refused_code", "refused_reason", "in_force", "custom_networking", "zone", "entry", "subnet_id", "security_group_ids", "problem", "unchecked_reason", "free_count", "other_entries", "primary_carries_pods", "max_pods", "max_pods_now", "enis")
@@ -889,18 +927,20 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityReply(_message.Message):
-    __slots__ = ("instance_type", "limits_source", "vcpu_count", "modes", "branch_limit")
+    __slots__ = ("instance_type", "limits_source", "vcpu_count", "pools", "modes", "branch_limit")
     INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_SOURCE_FIELD_NUMBER: _ClassVar[int]
     VCPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
     MODES_FIELD_NUMBER: _ClassVar[int]
     BRANCH_LIMIT_FIELD_NUMBER: _ClassVar[int]
     instance_type: str
     limits_source: str
     vcpu_count: int
+    pools: _containers.RepeatedCompositeFieldContainer[PodPool]
     modes: _containers.RepeatedCompositeFieldContainer[CapacityMode]
     branch_limit: int
-    def __init__(self, instance_type: _Optional[str] = ..., limits_source: _Optional[str] = ..., vcpu_count: _Optional[int] = ..., modes: _Optional[_Iterable[_Union[CapacityMode, _Mapping]]] = ..., branch_limit: _Optional[int] = ...) -> None: ...
+    def __init__(self, instance_type: _Optional[str] = ..., limits_source: _Optional[str] = ..., vcpu_count: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[PodPool, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[CapacityMode, _Mapping]]] = ..., branch_limit: _Optional[int] = ...) -> None: ...
 
 class CapacityMode(_message.Message):
     __slots__ = ("mode", "address_count", "max_pods", "recommended_max_pods", "formula", "limited_by", "in_force")

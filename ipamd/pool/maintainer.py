@@ -8,8 +8,10 @@ maintainer (an ADD, a cooled address, a restart). A timer does so only while som
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
@@ -32,20 +34,23 @@ from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni, InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, cause_of_error, log_text
-from ipamd.model.growth_state import GrowthRefusal, GrowthState, growth_refusal
+from ipamd.model.growth_state import GrowthRefusal, GrowthState, PendingEni, growth_refusal
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.placement import is_prefix_mode, trunk_places
 from ipamd.model.plan import Plan, deficit_count, plan, surplus_count, wanted_count
+from ipamd.model.pod_pools import NO_POOLS, OWN, PodPools
 from ipamd.model.pool_actions import CreateEni, Growth, Release, ReleaseAddresses, ReleaseEni
-from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_counts import PoolCounts, Stock
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_shares import claims, other_pool_eni_count, stock_of_pool, with_share
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
 from ipamd.model.prefix_exchange import needs_slot
 from ipamd.model.release import Draining, draining, eni_min_age_s, releasable
 from ipamd.model.repeats import NO_REPEATS, Repeats
 from ipamd.model.surplus import Hold
 from ipamd.model.trunk import ASK_FOR_TRUNK
-from ipamd.pool.demand_window import SETTLE_S, DemandWindow
+from ipamd.pool.demand_window import SETTLE_S
+from ipamd.pool.planned_pool import PlannedPool, merged
 
 COALESCE_S = 0.02
 """Pause after a trigger while no ADD waits, so that one plan serves several. Ours, measured: planning beside every ADD of a burst
@@ -58,6 +63,17 @@ and one allocation."""
 PREFETCH_SUBNETS = ("subnets ahead of growth",)
 """Back-off key: subnets are read once ahead of need, at the start of a node without a free address."""
 
+
+class StepOutcome(Enum):
+    """What follows on a step for one pool: plan all again, plan the next pool, or end the cycle."""
+
+    AGAIN = "again"
+    NEXT = "next"
+    STOP = "stop"
+
+
+AGAIN, NEXT, STOP = StepOutcome.AGAIN, StepOutcome.NEXT, StepOutcome.STOP
+
 if TYPE_CHECKING:
     from ipamd.eni.legs.comparison import LegComparison
     from ipamd.eni.pinned import PinnedAddresses
@@ -69,7 +85,7 @@ log = logging.getLogger(__name__)
 
 
 class PoolMaintainer(Service):
-    """The pool of one network card.
+    """The pools of one network card: the node's own, and those of pods that the network file names. Each is planned by itself.
 
     There is no lock: everything that other threads read is a single reference, which is replaced as a whole.
     """
@@ -85,12 +101,14 @@ class PoolMaintainer(Service):
         settings: PoolSettings,
         repeats: Callable[[], Repeats] = lambda: NO_REPEATS,
         pinned: PinnedAddresses | None = None,
+        pools: PodPools = NO_POOLS,
     ) -> None:
         """Keep what a turn needs.
 
         Args:
             repeats: returns the addresses that pods hold beyond those of their present sandboxes.
             pinned: obtains addresses that pods ask for; None if no pod may ask for one.
+            pools: further pools, of pods.
         """
         super().__init__(context)
         self._repeats = repeats
@@ -108,32 +126,55 @@ class PoolMaintainer(Service):
         self.limits: InstanceLimits | None = None
         """The limits of the instance type; None until they are known."""
         self._refused = provisioner.subnets.limits
-        self._refused_growth = {part: context.health.claim("ec2", part=part) for part in (CREATION, ALLOCATION, RECOVERY)}
-        self._window = DemandWindow()
-        self._last_cycle: tuple[Callable[..., PoolSnapshot], PoolSnapshot] | None = None
-        self._is_postponed = False
+        self.pools = pools
+        """The further pools."""
+        self._own = PlannedPool(None)
+        self._planned = {OWN: self._own, **{name: PlannedPool(pool) for name, pool in pools.by_name.items()}}
+        parts = (
+            CREATION,
+            ALLOCATION,
+            RECOVERY,
+            *(_part(kind, name) for kind in (CREATION, ALLOCATION) for name in pools.by_name),
+        )
+        self._refused_growth = {part: context.health.claim("ec2", part=part) for part in parts}
         self.loop = Loop("pool", self.turn, health=context.health, clock=context.clock, changed=context.demand.triggered)
 
     @property
     def auto(self) -> AutoTarget | None:
         """The target that was calculated from demand at the last cycle; None without VPC_IPAMD_WARM_TARGET_MODE=auto."""
-        last_cycle = self._last_cycle
+        last_cycle = self._own.last_cycle
         if last_cycle is None or not self.settings.warm_target_auto:
             return None
         _, snapshot = last_cycle
         return auto_target(snapshot, self.settings)
 
-    def preview(self) -> PoolSnapshot | None:
+    def preview(self, pool: str = OWN) -> PoolSnapshot | None:
         """Make the planner's input from the EC2 results of the last cycle and the present datastore; None before the first cycle.
 
         Safe from any thread: it reads no object that only the pool's thread may use.
         """
-        last_cycle = self._last_cycle
+        last_cycle = self._planned[pool].last_cycle
         if last_cycle is None:
             return None
         snapshot_of, last_snapshot = last_cycle
-        waiting, _ = self._demand.waiting()
-        return replace(snapshot_of(self._datastore.stock(), waiting_count=waiting), hold=last_snapshot.hold)
+        stock = self._datastore.stock()
+        if self.pools:
+            stock = stock_of_pool(stock, pool, self.pools)
+        waiting = self._demand.waiting_count_of(pool)
+        return replace(snapshot_of(stock, waiting_count=waiting), hold=last_snapshot.hold)
+
+    def settings_of(self, pool: str) -> PoolSettings:
+        """Return the targets of a pool now. From any thread."""
+        return self.targets_of(pool, self.settings)
+
+    def targets_of(self, pool: str, own: PoolSettings) -> PoolSettings:
+        """Return the targets of a pool if those of the node's own were `own`. From any thread."""
+        if not self.pools:
+            return own
+        return self._planned[pool].settings(own, self._datastore.stock())
+
+    def _settings_of(self, planned: PlannedPool) -> PoolSettings:
+        return self.targets_of(planned.name, self.settings)
 
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
         """Set the limits of the instance type: the pool may grow from now on."""
@@ -162,7 +203,8 @@ class PoolMaintainer(Service):
             self._health.record_error("pool", error)
             log.warning("pool turn failed, will retry error=%s", log_text(error))
             self._refused.back_off(FAULT, error, EC2)
-            self._publish(log_text(error), self._refused.refusal(FAULT), generation=self._demand.waiting()[1])
+            for planned in self._planned.values():
+                self._publish(planned, log_text(error), self._refused.refusal(FAULT), generation=self._demand.waiting()[1])
         left_s = None if due_deadline is None else max(due_deadline - self._clock.monotonic(), 0.0)
         return soonest_s([self._pause_s(), left_s])
 
@@ -173,8 +215,9 @@ class PoolMaintainer(Service):
         """
         self.cycle()  # first: an ADD may wait for it, and creating an ENI reads metadata again
         # The pause is read now, because the calls below may block for longer than it lasts.
-        pause_s, deadline = self._pause_s(), self._demand.status.retry_deadline
-        due_deadline = soonest_s([deadline, None if pause_s is None else self._clock.monotonic() + pause_s])
+        pause_s = self._pause_s()
+        deadlines = [self._demand.status_of(name).retry_deadline for name in self._planned]
+        due_deadline = soonest_s([*deadlines, None if pause_s is None else self._clock.monotonic() + pause_s])
         if self.limits is not None:  # until then the cloud thread may be recording ENIs, and only one thread may do that
             self._enis.resync_due()
             if self._pinned is not None:
@@ -189,33 +232,67 @@ class PoolMaintainer(Service):
         return due_deadline
 
     def cycle(self) -> Plan | None:
-        """Plan and act until the target is reached or the pool cannot grow. Returns: the last plan; None without limits."""
+        """Plan and act until every target is reached or no pool can grow.
+
+        Returns: the last plan of the node's own pool; None without limits.
+        """
+        decided: dict[str, Plan] = {}
         for _ in range(MAX_ACTIONS_PER_WAKE):
-            waiting, generation = self._prepare_plan()
-            counts, served_count, now_s = self._datastore.counts(), self._demand.served_count, self._clock.monotonic()
-            if self.limits is not None:  # until then the node's ENIs may not be recorded yet
-                self._window.observe(
-                    counts,
-                    self.settings,
-                    waiting_count=waiting,
-                    served_count=served_count,
-                    now_s=now_s,
-                    repeats=self._repeats(),
-                )
-            snapshot = self.snapshot(waiting_count=waiting)
-            if snapshot is None:
-                self._prepare_for_limits(counts)
-                return None
-            if self._refused.drop_stale_cap(snapshot.known_eni_count):
-                continue
-            decided = self._decide(snapshot, generation=generation, now_s=now_s)
-            if self.loop.is_stopped or self._refused.refusal(FAULT) is not None:
-                return decided
-            if not self._act(decided, snapshot, is_urgent=waiting > 0):
-                return decided
+            outcome = NEXT
+            for planned in self._in_order():
+                outcome = self._step(planned, decided)
+                if outcome is not NEXT:
+                    break
+            if outcome is not AGAIN:
+                return decided.get(OWN)
         log.warning("pool cycle interrupted, will go on actions=%d", MAX_ACTIONS_PER_WAKE)
         self._demand.trigger()
         return None
+
+    def _in_order(self) -> list[PlannedPool]:
+        """Return the pools in the order of planning: those first for which ADDs wait, and of them that with fewest ENIs."""
+        if not self.pools:
+            return [self._own]
+        eni_counts = Counter(eni.pool for eni in self._datastore.enis() if eni.managed)
+
+        def rank(planned: PlannedPool) -> tuple[bool, int]:
+            is_waiting = self._demand.waiting_count_of(planned.name) > 0
+            return not is_waiting, eni_counts[planned.name] if is_waiting else 0
+
+        return sorted(self._planned.values(), key=rank)
+
+    def _step(self, planned: PlannedPool, decided: dict[str, Plan]) -> StepOutcome:
+        """Plan one pool, and do the first action of its plan. The plan is added to `decided`."""
+        waiting, generation = self._prepare_plan(planned)
+        counts, now_s = self._counts_of(planned), self._clock.monotonic()
+        if self.limits is not None:  # until then the node's ENIs may not be recorded yet
+            planned.window.observe(
+                counts,
+                self._settings_of(planned),
+                waiting_count=waiting,
+                served_count=self._demand.served_count_of(planned.name),
+                now_s=now_s,
+                repeats=NO_REPEATS if planned.name else self._repeats(),
+            )
+        snapshot = self.snapshot(waiting_count=waiting, pool=planned.name)
+        if snapshot is None:
+            self._prepare_for_limits(counts)
+            decided.clear()
+            return STOP
+        if self._refused.drop_stale_cap(snapshot.known_eni_count):
+            return AGAIN
+        decided[planned.name] = plan_of_pool = self._decide(planned, snapshot, generation=generation, now_s=now_s)
+        if self.loop.is_stopped or self._refused.refusal(FAULT) is not None:
+            return STOP
+        if self._act(planned, plan_of_pool, snapshot, is_urgent=waiting > 0):
+            return AGAIN
+        is_releasing = bool(plan_of_pool.actions)  # one release per wake-up, so that other due work comes first
+        return STOP if is_releasing else NEXT
+
+    def _counts_of(self, planned: PlannedPool) -> PoolCounts:
+        if not self.pools:
+            return self._datastore.counts()
+        return stock_of_pool(self._datastore.stock(), planned.name, self.pools).counts
 
     def _prepare_for_limits(self, counts: PoolCounts) -> None:
         """Report that there is no plan yet. On a node without a free address, read the subnets meanwhile for the first growth."""
@@ -223,21 +300,26 @@ class PoolMaintainer(Service):
         if identity is not None and not counts.free and self._backoffs.is_due(PREFETCH_SUBNETS):
             self._backoffs.put(PREFETCH_SUBNETS, in_s=inf)
             self._subnets.learn(identity)
-        self._publish("the instance's limits are not known yet", None, generation=0)
+        for planned in self._planned.values():
+            self._publish(planned, "the instance's limits are not known yet", None, generation=0)
 
-    def _decide(self, snapshot: PoolSnapshot, *, generation: int, now_s: float) -> Plan:
+    def _decide(self, planned: PlannedPool, snapshot: PoolSnapshot, *, generation: int, now_s: float) -> Plan:
         """Make the plan, and publish the results: the wanted count, the surplus, draining ENIs and the pool's status."""
-        self._provisioner.note_wanted(wanted_count(snapshot, self.settings))
-        decided = plan(snapshot, settings=self.settings)
-        surplus = surplus_count(snapshot, self.settings)
-        self._window.record_surplus(surplus, self.settings, now_s=now_s)
+        settings = self._settings_of(planned)
+        self._provisioner.note_wanted(wanted_count(snapshot, settings), planned.name)
+        decided = plan(snapshot, settings=settings)
+        surplus = surplus_count(snapshot, settings)
+        planned.window.record_surplus(surplus, settings, now_s=now_s)
         before = self._datastore.draining().enis
-        self._datastore.set_draining(draining(snapshot, self.settings, surplus=surplus, before=before))
-        self._is_postponed = decided.is_postponed
-        self._publish(decided.sentence, decided.blocked, generation=generation, decided=decided)
+        planned.draining = draining(snapshot, settings, surplus=surplus, before=before)
+        self._datastore.set_draining(merged([each.draining for each in self._planned.values()]))
+        planned.is_postponed = decided.is_postponed
+        planned.excess_count = decided.excess_count
+        planned.note_plan(decided, snapshot, now_s=now_s)
+        self._publish(planned, decided.sentence, decided.blocked, generation=generation, decided=decided)
         return decided
 
-    def _act(self, decided: Plan, snapshot: PoolSnapshot, *, is_urgent: bool) -> bool:
+    def _act(self, planned: PlannedPool, decided: Plan, snapshot: PoolSnapshot, *, is_urgent: bool) -> bool:
         """Recover open calls, or else do the plan's first action. Returns: whether to plan again now."""
         if self._provisioner.has_due_intents():
             problems = self._provisioner.recover_due()  # their outcome changes the plan
@@ -251,14 +333,17 @@ class PoolMaintainer(Service):
             return identity is not None and self._subnets.recheck_excluded(identity)
         action = decided.actions[0]
         if isinstance(action, ReleaseAddresses | ReleaseEni):
-            self._release_surplus(action, snapshot)
+            self._release_surplus(planned, action, snapshot)
             self._demand.trigger()  # one release per wake-up, so that other due work comes first
             return False
-        self._grow(action, snapshot)
+        self._grow(planned, action, snapshot)
         return True
 
-    def _prepare_plan(self) -> tuple[int, int]:
-        """Do the work that cannot wait until a cycle ends, because each action may take seconds. Returns: as `Demand.waiting`."""
+    def _prepare_plan(self, planned: PlannedPool) -> tuple[int, int]:
+        """Do the work that cannot wait until a cycle ends, because each action may take seconds.
+
+        Returns: how many ADDs of the pool wait, and the latest generation.
+        """
         if self._leg_comparison is not None and self.limits is not None:
             self._leg_comparison.compare()  # some new sandboxes have no network until EC2 confirms their legs
         if self._pinned is not None and self.limits is not None:
@@ -266,6 +351,8 @@ class PoolMaintainer(Service):
         waiting, generation = self._demand.waiting()
         if waiting:
             self._enis.routing.retry_due()
+        if self.pools:
+            waiting = self._demand.waiting_count_of(planned.name)
         return waiting, generation
 
     def _report_trunk(self, snapshot: PoolSnapshot) -> None:
@@ -277,15 +364,18 @@ class PoolMaintainer(Service):
         code = ConditionCode.TRUNK_WITHOUT_PLACE if is_full else ConditionCode.TRUNK_MISSING
         self._health.report("trunk", problem(code, next_step=ASK_FOR_TRUNK))
 
-    def snapshot(self, *, waiting_count: int = 0) -> PoolSnapshot | None:
+    def snapshot(self, *, waiting_count: int = 0, pool: str = OWN) -> PoolSnapshot | None:
         """Make the planner's input from one consistent read of memory; None before the instance's limits are known."""
         if self.limits is None:
             return None
+        planned = self._planned[pool]
+        growth = self._growth(planned, is_urgent=waiting_count > 0)
+        stock = self._datastore.stock()
         snapshot_of = partial(
             pool_snapshot,
             limits=self.limits,
             fault=self._refused.refusal(FAULT),
-            growth=self._growth(is_urgent=waiting_count > 0),
+            growth=growth,
             occupied=self._enis.book.unrecorded_enis().values(),
             refused=self._enis.book.refused(),
             unplugged=self._enis.routing.unplugged(),
@@ -293,23 +383,44 @@ class PoolMaintainer(Service):
             may_grow_for_adds=self._freeze.may_grow_for_adds,
             has_trunk=self._enis.book.trunk() is not None,
         )
-        snapshot = snapshot_of(self._datastore.stock(), waiting_count=waiting_count)
-        snapshot = replace(snapshot, hold=self._release_limits(snapshot))
-        self._last_cycle = (snapshot_of, snapshot)
-        self._report_trunk(snapshot)
+        if self.pools:
+            snapshot_of = partial(self._snapshot_of_pool, snapshot_of, planned, stock, growth.pending_enis)
+            stock = stock_of_pool(stock, pool, self.pools)
+        snapshot = snapshot_of(stock, waiting_count=waiting_count)
+        snapshot = replace(snapshot, hold=self._release_limits(planned, snapshot))
+        planned.last_cycle = (snapshot_of, snapshot)
+        if not pool:
+            self._report_trunk(snapshot)
         return snapshot
 
-    def _growth(self, *, is_urgent: bool) -> GrowthState:
-        """Return the limits of growth, the growth that is under way, and the measured demand."""
-        now_s, routing = self._clock.monotonic(), self._enis.routing
-        refusals = self._refused.state(home=self._home(), candidates=self._subnets.candidates, is_urgent=is_urgent)
+    def _snapshot_of_pool(
+        self,
+        snapshot_of: Callable[..., PoolSnapshot],
+        planned: PlannedPool,
+        whole: Stock,
+        pending: Collection[PendingEni],
+        stock: Stock,
+        *,
+        waiting_count: int,
+    ) -> PoolSnapshot:
+        """Add a pool's share of the node to its snapshot. `whole`: the stock of all pools, `stock`: from the view of this one."""
+        snapshot = snapshot_of(stock, waiting_count=waiting_count)
+        count = other_pool_eni_count(whole, planned.name, self.pools)
+        snapshot = replace(snapshot, pool=planned.name, other_pool_eni_count=count)
+        return with_share(snapshot, self._settings_of(planned), claims(whole, self.pools, pending))
+
+    def _growth(self, planned: PlannedPool, *, is_urgent: bool) -> GrowthState:
+        """Return the limits of growth, the growth under way, and the measured demand."""
+        now_s, routing, pool, window = self._clock.monotonic(), self._enis.routing, planned.name, planned.window
+        candidates = self._subnets.candidates_of(pool)
+        refusals = self._refused.state(home=self._home(pool), candidates=candidates, is_urgent=is_urgent, pool=pool)
         return replace(
-            self._provisioner.with_pending(refusals),
+            self._provisioner.with_pending(refusals, pool),
             slot_caps={**self._slots_kept_free(), **refusals.slot_caps, **dict.fromkeys(routing.frozen(), 0)},
             host=routing.refusal(),
             has_stuck_eni=routing.has_stuck_eni(),
-            is_spare_eni_settling=self._window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s) > 0,
-            demand=self._window.measured_demand(self.settings, now_s=now_s),
+            is_spare_eni_settling=window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s) > 0,
+            demand=window.measured_demand(self._settings_of(planned), now_s=now_s),
         )
 
     def _slots_kept_free(self) -> Mapping[EniId, int]:
@@ -318,13 +429,16 @@ class PoolMaintainer(Service):
             return {}
         return self._pinned.slot_caps(self.limits)
 
-    def _release_limits(self, snapshot: PoolSnapshot) -> Hold:
+    def _release_limits(self, planned: PlannedPool, snapshot: PoolSnapshot) -> Hold:
         """Return the stable surplus, and the addresses that may be released. Listing these costs a copy of the datastore's rows."""
-        settled = self._window.stable_surplus(self.settings, kept_count=self._kept_count(snapshot), now_s=self._clock.monotonic())
+        settings, now_s = self._settings_of(planned), self._clock.monotonic()
+        settled = planned.window.stable_surplus(settings, kept_count=self._kept_count(snapshot), now_s=now_s)
         if settled is not None:
-            settled = min(settled, surplus_count(snapshot, self.settings))
+            settled = min(settled, surplus_count(snapshot, settings))
+        if self._is_other_pool_starved(planned, now_s):
+            settled = surplus_count(snapshot, settings)
         addresses = {}
-        if self._may_name_addresses(snapshot, settled):
+        if self._may_name_addresses(snapshot, settled, settings):
             addresses = releasable(self._datastore.snapshot(), withheld=self._datastore.withheld())
         return Hold(
             stable_surplus=settled,
@@ -333,41 +447,48 @@ class PoolMaintainer(Service):
             refusal=self._release_refusal(),
         )
 
-    def _may_name_addresses(self, snapshot: PoolSnapshot, settled: int | None) -> bool:
+    def _is_other_pool_starved(self, planned: PlannedPool, now_s: float) -> bool:
+        """Whether an ADD of another pool has lately found no place for an ENI, so that this pool keeps no surplus."""
+        return any(other.is_starved(now_s) for other in self._planned.values() if other is not planned)
+
+    def _may_name_addresses(self, snapshot: PoolSnapshot, settled: int | None, settings: PoolSettings) -> bool:
         """Whether a plan may name single addresses or prefixes to release.
 
         It may if there is a stable surplus and they are the unit of release, if an excluded ENI has free addresses, and if a /28 needs
         a slot.
         """
-        settings = self.settings
         if not snapshot.waiting_count:
-            if settled and self._releases_addresses(snapshot):
+            if settled and self._releases_addresses(snapshot, settings):
                 return True
             if any(eni.is_excluded and eni.counts.free for eni in snapshot.enis):
                 return True
         return needs_slot(snapshot, settings) and deficit_count(snapshot, settings) > 0
 
-    def _releases_addresses(self, snapshot: PoolSnapshot) -> bool:
+    @staticmethod
+    def _releases_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
         """Whether addresses or prefixes are released one by one, and not only with their ENI."""
-        if self.settings.ip_targets_defined or is_prefix_mode(snapshot, self.settings):
+        if settings.ip_targets_defined or is_prefix_mode(snapshot, settings):
             return True
         return any(eni.prefix_count for eni in snapshot.enis)
 
     def _release_refusal(self) -> GrowthRefusal | None:
         """Return why nothing is released now: EC2 refused, or an earlier call is open."""
         refusal = self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)
+        if refusal is None and self.pools and self._demand.waiting()[0]:
+            return growth_refusal("an ADD of another pool waits")
         if refusal is None and self._provisioner.has_open_intents():
             return growth_refusal("an earlier call to EC2 is not finished")  # one at a time, so that a crash leaves few open
         return refusal
 
     def _kept_count(self, snapshot: PoolSnapshot) -> int | None:
         """Return the surplus that is always kept for the whole window: one ENI where whole ENIs are released; None: all of it."""
-        if self.settings.ip_targets_defined or is_prefix_mode(snapshot, self.settings):
+        settings = self._settings_of(self._planned[snapshot.pool])
+        if settings.ip_targets_defined or is_prefix_mode(snapshot, settings):
             return None
         return snapshot.limits.slots_per_eni
 
-    def _grow(self, action: Growth, snapshot: PoolSnapshot) -> None:
-        """Do one action, unless EC2 has refused it: then the planner has a defect, because a plan must not contain it (I18)."""
+    def _grow(self, planned: PlannedPool, action: Growth, snapshot: PoolSnapshot) -> None:
+        """Do one action, but never one that EC2 has refused: the plan contains none unless it has a defect (I18)."""
         refused = self._growth_refusal(action, snapshot)
         if refused is not None:
             log.error("the plan contains a refused action action=%s reason=%s", action, refused.reason)
@@ -376,7 +497,7 @@ class PoolMaintainer(Service):
         identity = self._identity()
         if identity is not None and self._subnets.recheck_before_create(action, identity):
             return  # the exclusion of an ENI changed: plan again
-        home = self._home()
+        home = self._home(planned.name)
         eni = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
         request = self._ec2_request(action, snapshot, home=home, eni=eni)
         is_single_at_home = eni is not None and not action.prefix_count and not request.is_other_subnet
@@ -406,6 +527,7 @@ class PoolMaintainer(Service):
             is_other_subnet=eni is not None and home is not None and eni.subnet_id != home,
             is_urgent=snapshot.waiting_count > 0,
             used_slot_count=used_slot_count,
+            pool=snapshot.pool,
         )
 
     def _execute_growth(self, request: Ec2Request, snapshot: PoolSnapshot) -> None:
@@ -418,21 +540,22 @@ class PoolMaintainer(Service):
             log.info("growth stopped action=%s error=%s", action, log_text(error))
         except IpamError as error:
             if isinstance(error, EniLimitError):  # the failed creation synchronised with EC2, which may have shown foreign ENIs
-                latest = self.snapshot(waiting_count=snapshot.waiting_count) or snapshot
-                request = replace(request, attached_count=latest.known_eni_count, foreign_count=latest.unmanaged_eni_count)
+                latest = self.snapshot(waiting_count=snapshot.waiting_count, pool=snapshot.pool) or snapshot
+                foreign_count = latest.unmanaged_eni_count - latest.other_pool_eni_count
+                request = replace(request, attached_count=latest.known_eni_count, foreign_count=foreign_count)
             self._refused.learn(request, error)
             self._note_failure(error)
             if is_reported(error, is_urgent=request.is_urgent):
-                self._refused_growth[request.kind].report(
+                self._refused_growth[_part(request.kind, request.pool)].report(
                     problem(ConditionCode.EC2_REFUSED, cause=cause_of_error(error, is_advised=True))
                 )
         else:
-            self._refused_growth[request.kind].report(None)
+            self._refused_growth[_part(request.kind, request.pool)].report(None)
             self._refused.succeeded(request)
-            self._window.record_growth_time(action, took_s=self._clock.monotonic() - began_s)
+            self._planned[request.pool].window.record_growth_time(action, took_s=self._clock.monotonic() - began_s)
             self._note_success()
 
-    def _release_surplus(self, action: Release, snapshot: PoolSnapshot) -> None:
+    def _release_surplus(self, planned: PlannedPool, action: Release, snapshot: PoolSnapshot) -> None:
         """Release addresses or an ENI. A refusal does not stop growth, and is no error of the pool."""
         now_s = self._clock.monotonic()
         try:
@@ -454,14 +577,14 @@ class PoolMaintainer(Service):
             count = eni.counts.total
         else:
             count = len(action.addresses) + len(action.prefixes) * ADDRESSES_PER_PREFIX
-        self._window.record_release(count, self.settings, kept_count=self._kept_count(snapshot), now_s=now_s)
+        planned.window.record_release(count, self._settings_of(planned), kept_count=self._kept_count(snapshot), now_s=now_s)
 
-    def _home(self) -> SubnetId | None:
-        """Return the default subnet of new ENIs; None before the node's identity is known."""
+    def _home(self, pool: str) -> SubnetId | None:
+        """Return the default subnet of a pool's new ENIs; None before the node's identity, or that subnet, is known."""
         identity = self._identity()
         if identity is None:
             return None
-        return self._subnets.home(identity)
+        return self._subnets.home_of(pool, identity)
 
     def _pause_s(self) -> float | None:
         """Seconds until something is due without an event; None: an idle pool has no timer (I13)."""
@@ -476,20 +599,27 @@ class PoolMaintainer(Service):
                 self._refused.next_retry_s(),
                 self._provisioner.next_retry_s(),
                 self._provisioner.leaked_enis.next_look_s(),
-                self._window.next_change_s(self.settings, now_s=now_s),
             ]
-            if self._last_cycle is not None:
-                _, snapshot = self._last_cycle
-                min_age_s = eni_min_age_s(self.settings)
-                pauses += [min_age_s - age_s for age_s in snapshot.hold.ages.values() if age_s < min_age_s]
-            if self._is_postponed:
-                settles_s = self._window.quiet_in_s(SETTLE_S, now_s=now_s)
-                pauses.append(settles_s or self._window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s))
             if self._pinned is not None:
                 pauses.append(self._pinned.next_s())
+            for planned in self._planned.values():
+                pauses += self._pauses_of(planned, now_s)
             if self._demand.waiting()[0]:
                 pauses.append(self._enis.routing.next_retry_s())
         return soonest_s(pauses)
+
+    def _pauses_of(self, planned: PlannedPool, now_s: float) -> list[float | None]:
+        """Seconds until something of one pool is due without an event."""
+        settings = self._settings_of(planned)
+        pauses = [planned.window.next_change_s(settings, now_s=now_s)]
+        if planned.last_cycle is not None:
+            _, snapshot = planned.last_cycle
+            min_age_s = eni_min_age_s(settings)
+            pauses += [min_age_s - age_s for age_s in snapshot.hold.ages.values() if age_s < min_age_s]
+        if planned.is_postponed:
+            settles_s = planned.window.quiet_in_s(SETTLE_S, now_s=now_s)
+            pauses.append(settles_s or planned.window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s))
+        return pauses
 
     def _spare_eni_delay_s(self) -> float:
         """Return the setting times a random number from 1 to 2, so that nodes that got pods at the same moment do not call EC2
@@ -503,7 +633,8 @@ class PoolMaintainer(Service):
             for part in self._refused_growth.values():
                 part.report(None)
             self._health.resolve("pool")
-            if not (self._demand.status.excess_count or self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)):
+            excess_count = sum(planned.excess_count for planned in self._planned.values())
+            if not (excess_count or self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)):
                 self._provisioner.steps.end_refusal(ENIS, ADDRESSES)  # there is no surplus any more that should be released
 
     def _note_recovery(self, problems: Collection[IpamError], *, is_urgent: bool) -> None:
@@ -522,17 +653,27 @@ class PoolMaintainer(Service):
         if not isinstance(error, ThrottledError | CloudDeniedError):  # a denial is logged where EC2 is called
             log.warning("growth failed error=%s", log_text(error))
 
-    def _publish(self, sentence: str, blocked: GrowthRefusal | None, *, generation: int, decided: Plan | None = None) -> None:
-        pending_kind = Blocked.GROWING if self._last_cycle is None else self._last_cycle[1].growth.pending_kind
+    def _publish(
+        self, planned: PlannedPool, sentence: str, blocked: GrowthRefusal | None, *, generation: int, decided: Plan | None = None
+    ) -> None:
+        pending_kind = Blocked.GROWING if planned.last_cycle is None else planned.last_cycle[1].growth.pending_kind
         status = PoolStatus(generation, sentence, kind=pending_kind)
         if blocked is not None:
             deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
             status = PoolStatus(generation, sentence, blocked, deadline, kind=blocked.kind)
         if decided is not None:
             status = replace(status, excess_count=decided.excess_count, retention_reason=decided.retention_reason)
-        if sentence != self._demand.status.sentence:
-            log.info("pool plan=%s", sentence)
-        self._demand.publish(status)
+        if sentence != self._demand.status_of(planned.name).sentence:
+            if planned.name:
+                log.info("pool plan=%s of=%s", sentence, planned.name)
+            else:
+                log.info("pool plan=%s", sentence)
+        self._demand.publish(status, planned.name)
+
+
+def _part(kind: str, pool: str) -> str:
+    """Return the part of the condition `ec2` that is about a kind of growth of a pool."""
+    return f"{kind} for pool {pool}" if pool else kind
 
 
 def is_reported(error: IpamError, *, is_urgent: bool) -> bool:

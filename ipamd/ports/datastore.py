@@ -209,9 +209,15 @@ class Datastore(Protocol):
     """The addresses and their owners. Reads are from memory and never block on disk; they equal the last committed unit of work."""
 
     def reserve(
-        self, key: AttachmentKey, *, extra_family: Family | None = None, address: IpAddress | None = None, pod: str = ""
+        self,
+        key: AttachmentKey,
+        *,
+        extra_family: Family | None = None,
+        address: IpAddress | None = None,
+        pod: str = "",
+        pool: str = "",
     ) -> Address:
-        """Reserve a free address for `key`, in memory only (I5).
+        """Reserve a free address of a pool for `key`, in memory only (I5).
 
         The order is: not suspected (`suspect`), not draining, densest ENI, densest prefix, longest free. Ties go to the lower
         network card, device index, prefix and address; addresses outside any prefix come before prefixes. In a /80 it is the one

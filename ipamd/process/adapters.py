@@ -32,6 +32,8 @@ from ipamd.model.errors import DatastoreError, IpamError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IpNetwork
 from ipamd.model.ids import EniId
+from ipamd.model.network_file import NetworkFile
+from ipamd.model.pod_pools import NO_POOLS, PodPools
 from ipamd.model.record import dataclass, field
 from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
@@ -95,6 +97,7 @@ class Adapters:
     aws_node: AwsNode
     connections: ConnectionTracking = field(default_factory=NoConnections)
     custom_network: CustomNetwork | None = None
+    pod_pools: PodPools = NO_POOLS
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
     boot_id: str = ""
@@ -136,7 +139,7 @@ def connect(
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family
-    daemon, custom_network = settings.daemon, load_network(settings.subnets)
+    daemon, network_file = settings.daemon, load_network(settings.subnets)
     clock, boot_id = SystemClock(), current_boot_id()
     failpoint, health = failpoints.from_environment(daemon.run_dir), Health(clock, STAGES)
     aws_node = FileAwsNode(settings.takeover, run_dir=daemon.run_dir, conflist=daemon.conflist_path, clock=clock, boot_id=boot_id)
@@ -162,7 +165,8 @@ def connect(
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client, family=family),
         runtime=_runtime(settings),
         spool=SpoolDirectory(daemon.run_dir, clock=clock),
-        custom_network=custom_network,
+        custom_network=network_file.custom,
+        pod_pools=network_file.pools,
         has_run_before=has_run_before,
         failpoint=failpoint,
         boot_id=boot_id,
@@ -275,15 +279,14 @@ def _pod_facts(settings: Settings, datastore: Datastore) -> PodFactsSource | Non
     return AnnotationFacts(is_policy_known=lambda: facts.refuses_unmarked or datastore.are_pods_marked())
 
 
-def load_network(config: SubnetsConfig) -> CustomNetwork | None:
-    """Read the file of custom networking (`ipamd/model/subnets.py` describes it).
+def load_network(config: SubnetsConfig) -> NetworkFile:
+    """Read the network file (`ipamd/model/network_file.py`), if custom networking or pools of pods are on.
 
-    Returns: None if custom networking is off.
     Raises: SettingsError with every problem, because a node without the file would put pods into the wrong subnet.
     """
-    if not config.custom_networking:
-        return None
-    return read_network_file(config.network_file)
+    if not (config.custom_networking or config.has_pod_pools):
+        return NetworkFile()
+    return read_network_file(config)
 
 
 def _wiring(

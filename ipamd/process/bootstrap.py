@@ -74,6 +74,7 @@ from ipamd.sandbox.gc import GcService
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.pool import PoolSource
 from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
+from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.repeated_adds import RepeatedAdds
@@ -216,6 +217,7 @@ class App:
             unplaced=lambda: self.quarantine.unplaced(is_of_pool=False),
             snat=self._snat_choice(),
             pinned=self._pinned_choice(),
+            pools=self._pool_choice(),
         )
 
     def _pinned_choice(self) -> PinnedAddressChoice:
@@ -233,6 +235,7 @@ class App:
         return PinnedSource(
             self.context,
             choice=self._pinned_choice(),
+            pools=self._pool_choice(),
             pool=pool,
             cooldown=self.cooldown,
             obtain=lambda wish, address, deadline: self._obtain(wish, address, deadline),
@@ -242,6 +245,10 @@ class App:
         """Have the pool's thread get an address from EC2. A pod of IPv6 is refused before."""
         if self.pool.pinned is not None:
             self.pool.pinned.obtain(wish, address, deadline)
+
+    def _pool_choice(self) -> PodPoolChoice:
+        subnets = self.current.now.subnets
+        return PodPoolChoice(subnets.pod_pools, subnets.pool_annotations)
 
     def _snat_choice(self) -> PodSnatChoice:
         network = self.current.now.network
@@ -321,6 +328,7 @@ class App:
             pod_names=names(is_by_pod=True),
             repeated=self.repeated_adds,
             snat=self._snat_choice(),
+            pools=self._pool_choice(),
             request_list=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)
@@ -587,6 +595,7 @@ def compose_pool(
         settings=settings.pool_settings(max_pods=0),
         repeats=repeats,
         pinned=pinned,
+        pools=adapters.pod_pools,
     )
     return PoolServices(enis, provisioner, resyncs, maintainer, subnets, pinned)
 
@@ -667,4 +676,5 @@ def _subnets(context: ServiceContext, adapters: Adapters, settings: Settings, *,
         limits=limits,
         identity=adapters.node_info.identity,
         groups_of=lambda eni_id: book.facts_of(eni_id).security_groups,
+        pools=adapters.pod_pools,
     )

@@ -26,6 +26,7 @@ from ipamd.host.runtime_directories import RuntimeDirectories
 from ipamd.migration.handover import Handover
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import DatastoreError, IpamError, NotServingError, SettingsError, log_text
+from ipamd.model.network_file import NetworkFile
 from ipamd.model.repair_messages import repair_texts
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
@@ -113,8 +114,8 @@ class Lifecycle:
         self._cloud = CloudLoop(app)
         self._files = FileFollowers(health=self._health, clock=context.clock, backoffs=context.backoffs)
         self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
-        subnets, custom_network = app.current.now.subnets, app.adapters.custom_network
-        self._network_watch = NetworkFileWatch(subnets, in_force=custom_network, health=self._health)
+        in_force = NetworkFile(app.adapters.custom_network, app.adapters.pod_pools)
+        self._network_watch = NetworkFileWatch(app.current.now.subnets, in_force=in_force, health=self._health)
         self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
         self._conflist = self._conflist_keeper()
         self._first_address = FirstAddress(context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)

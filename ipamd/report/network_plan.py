@@ -1,4 +1,4 @@
-"""What a start with another file of custom networking would do to this node. Nothing is changed.
+"""What a start with another network file would do to this node. Nothing is changed.
 
 The file is read, judged and applied to ENIs by the functions that a start uses: `parse_network_file`, `contradictions`, and the pool's
 own choice of subnet and exclusion of ENIs (`ipamd/eni/subnets.py`).
@@ -14,6 +14,7 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import EniId
+from ipamd.model.network_file import NetworkFile
 from ipamd.model.record import dataclass, replace
 from ipamd.model.release import why_never_released
 from ipamd.model.subnets import DEFAULT_ZONE, CustomNetwork, SubnetCheck, ZoneNetwork
@@ -69,7 +70,7 @@ class NetworkPlan:
 
 
 def plan_network(sources: Sources, content: bytes, *, source: str) -> NetworkPlan:
-    """Judge a file of custom networking for this node. Makes one EC2 call, unless the file is refused or names no subnet.
+    """Judge a network file for this node. Makes one EC2 call, unless the file is refused or names no subnet.
 
     Args:
         content: the file's; `source`: where it is, for people.
@@ -78,9 +79,10 @@ def plan_network(sources: Sources, content: bytes, *, source: str) -> NetworkPla
     identity, limits = sources.identity(), sources.pool.limits
     if identity is None or limits is None:
         raise failure(NotServingError, FailureCode.POOL_NOT_PLANNED)
-    is_on = sources.settings.now.subnets.custom_networking
+    config = sources.settings.now.subnets
+    is_on = config.custom_networking
     try:
-        custom = parse_network_file(content, source=source)
+        network = parse_network_file(content, config, source=source)
         _require_consistent(sources)
     except SettingsError as error:
         return NetworkPlan(
@@ -90,23 +92,29 @@ def plan_network(sources: Sources, content: bytes, *, source: str) -> NetworkPla
             refused_reason=error.details or error.message,
             zone=identity.availability_zone,
         )
-    entry, zone_network = _entry(custom, identity.availability_zone)
-    check = sources.network_judge.check_network(custom, identity)
+    entry, zone_network, check = "", None, SubnetCheck()
+    primary_carries_pods = True
+    other_entries: tuple[str, ...] = ()
+    if network.custom is not None:
+        entry, zone_network = _entry(network.custom, identity.availability_zone)
+        check = sources.network_judge.check_network(network.custom, identity)
+        primary_carries_pods = network.custom.primary_carries_pods
+        other_entries = tuple(sorted(zone for zone in network.custom.zones if zone != entry))
     max_pods = limits.max_pods_without_primary
-    if custom.primary_carries_pods:
+    if primary_carries_pods:
         max_pods = limits.max_pods
     settings = sources.settings.now.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
     judged = NetworkPlan(
         source,
         is_on,
         zone=identity.availability_zone,
-        in_force=custom == sources.custom_network,
+        in_force=network == NetworkFile(sources.custom_network, sources.pool.pools),
         entry=entry,
-        other_entries=tuple(sorted(zone for zone in custom.zones if zone != entry)),
-        primary_carries_pods=custom.primary_carries_pods,
+        other_entries=other_entries,
+        primary_carries_pods=primary_carries_pods,
         max_pods=settings.max_pods,
         max_pods_now=sources.pool.settings.max_pods,
-        enis=_planned_enis(sources, custom),
+        enis=_planned_enis(sources, network),
     )
     return _with_subnet(judged, zone_network, check, identity)
 
@@ -139,7 +147,7 @@ def _with_subnet(
     return replace(plan, subnet_id=zone_network.subnet_id, security_group_ids=groups)
 
 
-def _planned_enis(sources: Sources, custom: CustomNetwork) -> tuple[PlannedEni, ...]:
+def _planned_enis(sources: Sources, network: NetworkFile) -> tuple[PlannedEni, ...]:
     pods: dict[EniId, list[str]] = {}
     for attachment in sources.datastore.attachments():
         if attachment.is_of_pool and attachment.eni_id is not None:
@@ -151,7 +159,7 @@ def _planned_enis(sources: Sources, custom: CustomNetwork) -> tuple[PlannedEni, 
     planned = []
     for eni in sorted(sources.datastore.enis(), key=lambda eni: (eni.network_card, eni.device_index)):
         if eni.managed:
-            reason = sources.network_judge.exclusion_under(eni, custom)
+            reason = sources.network_judge.exclusion_under(eni, network)
             names = tuple(sorted(pods.get(eni.eni_id, ())))
             free_count = free_counts.get(eni.eni_id, 0)
             planned.append(PlannedEni(eni.eni_id, eni.subnet_id, _fate(eni, reason), reason, eni.excluded, names, free_count))

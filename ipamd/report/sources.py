@@ -27,6 +27,8 @@ from ipamd.model.family import IpAddress
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel import HostVeth
+from ipamd.model.network_file import NetworkFile
+from ipamd.model.pod_pools import PodPools
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import dataclass
@@ -52,7 +54,12 @@ class CloudView:
 
 
 class PoolView(Protocol):
-    """The pool, to be read from any thread."""
+    """The pools of the node, to be read from any thread. Without a name it is about the node's own."""
+
+    @property
+    def pools(self) -> PodPools:
+        """The pools of pods that the network file names."""
+        ...
 
     @property
     def settings(self) -> PoolSettings:
@@ -69,15 +76,23 @@ class PoolView(Protocol):
         """The target of VPC_IPAMD_WARM_TARGET_MODE=auto and why; None without it."""
         ...
 
-    def preview(self) -> PoolSnapshot | None:
+    def preview(self, pool: str = ...) -> PoolSnapshot | None:
         """The planner's input now; None before the pool's first cycle."""
+        ...
+
+    def settings_of(self, pool: str) -> PoolSettings:
+        """The targets of a pool now."""
+        ...
+
+    def targets_of(self, pool: str, own: PoolSettings) -> PoolSettings:
+        """The targets of a pool if those of the node's own were `own`."""
         ...
 
 
 class NetworkJudge(Protocol):
-    """Judges a file of custom networking as a start with it would. Changes nothing; any thread."""
+    """Judges a network file as a start with it would. Changes nothing; any thread."""
 
-    def exclusion_under(self, eni: Eni, custom: CustomNetwork) -> str:
+    def exclusion_under(self, eni: Eni, network: NetworkFile) -> str:
         """Why the ENI would get no new sandbox; "" if it would."""
         ...
 

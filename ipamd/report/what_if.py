@@ -17,13 +17,18 @@ from ipamd.model.family import Family
 from ipamd.model.growth_state import GrowthRefusal, growth_refusal
 from ipamd.model.placement import trunk_places
 from ipamd.model.plan import Plan, plan
+from ipamd.model.pod_pools import OWN, OWN_WORD, pool_word
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import dataclass, replace
+from ipamd.model.words import printable
 from ipamd.report.sources import Sources
 from ipamd.settings import PoolConfig, Settings, contradictions
 from ipamd.settings.loading import wrong
 from ipamd.settings.parsers import parsed
+
+NAME_SHOWN = 40
+"""Characters of an unknown pool's name in a refusal. Ours."""
 
 PLANNED = {setting.name for setting in dataclasses.fields(PoolSettings)} | {"warm_target"}
 """Fields of PoolConfig that the planner reads; the other settings of the pool change no plan."""
@@ -45,15 +50,17 @@ class WhatIf:
     obstacles: tuple[tuple[str, GrowthRefusal], ...]
 
 
-def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str = "") -> WhatIf:
+def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str = "", pool: str = OWN) -> WhatIf:
     """Plan as the pool would now, from one consistent snapshot.
 
     Args:
         changes: settings as `NAME=VALUE`; an empty value is the default.
         instance_type: plan with the limits of this type; empty: the node's own.
-    Raises: InvalidRequestError for settings and types that are not known or wrong; NotServingError before the first cycle.
+        pool: a pool of pods that the network file names; empty or `default`: the node's own.
+    Raises: InvalidRequestError for settings, types and pools that are not known or wrong; NotServingError before the first cycle.
     """
-    changed, snapshot, settings = changed_settings(sources.settings.now, changes), _snapshot(sources), sources.pool.settings
+    pool = _known_pool(sources, pool)
+    changed, snapshot, settings = changed_settings(sources.settings.now, changes), _snapshot(sources, pool), sources.pool.settings
     is_other_type = instance_type not in ("", snapshot.limits.instance_type)
     if is_other_type:
         limits = sources.limits_of(instance_type)
@@ -66,9 +73,10 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
         if sources.primary_carries_pods:
             max_pods = limits.max_pods
         settings = changed.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
+    settings = sources.pool.targets_of(pool, settings)
     decided = plan(snapshot, settings=settings)
     auto = None
-    if not settings.family.is_sparse:
+    if not settings.family.is_sparse and not pool:
         auto = auto_target(snapshot, replace(settings, warm_target_auto=True))
     return WhatIf(decided, snapshot, resolved(snapshot, settings), auto, _obstacles(snapshot, decided, settings.family))
 
@@ -85,7 +93,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
     bounds = NodeBounds(
         max_eni=settings.max_eni,
         max_pods=sources.settings.now.pool.max_pods,
-        unmanaged_eni_count=snapshot.unmanaged_eni_count,
+        unmanaged_eni_count=snapshot.unmanaged_eni_count - snapshot.other_pool_eni_count,
         trunk_places=trunk_places(snapshot, settings),
         own_address_count=snapshot.counts.total,
         subnet_free_count=snapshot.growth.room,
@@ -102,8 +110,19 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
     return snapshot.limits, bounds, modes
 
 
-def _snapshot(sources: Sources) -> PoolSnapshot:
-    snapshot = sources.pool.preview()
+def _known_pool(sources: Sources, name: str) -> str:
+    """Return the name of a pool as the planner has it. Raises: InvalidRequestError if there is none."""
+    if name in (OWN, OWN_WORD):
+        return OWN
+    names = sources.pool.pools.names
+    if name not in names:
+        known = ", ".join(map(pool_word, names))
+        raise failure(InvalidRequestError, FailureCode.POOL_UNKNOWN, pool=printable(name)[:NAME_SHOWN], known=known)
+    return name
+
+
+def _snapshot(sources: Sources, pool: str = OWN) -> PoolSnapshot:
+    snapshot = sources.pool.preview(pool)
     if snapshot is None:
         raise failure(NotServingError, FailureCode.POOL_NOT_PLANNED)
     return snapshot

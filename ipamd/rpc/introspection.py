@@ -36,6 +36,7 @@ from ipamd.report.explain import explain
 from ipamd.report.network_plan import plan_network
 from ipamd.report.past import ask, latest
 from ipamd.report.path import trace_path
+from ipamd.report.pod_pools import pod_pool_reports
 from ipamd.report.sources import Sources
 from ipamd.report.verdict import condition_reports, facts, verdict
 from ipamd.report.what_if import capacity, what_if
@@ -136,6 +137,7 @@ class IntrospectionServicer:
             branches=self._branches(),
             companions=sources.companions(),
             facts=self._facts(identity),
+            pod_pools=pod_pool_reports(sources),
             cloud=sources.cloud(),
             last_error=health.last_error and answer(pb.LastError, health.last_error, subject=health.last_error.subject),
         )
@@ -265,7 +267,7 @@ class IntrospectionServicer:
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:
         """Compute what the pool would do now, also under other settings or on another type. Nothing is changed."""
         settings, instance_type = tuple(request.settings), request.instance_type
-        plan = what_if(self.sources, settings, instance_type=instance_type)
+        plan = what_if(self.sources, settings, instance_type=instance_type, pool=request.pool)
         network = None
         if request.network_source:
             network = answer(pb.NetworkPlan, plan_network(self.sources, request.network_file, source=request.network_source))
@@ -276,7 +278,7 @@ class IntrospectionServicer:
     def Capacity(self, _: pb.CapacityRequest) -> pb.CapacityReply:
         """Compute how many pods this node can hold in each mode."""
         limits, bounds, modes = capacity(self.sources)
-        return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
+        return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count, pools=pod_pool_reports(self.sources))
 
     def _settings(self, *, is_valid: bool) -> pb.SettingsState:
         generation = self.sources.settings.generation

@@ -63,6 +63,13 @@ class PinnedAddressChoice:
         if wish is not None:
             raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=wish.address or SAME, cause=OF_UPLINK)
 
+    def refuse_for_pool(self, request: AttachRequest, pool: str) -> None:
+        """Refuse the annotation of a pod whose addresses are of a pool of pods. Raises: PinnedAddressError."""
+        wish = self.by_annotation(request)
+        if pool and wish is not None:
+            cause = f"its addresses are of pool {pool}, and an address that stays is of the node's own pool"
+            raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=wish.address or SAME, cause=cause)
+
     def _annotation_of(self, request: AttachRequest) -> str | None:
         """Return the annotation; None without one, for a further interface, or if none is read. Raises: PinnedAddressError."""
         if not self.ranges or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:

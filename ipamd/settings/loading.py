@@ -109,6 +109,7 @@ def contradictions(settings: Settings) -> list[str]:
         *_pods_with_two_choices(settings.network),
         *_pinned_contradictions(settings.network),
         *_network_contradictions(settings.network, custom_networking=settings.subnets.custom_networking),
+        *_pools_of_ipv6(settings),
     ]
 
 
@@ -292,6 +293,14 @@ def _pinned_contradictions(network: NetworkConfig) -> list[str]:
                 f"VPC_IPAMD_PINNED_ADDRESSES: {first} and {second} have addresses in common: give each to one namespace"
             )
     return problems
+
+
+def _pools_of_ipv6(settings: Settings) -> list[str]:
+    """A node of IPv6 has one /80 on one ENI, so that there is nothing to choose."""
+    if settings.network.ipv6 and settings.subnets.has_pod_pools:
+        names = " and ".join(sorted(set(settings.subnets.named_pools.values())))
+        return [f"{names}: pods of IPv6 have the one /80 of the node, and no pools: remove it"]
+    return []
 
 
 def _network_contradictions(network: NetworkConfig, *, custom_networking: bool) -> list[str]:

@@ -20,6 +20,8 @@ from ipamd.settings.parsers import (
     parse_namespaces,
     parse_pinned_ranges,
     parse_pod_subjects,
+    parse_pool_by_namespace,
+    parse_pool_choices,
     parse_service_cidrs,
     parse_veth_prefix,
 )
@@ -210,5 +212,28 @@ class SubnetsConfig:
         "VPC_IPAMD_NETWORK_FILE",
         parse_file,
         NETWORK_FILE,
-        "The file of custom networking: JSON, read at the start (docs/subnets.md).",
+        "The network file, of custom networking and of pools of pods: JSON, read at the start (docs/subnets.md).",
     )
+    pod_pools: tuple[str, ...] = setting(
+        "VPC_IPAMD_POD_POOLS",
+        parse_pool_by_namespace,
+        (),
+        "NAMESPACE=POOL, comma separated: pods of the namespace get their addresses of that pool of the network file.",
+    )
+    pool_annotations: tuple[str, ...] = setting(
+        "VPC_IPAMD_POOL_ANNOTATION_NAMESPACES",
+        parse_pool_choices,
+        (),
+        "NAMESPACE=POOL, comma separated: pods of the namespace may choose that pool by the annotation vpc-ipamd/pool.",
+    )
+
+    @property
+    def has_pod_pools(self) -> bool:
+        """Whether pods may have a pool beside the node's own."""
+        return bool(self.pod_pools or self.pool_annotations)
+
+    @property
+    def named_pools(self) -> dict[str, str]:
+        """The pools that these settings name, each with the setting that does."""
+        named = {choice.partition("=")[2]: "VPC_IPAMD_POOL_ANNOTATION_NAMESPACES" for choice in self.pool_annotations}
+        return named | {choice.partition("=")[2]: "VPC_IPAMD_POD_POOLS" for choice in self.pod_pools}

@@ -1,33 +1,39 @@
-"""Read the file of custom networking: at the start, for the check of a mounted file that changed, and for `ipamctl plan --network`.
+"""Read the network file: at the start, for the check of a mounted file that changed, and for `ipamctl plan --network`.
 
-All three use this function, so that a file is judged before it is applied as the start would judge it.
+All three use this module, so that a file is judged before it is applied as the start would judge it.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode, failure
-from ipamd.model.subnets import CustomNetwork, parse
+from ipamd.model.network_file import NetworkFile, parse
+from ipamd.settings.network_fields import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX, content_of
 
 
-def read_network_file(path: Path) -> CustomNetwork:
-    """Read the file at a path. Raises: SettingsError with every problem."""
+def read_network_file(config: SubnetsConfig) -> NetworkFile:
+    """Read the file that the settings name. Raises: SettingsError with every problem."""
+    path = config.network_file
     try:
         content = content_of(str(path))
     except OSError as error:
         raise failure(SettingsError, FailureCode.NETWORK_FILE_UNREADABLE, path=path, cause=error) from error
-    return parse_network_file(content, source=str(path))
+    return parse_network_file(content, config, source=str(path))
 
 
-def parse_network_file(content: bytes, *, source: str) -> CustomNetwork:
-    """Read the file's content (`ipamd/model/subnets.py` describes it). `source`: its path, for people. Raises: SettingsError."""
+def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) -> NetworkFile:
+    """Read the file's content (`ipamd/model/network_file.py` describes it). Raises: SettingsError.
+
+    Args:
+        config: says what is on. If nothing is, the file is judged as one of custom networking.
+        source: the file's path, for people.
+    """
     if len(content) > SIZE_MAX:  # the rest was not read, and the cut may be within a character
         raise failure(SettingsError, FailureCode.FILE_TOO_LARGE, path=source, limit=SIZE_MAX)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise failure(SettingsError, FailureCode.NETWORK_FILE_UNREADABLE, path=source, cause=error) from error
-    return parse(text, source=source)
+    is_custom = config.custom_networking or not config.has_pod_pools
+    return parse(text, source=source, is_custom=is_custom, named=config.named_pools)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ipamd.model.pinned_address import PinnedRange
+from ipamd.model.pod_pools import POOL_NAME
 
 TEXT_MAX = 32 * 1024
 """Characters of one value. Ours: 1,000 CIDRs have 20,000; JSON of that length cannot exhaust the parser."""
@@ -170,6 +171,28 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
     if len(names) > NAMESPACES_MAX:
         raise ValueError(f"must be {NAMESPACES_MAX} namespaces at most")
     return names
+
+
+def parse_pool_choices(text: str) -> tuple[str, ...]:
+    """Accept a comma-separated list of NAMESPACE=POOL. Raises: ValueError naming the bad one."""
+    choices = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for pair in choices:
+        namespace, _, pool = pair.partition("=")
+        if not (re.fullmatch(NAMESPACE, namespace) and POOL_NAME.fullmatch(pool)):
+            raise ValueError(f"{pair} is no NAMESPACE=POOL (web=cards)")
+    if len(choices) > NAMESPACES_MAX:
+        raise ValueError(f"must be {NAMESPACES_MAX} pairs at most")
+    return choices
+
+
+def parse_pool_by_namespace(text: str) -> tuple[str, ...]:
+    """Accept such a list that names each namespace once. Raises: ValueError naming the one with two pools."""
+    choices = parse_pool_choices(text)
+    namespaces = [choice.partition("=")[0] for choice in choices]
+    twice = next((namespace for namespace in namespaces if namespaces.count(namespace) > 1), "")
+    if twice:
+        raise ValueError(f"{twice} has two pools")
+    return choices
 
 
 def parse_pod_subjects(text: str) -> tuple[str | IPv4Network, ...]:

@@ -10,7 +10,7 @@ from lab.demo.ledger import AddressLedger
 from lab.node.daemon import Daemon
 from lab.node.errors import NodeError
 from lab.node.node import Node
-from lab.vpc.family import Family
+from lab.vpc.family import IPV4, Family
 from lab.vpc.model import Address
 
 RUN_TIMEOUT_S = 90.0  # ours, because: above the 60 s of the plugin, whose words we want; a demo that waits longer has failed
@@ -19,6 +19,9 @@ CLUSTER_NAME = "demo"
 HOLD_S = "3"
 """What is in excess is released after so many seconds, not after an hour, so that the demo's end shows it. Ours."""
 
+
+NETWORK_FILE = "/run/vpc-ipamd/network.json"
+"""The network file, which names one pool (`lab/demo/pools.py`)."""
 
 KUBELET_ANNOTATIONS = {"kubernetes.io/config.source": "api"}
 """Of every pod, as kubelet writes them. Source: kubernetes pkg/kubelet/types/pod_update.go."""
@@ -50,6 +53,9 @@ class DemoNode:
         self.name = lab_node.name
         settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD_SECONDS": HOLD_S, **family.settings}
         settings["VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES"] = "default"  # the runtime hands over the annotations of all pods then
+        if family is IPV4:
+            settings["VPC_IPAMD_NETWORK_FILE"] = NETWORK_FILE
+            settings["VPC_IPAMD_POOL_ANNOTATION_NAMESPACES"] = "default=cards"
         settings["DISABLE_LEAKED_ENI_CLEANUP"] = "true"  # its one look, 1 to 2 min after a start, may fall into the idle seconds
         self.daemon = Daemon(lab_node, region=region, settings=settings)
         self._ledger = ledger

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.subnets import parse
 from ipamd.settings import Settings, load
 from tests.heavy.tools import HELM, needs
+from tests.network_files import custom_of
 from tests.unit.manifests.manifest import MANIFESTS, documents
 from tests.unit.manifests.monitoring import DASHBOARDS
 from tests.unit.manifests.test_chart import AGENT
@@ -182,7 +182,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert pod["containers"][0]["resources"]["requests"]["cpu"] == "50m"
     assert pod["initContainers"][0]["resources"]["requests"]["cpu"] == "10m"
     assert _variables(daemonset)["AWS_REGION"] == "eu-west-1"
-    assert parse(found["ConfigMap/vpc-ipamd-network"]["data"]["network.json"], source="the ConfigMap").zones
+    assert custom_of(found["ConfigMap/vpc-ipamd-network"]["data"]["network.json"], source="the ConfigMap").zones
 
 
 def test_ipv6_is_turned_on_in_both_containers(tmp_path: Path) -> None:

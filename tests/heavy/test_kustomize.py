@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.subnets import parse
 from ipamd.settings import load
 from tests.heavy.tools import KUSTOMIZE, needs
+from tests.network_files import custom_of
 from tests.unit.manifests.manifest import MANIFESTS, documents
 from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, SINCE, VERSIONS, validate
 
@@ -155,7 +155,7 @@ def test_custom_networking() -> None:
     data = found[f"ConfigMap/{volume['configMap']['name']}"]["data"]
     settings = load(_environment("overlays/custom-networking"))
     assert settings.subnets.custom_networking
-    assert parse(data[settings.subnets.network_file.name], source="the ConfigMap").zones
+    assert custom_of(data[settings.subnets.network_file.name], source="the ConfigMap").zones
 
 
 def test_the_dashboards_are_found_by_their_label() -> None:

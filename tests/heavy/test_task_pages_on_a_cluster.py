@@ -22,9 +22,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from ipamd.model.subnets import parse
 from tests.heavy.api_server import Cluster, serving
 from tests.heavy.tools import DEBIANS_KUBECTL, HELM, KUSTOMIZE, needs
+from tests.network_files import custom_of
 from tests.task_pages import ROOT, Runner, commands, filled
 from tests.unit.manifests.test_kubernetes_schemas import VERSIONS, validate
 
@@ -236,10 +236,10 @@ def test_custom_networking_from_eniconfigs(desk: Desk) -> None:
     for command in commands("subnets.md", Runner.CLUSTER):
         desk.run(command)
         if "convert-eniconfig" in command:
-            zones.append(set(parse((desk.folder / "network.json").read_text(), source="the file").zones))
+            zones.append(set(custom_of((desk.folder / "network.json").read_text(), source="the file").zones))
     assert zones == [{"us-west-2b"}, {"us-west-2a"}]
     (text,) = desk.cluster.get("ConfigMap", "vpc-ipamd-network")["data"].values()
-    assert set(parse(text, source="the ConfigMap").zones) == {"us-west-2a"}
+    assert set(custom_of(text, source="the ConfigMap").zones) == {"us-west-2a"}
 
 
 def revision(number: int, template: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode
+from ipamd.model.network_file import NetworkFile
 from ipamd.process.adapters import load_network as load
 from ipamd.settings import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX
@@ -24,13 +26,13 @@ def config(path: Path) -> SubnetsConfig:
 
 def test_without_custom_networking_nothing_is_read(tmp_path: Path) -> None:
     """The file need not be there, and may be wrong."""
-    assert load(SubnetsConfig(network_file=tmp_path / "none")) is None
+    assert load(SubnetsConfig(network_file=tmp_path / "none")) == NetworkFile()
 
 
 def test_a_good_file_is_read(tmp_path: Path) -> None:
     """With its zones."""
     (tmp_path / "network.json").write_text(GOOD)
-    network = load(config(tmp_path / "network.json"))
+    network = load(config(tmp_path / "network.json")).custom
     assert network is not None
     assert network.zones["us-west-2a"].subnet_id == "subnet-0a"
 
@@ -53,6 +55,18 @@ def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(SettingsError, check=failed(code)):
         load(config(path))
+
+
+def test_pools_are_read_without_custom_networking(tmp_path: Path) -> None:
+    """The zones of the file have no effect then; a pool that only a setting names is a fault."""
+    path = tmp_path / "network.json"
+    pools = {"cards": {"subnets": ["subnet-0a"]}}
+    path.write_text(json.dumps({"zones": {"us-west-2a": {"subnet": "subnet-0b"}}, "pools": pools}))
+    network = load(SubnetsConfig(network_file=path, pod_pools=("web=cards",)))
+    assert (network.custom, network.pools.names) == (None, ("", "cards"))
+    for settings in ({"pod_pools": ("web=batch",)}, {"pool_annotations": ("web=cards", "web=batch")}):
+        with pytest.raises(SettingsError, check=failed(FailureCode.NETWORK_FILE_WRONG, count="1 problem")):
+            load(SubnetsConfig(network_file=path, **settings))  # type: ignore[arg-type]
 
 
 def test_a_fifo_does_not_hold_up_the_start(tmp_path: Path) -> None:

@@ -14,6 +14,17 @@ SOURCES = {"ec2": "EC2's answer", "table": "the built-in table", "default": "a s
 NOTE = "MAX PODS includes two pods on the host's network, as in EKS. EKS limits it to 110 with fewer than 30 vCPUs, else to 250."
 
 
+POOL_COLUMNS: Columns = {
+    "POOL": "{name}",
+    "ENIS": "{eni_count}",
+    "ENIS AT MOST": "{eni_limit}",
+    "ADDRESSES": "{total_count}",
+    "ADDRESSES AT MOST": "{address_limit}",
+    "BOUND": lambda pool: pool["share"] or "-",
+}
+"""Of the pools that share the node; each counts the places that are free now, so that they exceed the node together."""
+
+
 def render_capacity(answer: Answer, layout: Layout) -> str:
     """Write one row per mode, with an asterisk at the mode in force."""
     vcpus = ""
@@ -30,7 +41,10 @@ def render_capacity(answer: Answer, layout: Layout) -> str:
         "LIMITED BY": "{limited_by}",
     }
     head = f"{answer['instance_type']}{vcpus}; limits from {source}{trunk_capacity(answer)}"
-    return "\n".join([head, "", table(answer["modes"], columns, layout), "", filled(NOTE, layout)])
+    lines = [head, "", table(answer["modes"], columns, layout)]
+    if answer["pools"]:
+        lines += ["", table(answer["pools"], POOL_COLUMNS, layout)]
+    return "\n".join([*lines, "", filled(NOTE, layout)])
 
 
 def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:

@@ -13,7 +13,7 @@ from ipamd.model.words import usable
 def render_enis(answer: Answer, layout: Layout) -> str:
     """Write one row per ENI with its addresses counted by state, then a line per frozen or excluded ENI.
 
-    The column LOST is shown only if an address is lost.
+    The column LOST is shown only if an address is lost, the column POOL only if an ENI is of a pool of pods.
     """
     from ipamd.model.eni import MAIN_TABLE  # here, because importing it costs every other verb 20 ms
 
@@ -22,12 +22,16 @@ def render_enis(answer: Answer, layout: Layout) -> str:
     states = list(STATES)
     if has_lost_addresses:
         states.append("lost")
+    pool_column: Columns = {}
+    if any(eni["pool"] for eni in enis):
+        pool_column = {"POOL": lambda eni: eni["pool"] or "default"}
     columns: Columns = {
         "ENI": "{eni_id}",
         "DEVICE": "{device_index}",
         "STATE": "{state}",
         "PRIMARY ADDRESS": "{primary_address}",
         "SUBNET": "{subnet_id}",
+        **pool_column,
         "CIDR": "{subnet_cidr}",
         "TABLE": lambda eni: {MAIN_TABLE: "main"}.get(eni["route_table"], eni["route_table"]),
         "HOST": _host_state,

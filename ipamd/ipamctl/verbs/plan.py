@@ -18,8 +18,10 @@ def render_plan(answer: Answer, layout: Layout) -> str:
         return render_network(answer["network"], layout)
     changed = answer["changed"]
     lines = []
+    if answer["pool"]:
+        lines = [f"of pool {answer['pool']}", ""]
     if changed:
-        lines = [f"under {', '.join(changed)}; nothing is changed", ""]
+        lines += [f"under {', '.join(changed)}; nothing is changed", ""]
     lines += [answer["sentence"], ""]
     lines += [f"{number}. {action['text']}" for number, action in enumerate(answer["actions"], 1)] or ["no action"]
     lines += [
@@ -72,11 +74,11 @@ def _unusable(answer: Answer) -> str:
 
 def ask_plan(daemon: Ask, arguments: Any) -> Answer:
     """Ask for the plan, with the content of a file of custom networking if one is named. Raises: VerbError."""
-    request: Answer = {"settings": arguments.settings, "instance_type": arguments.instance_type}
+    request: Answer = {"settings": arguments.settings, "instance_type": arguments.instance_type, "pool": arguments.pool}
     if not arguments.network:
         return daemon("Plan", **request)
-    if arguments.settings or arguments.instance_type:
-        raise UsageError("--network is judged under the settings in force: give it without --set and --instance-type")
+    if arguments.settings or arguments.instance_type or arguments.pool:
+        raise UsageError("--network is judged under the settings in force: give it without --set, --instance-type and --pool")
     content, source = read_network(arguments.network)
     answer = daemon("Plan", **request, network_file=content, network_source=source)
     if not answer.get("network"):  # it ignores the field
@@ -109,5 +111,6 @@ PLAN = Verb(
         ),
         argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type"),
         argument("--network", metavar="FILE", default="", help="judge this file of custom networking; - is standard input"),
+        argument("--pool", metavar="NAME", default="", help="plan this pool of the network file; default: the node's own"),
     ),
 )

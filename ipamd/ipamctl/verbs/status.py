@@ -117,6 +117,7 @@ def _topics(answer: Answer) -> list[str]:
         f"up {answer['uptime_s']:.0f} s",
         "",
         *_pool_lines(answer["pool"]),
+        *pod_pool_lines(answer["pod_pools"]),
         f"runtime  {_runtime(answer['runtime'])}",
         f"ec2      {_cloud(answer['cloud'])}",
         _pending(answer),
@@ -144,6 +145,23 @@ def _pool_lines(pool: Answer) -> list[str]:
     if pool["excess_kept_reason"]:
         lines.append(f"excess   {counted(int(pool['excess_count']), 'address')}; {pool['excess_kept_reason']}")
     return lines
+
+
+def pod_pool_lines(pools: Sequence[Answer]) -> list[str]:
+    """A line for each pool, the node's own first; none unless the network file names pools."""
+    return [_pod_pool_line(pool) for pool in pools]
+
+
+def _pod_pool_line(pool: Answer) -> str:
+    counts = f"{pool['assigned_count']} assigned, {pool['cooling_count']} cooling, {pool['free_count']} free"
+    line = (
+        f"of {pool['name']}  {pool_size(pool['total_count'])}: {counts}; {of_limit(pool['eni_count'], pool['eni_limit'], 'ENI')}"
+    )
+    if pool["share"]:
+        line += f" ({pool['share']})"
+    if pool["waiting_count"]:
+        line += f"; {counted(pool['waiting_count'], 'ADD')} waiting"
+    return f"{line}; {pool['last_cycle']}"
 
 
 def _cloud(cloud: Answer) -> str:

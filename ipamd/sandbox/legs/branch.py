@@ -33,6 +33,7 @@ from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.ports.pod_facts import PodFactsSource
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
+from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.veth_names import VethNames
 
@@ -125,6 +126,7 @@ class BranchSource(Service):
         unplaced: Callable[[], frozenset[str]],
         snat: PodSnatChoice,
         pinned: PinnedAddressChoice,
+        pools: PodPoolChoice,
     ) -> None:
         """Keep the collaborators.
 
@@ -136,6 +138,7 @@ class BranchSource(Service):
             unplaced: host veths of wired sandboxes that are not recorded.
             snat: refuses a choice of SNAT, which such a sandbox does not have.
             pinned: refuses a wish for an address, which is that of the branch ENI.
+            pools: refuses a choice of a pool, which such a sandbox does not have.
         """
         super().__init__(context)
         self._mtu = mtu
@@ -148,6 +151,7 @@ class BranchSource(Service):
         self._unplaced = unplaced
         self._snat = snat
         self._pinned = pinned
+        self._pools = pools
         self._waiting: dict[object, AttachmentKey] = {}
         self._holders: dict[EniId, Holder] = {
             row.eni_id: Holder.of(row) for row in self._datastore.attachments() if not row.is_of_pool
@@ -173,6 +177,7 @@ class BranchSource(Service):
                 _require_own_interface(request)
                 self._snat.refuse_for_uplink(request)
                 self._pinned.refuse_for_uplink(request)
+                self._pools.refuse_for_uplink(request)
                 eni = parse_pod_eni(facts.annotation, family=self._family)
                 return BranchOffer(self, request, eni, pending="" if self._trunk_mac() else TRUNK_ASKED)
         pod = _describe(request)

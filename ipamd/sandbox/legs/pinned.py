@@ -20,6 +20,7 @@ from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.legs.pool import PoolOffer, PoolSource
 from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
+from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 
 WAITING_LIMIT = 16
 """ADDs that may wait for such an address at once; the RPC server has this many additional threads. Ours: a drained node's StatefulSet
@@ -45,10 +46,18 @@ class PinnedSource(Service):
     waiting_limit = WAITING_LIMIT
 
     def __init__(
-        self, context: ServiceContext, *, choice: PinnedAddressChoice, pool: PoolSource, cooldown: Cooldown, obtain: Obtain
+        self,
+        context: ServiceContext,
+        *,
+        choice: PinnedAddressChoice,
+        pools: PodPoolChoice,
+        pool: PoolSource,
+        cooldown: Cooldown,
+        obtain: Obtain,
     ) -> None:
         super().__init__(context)
         self._choice = choice
+        self._pools = pools
         self._pool = pool
         self._cooldown = cooldown
         self._obtain = obtain
@@ -60,6 +69,7 @@ class PinnedSource(Service):
         wish = self._choice.by_annotation(request)
         if wish is None:
             return None
+        self._choice.refuse_for_pool(request, self._pools.of(request))
         address = wish.address or self._last_address(wish.pod)
         pending = "" if address is None else self._pending(wish, address)
         return self._pool.offer(request, PinnedClaim(wish.pod, address, wish.kept_s), pending=pending)

@@ -23,9 +23,11 @@ from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.pinned_address import PinnedClaim
 from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.model.pod_snat import PodSnat
+from ipamd.model.pool_counts import counts_of_pool
 from ipamd.model.record import dataclass, replace
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.veth_names import VethNames
@@ -53,6 +55,7 @@ class PoolSource(Service):
         pod_names: VethNames,
         repeated: RepeatedAdds,
         snat: PodSnatChoice,
+        pools: PodPoolChoice,
         request_list: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep what a reservation needs.
@@ -65,6 +68,7 @@ class PoolSource(Service):
             pod_names: names host veths after pods, for a caller that wires the sandbox itself and names the link after the pod.
             repeated: knows which pods have earlier sandboxes.
             snat: how connections of a new sandbox to outside the VPC are translated.
+            pools: of which pool a new sandbox gets its address.
             request_list: requests a list of the runtime soon, because an earlier sandbox of a pod may be gone.
         """
         super().__init__(context)
@@ -76,6 +80,7 @@ class PoolSource(Service):
         self._pod_names = pod_names
         self._repeated = repeated
         self._snat = snat
+        self._pools = pools
         self._request_list = request_list
         self.pool_empty: Counter[Blocked] = Counter()
 
@@ -94,10 +99,10 @@ class PoolSource(Service):
     ) -> Iterator[WiringSpec]:
         """Reserve an address and a name; see `LegOffer.claimed`.
 
-        Raises: SnatAnnotationError, PinnedAddressError, UndeletedSandboxesError, PoolEmptyError, LocalRangeEmptyError,
-            VethNameTakenError, BusyError, WiringError, DeadlineError, DatastoreError.
+        Raises: SnatAnnotationError, PinnedAddressError, PoolAnnotationError, UndeletedSandboxesError, PoolEmptyError,
+            PodPoolEmptyError, LocalRangeEmptyError, VethNameTakenError, BusyError, WiringError, DeadlineError, DatastoreError.
         """
-        snat = self._snat.by_annotation(request)
+        snat, pool = self._snat.by_annotation(request), self._pools.of(request)
         names = self._pod_names if request.is_wired_by_caller else self._names
         with names.claimed(request, deadline) as host_veth:
             has_earlier = self._require_few(request)
@@ -108,12 +113,12 @@ class PoolSource(Service):
                 if claim is not None and claim.address is not None:
                     reserved = self._take_named(request, claim, egress)
                 else:
-                    reserved = self._reserve(request, deadline, egress=egress)
+                    reserved = self._reserve(request, deadline, egress=egress, pool=pool)
             self._repeated.record_taken(request, reserved.address)
             self._failpoint("attach.reserved")
             spec = self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))
             yield spec if claim is None else replace(spec, kept_s=claim.kept_s)
-            self._demand.take(is_demand=not has_earlier)
+            self._demand.take(is_demand=not has_earlier, pool=pool)
         if has_earlier:
             self._request_list()
 
@@ -153,35 +158,35 @@ class PoolSource(Service):
             cause = "it was just taken, EC2 did not show it lately, or the routing of its ENI is not in place"
             raise pinned_refusal(PinnedRefusalCode.PENDING, pod=claim.pod, address=claim.address, cause=cause) from error
 
-    def _reserve(self, request: AttachRequest, deadline: Deadline, *, egress: Family | None) -> Address:
-        """Reserve a free address; while none is free, wait as long as the pool may still grow and the caller has time.
+    def _reserve(self, request: AttachRequest, deadline: Deadline, *, egress: Family | None, pool: str) -> Address:
+        """Reserve a free address of a pool; while none is free, wait as long as the pool may still grow and the caller has time.
 
         The pool does not grow for a pod whose earlier sandboxes have addresses: it waits for one that cools.
         """
         key = request.key
         try:
-            return self._take(key, egress)
+            return self._take(key, egress, pool)
         except PoolEmptyError:
             is_demand = not self._repeated.is_repeat(request)
-            generation = self._demand.join(is_demand=is_demand)
+            generation = self._demand.join(is_demand=is_demand, pool=pool)
         try:
             while True:
                 # Read these before trying, so that a change after this point ends the wait below at once.
-                supply, status = self._demand.supply_count, self._demand.status
+                supply, status = self._demand.supply_count, self._demand.status_of(pool)
                 try:
-                    return self._take(key, egress)
+                    return self._take(key, egress, pool)
                 except PoolEmptyError as empty:
                     deadline.check(f"waiting for an address for sandbox {key}")
                     remaining_s = deadline.remaining_s() - POOL_WAIT_MARGIN_S
-                    cooled_s = self._cooldown.next_due_s()
+                    cooled_s = self._cooled_s(pool)
                     # If the status is older than `join`, the maintainer has not planned with this ADD yet.
                     is_planned = status.generation >= generation
                     is_blocked = is_planned and (status.blocked is not None or not is_demand)
                     if remaining_s <= 0 or (is_blocked and not self._changes_within(remaining_s, status, cooled_s)):
-                        raise self._refusal(request, empty, status, cooled_s) from None
-                self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(remaining_s, 1.0))
+                        raise self._refusal(request, empty, status, cooled_s, pool) from None
+                self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(remaining_s, 1.0), pool=pool)
         finally:
-            self._demand.leave(is_demand=is_demand)
+            self._demand.leave(is_demand=is_demand, pool=pool)
 
     def _changes_within(self, remaining_s: float, status: PoolStatus, cooled_s: float | None) -> bool:
         """Whether an address will have cooled, or the pool will try to grow again, before the time is up."""
@@ -189,14 +194,23 @@ class PoolSource(Service):
             return True
         return status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < remaining_s
 
-    def _take(self, key: AttachmentKey, egress: Family | None) -> Address:
+    def _cooled_s(self, pool: str) -> float | None:
+        """Seconds until an address of a pool may have cooled; None if none cools. The one that is due first may be another pool's."""
+        due_s = self._cooldown.next_due_s()
+        if due_s is None or not self._pools.is_on or counts_of_pool(self._datastore.stock(), pool).cooling:
+            return due_s
+        return None
+
+    def _take(self, key: AttachmentKey, egress: Family | None, pool: str) -> Address:
         try:
-            return self._datastore.reserve(key, extra_family=egress)
+            return self._datastore.reserve(key, extra_family=egress, pool=pool)
         except LocalRangeEmptyError:
             self.pool_empty[Blocked.EGRESS] += 1
             raise
 
-    def _refusal(self, request: AttachRequest, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> IpamError:
+    def _refusal(
+        self, request: AttachRequest, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None, pool: str
+    ) -> IpamError:
         """Build the error with the cause that the pool published, and the next step that helps against it (I14)."""
         kind = self._delay() if status.kind is Blocked.GROWING else status.kind
         cause = status.shortage(kind)
@@ -209,7 +223,10 @@ class PoolSource(Service):
         step = status.step() or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
         if cooled_s is not None:
             step = f"an address has cooled in {cooled_s:.0f} s: retry then" + (f"; or {step}" if step else "")
-        error = refusal(RefusalCode.NO_ADDRESS, sandbox=request.key, cause=cause, counts=self._datastore.counts(), step=step)
+        counts, key = counts_of_pool(self._datastore.stock(), pool), request.key
+        error = refusal(RefusalCode.NO_ADDRESS, sandbox=key, cause=cause, counts=counts, step=step)
+        if pool:
+            error = refusal(RefusalCode.POOL_WITHOUT_ADDRESS, pool=pool, sandbox=key, cause=cause, counts=counts, step=step)
         return error.with_traceback(empty.__traceback__)
 
 

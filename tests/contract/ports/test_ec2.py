@@ -16,7 +16,7 @@ from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.ports.cloud import Ec2
 from ipamd.settings import CloudConfig
 from lab.ec2.server import Ec2Server
-from lab.vpc.space import Reservation
+from lab.vpc.model import ReservationKind
 from lab.vpc.state import Vpc
 from tests.errors import refused_by_ec2
 from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2
@@ -83,8 +83,8 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
                 vpc.hands.check_source(eni_id, is_on=False)
 
             def reserve_in_lab(cidr: str) -> None:
-                vpc.reserve_cidr(subnet.subnet_id, cidr, Reservation.EXPLICIT)
-                vpc.reserve_cidr(subnet.subnet_id, "10.0.15.0/24", Reservation.PREFIX)
+                vpc.reserve_cidr(subnet.subnet_id, cidr, ReservationKind.EXPLICIT)
+                vpc.reserve_cidr(subnet.subnet_id, "10.0.15.0/24", ReservationKind.PREFIX)
 
             yield Cloud(
                 ec2,

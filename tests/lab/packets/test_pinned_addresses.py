@@ -15,7 +15,7 @@ from ipamd.model.pinned_refusals import REFUSALS, PinnedRefusalCode
 from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT, POD_ANNOTATIONS
 from lab.fabric import talk
 from lab.lab import Lab
-from lab.vpc.space import Reservation
+from lab.vpc.model import ReservationKind
 from tests.rig import CniReply, Rig, wait_until
 
 pytestmark = pytest.mark.privileged
@@ -89,7 +89,7 @@ def place() -> Iterator[Place]:
     with Lab(nodes=["node-a", "node-b"], hosts=["host-a"], containerd=False) as lab:
         subnet = next(s for s in lab.vpc.subnets() if s.subnet_id == lab.vpc.instance("node-a").subnet_id)
         *_, pinned = IPv4Network(subnet.cidr).subnets(new_prefix=27)
-        lab.vpc.reserve_cidr(subnet.subnet_id, str(pinned), Reservation.EXPLICIT)
+        lab.vpc.reserve_cidr(subnet.subnet_id, str(pinned), ReservationKind.EXPLICIT)
         env = {"MAX_ENI": "1", "WARM_IP_TARGET": "1", "VPC_IPAMD_PINNED_ADDRESSES": f"default={pinned}"}
         rigs = [Rig(lab, lab.node(name), env=env) for name in ("node-a", "node-b")]
         for rig in rigs:

@@ -10,7 +10,7 @@ import pytest
 
 from ipamd.ipamctl.main import main
 from ipamd.ipamctl.verb import EXIT_REFUSED, EXIT_USAGE
-from ipamd.model.subnets import parse
+from tests.network_files import custom_of
 from tests.zones import REAL_ZONE_NAMES, ZONE_NAMES
 
 ONE = """
@@ -45,7 +45,7 @@ def test_documents_of_several_files_become_one_file(capsys: pytest.CaptureFixtur
     files = [written(tmp_path / "a.yaml", TWO), written(tmp_path / "b.yaml", ONE.format(name="default", subnet="subnet-0c"))]
     status, out, err = converted(capsys, *files)
     assert (status, err) == (0, "")
-    network = parse(out, source="stdout")
+    network = custom_of(out, source="stdout")
     assert {name: zone.subnet_id for name, zone in network.zones.items()} == {
         "us-west-2a": "subnet-0a",
         "us-west-2b": "subnet-0b",

@@ -179,6 +179,7 @@ def test_a_frozen_interface_says_why() -> None:
         "host_ready": False,
         "frozen_reason": "",
         "lost_count": 0,
+        "pool": "",
     }
     eni |= {f"{state}_count": 0 for state in STATES}
     assert "not ready" in ENIS.render({"enis": [eni]})

@@ -88,6 +88,8 @@ def test_the_defaults_are_valid() -> None:
             "podMonitor": {"scrapeTimeout": "5s", "sampleLimit": 20000, "jobLabel": "app.kubernetes.io/name"},
         },
         {"podMonitor": {"metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "process_.*", "action": "drop"}]}},
+        {"network": {"pools": {"cards": {"subnets": ["subnet-0a1b"], "securityGroups": ["sg-0a1b"], "maxEnis": 2}}}},
+        {"network": {"zones": {"us-west-2a": {"subnet": "subnet-0a1b"}}, "pools": {"batch": {"subnetTags": {"team": "batch"}}}}},
         {"networkPolicy": "standard", "networkPolicyAgent": AGENT},
         {"resources": {"requests": {"cpu": 0.5}, "limits": {"cpu": 2, "memory": 268435456}}},
     ],
@@ -101,6 +103,9 @@ def test_good_values(values: dict[str, Any]) -> None:
     "values",
     [
         {"clustername": "prod"},
+        {"network": {"pools": {"default": {"subnets": ["subnet-0a1b"]}}}},
+        {"network": {"pools": {"cards": {"subnets": ["subnet-0a1b"], "subnetTags": {"a": "b"}}}}},
+        {"network": {"pools": {"cards": {"subnets": ["subnet-0a1b"], "warmEniTarget": 1}}}},
         {"networkPolicy": "none"},
         {"settings": {"NETWORK_POLICY_ENFORCING_MODE": "strict"}},
         {"podSecurityGroups": "strict"},

@@ -9,7 +9,8 @@ import pytest
 
 from ipamd.model.errors import SettingsError
 from ipamd.model.ids import SubnetId
-from ipamd.model.subnets import CustomNetwork, ZoneNetwork, parse, render
+from ipamd.model.subnets import CustomNetwork, ZoneNetwork, render
+from tests.network_files import custom_of
 from tests.zones import ZONE_NAMES
 
 GOOD = {
@@ -26,30 +27,30 @@ def problems_of(document: object) -> list[str]:
     """What the error of a wrong file says, one sentence each."""
     text = document if isinstance(document, str) else json.dumps(document)
     with pytest.raises(SettingsError) as refusal:
-        parse(text, source="network.json")
+        custom_of(text, source="network.json")
     assert refusal.value.message.startswith("network.json has ")
     return refusal.value.details.split("; ")
 
 
 def test_a_good_file_is_read_and_written_back() -> None:
     """Zones, subnets, groups in order; what is written is read as the same."""
-    network = parse(json.dumps(GOOD), source="x")
+    network = custom_of(json.dumps(GOOD), source="x")
     assert network.primary_carries_pods
     assert network.of_zone("us-west-2a") == ZoneNetwork(SubnetId("subnet-0a"), ("sg-0a", "sg-0b"))
     assert network.of_zone("us-west-2-lax-1a") == ZoneNetwork(SubnetId("subnet-0b"))
-    assert parse(render(network), source="x") == network
+    assert custom_of(render(network), source="x") == network
 
 
 @pytest.mark.parametrize("zone", ZONE_NAMES)
 def test_every_form_of_a_zone_is_taken(zone: str) -> None:
     """In each partition, local and Wavelength zones, and of a form that nobody has seen yet."""
-    network = parse(json.dumps({"zones": {zone: {"subnet": "subnet-0a"}}}), source="x")
+    network = custom_of(json.dumps({"zones": {zone: {"subnet": "subnet-0a"}}}), source="x")
     assert network.of_zone(zone) == ZoneNetwork(SubnetId("subnet-0a"))
 
 
 def test_the_primary_eni_carries_no_pods_unless_it_is_said() -> None:
     """The default is that of amazon-vpc-cni-k8s."""
-    assert not parse(json.dumps({"zones": ZONES}), source="x").primary_carries_pods
+    assert not custom_of(json.dumps({"zones": ZONES}), source="x").primary_carries_pods
 
 
 @pytest.mark.parametrize(

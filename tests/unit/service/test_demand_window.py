@@ -165,7 +165,9 @@ def test_the_target_falls_after_the_window(tmp_path: Path) -> None:
     assert node.pool.auto.count == 2
     node.clock.advance(RELEASE_HOLD_S)
     node.pool.cycle()
-    assert node.pool._window.next_change_s(AUTO, now_s=node.clock.monotonic()) is None, "nothing is left that could fade (I13)"
+    assert node.pool._own.window.next_change_s(AUTO, now_s=node.clock.monotonic()) is None, (
+        "nothing is left that could fade (I13)"
+    )
     node.datastore.close()
 
 

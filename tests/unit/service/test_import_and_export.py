@@ -367,6 +367,22 @@ def test_an_export_is_refused_while_pods_asked_for_their_addresses(warm: FakeNod
     assert exporter(warm, theirs).export().problems == []
 
 
+def test_an_export_is_refused_while_an_eni_is_of_a_pool(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its daemon would give the addresses of that ENI to any pod: nothing is begun until the ENI is gone."""
+    if warm.network.ipv6:
+        pytest.skip("a node of IPv6 has no pools")
+    finish_start(warm)
+    eni = warm.datastore.enis()[0]
+    with warm.datastore.transaction() as unit:
+        unit.put_eni(replace(eni, pool="cards"))
+    report = exporter(warm, theirs).export()
+    assert report.problems, report
+    assert (theirs.is_exporting, theirs.written) == (False, [])
+    with warm.datastore.transaction() as unit:
+        unit.put_eni(eni)
+    assert exporter(warm, theirs).export().problems == []
+
+
 def test_an_export_before_its_daemon_only(warm: FakeNode, theirs: FakeAwsNode) -> None:
     """It would overwrite what is written, or take what it has not read."""
     finish_start(warm)

@@ -22,6 +22,7 @@ from ipamd.model.errors import InvalidRequestError, ThrottledError
 from ipamd.model.failures import FailureCode
 from ipamd.model.growth_state import GrowthState
 from ipamd.model.ids import EniId
+from ipamd.model.pod_pools import NO_POOLS
 from ipamd.model.pool_actions import ReleaseAddresses, ReleaseEni
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.report.what_if import changed_settings, what_if
@@ -205,10 +206,10 @@ def test_the_room_of_the_subnet_narrows_the_capacity(node: FakeNode) -> None:
     snapshot = node.pool.preview()
     assert snapshot is not None
     narrow = replace(snapshot, growth=GrowthState(room=2))
-    pool: Any = type("Pool", (), {"settings": node.pool.settings, "preview": lambda _: narrow})()
+    pool: Any = type("Pool", (), {"settings": node.pool.settings, "pools": NO_POOLS, "preview": lambda *_: narrow})()
     node.app.introspection.sources = replace(node.app.introspection.sources, pool=pool)
     single = ask(node, "Capacity")["modes"][0]
-    assert (single["address_count"], single["limited_by"]) == (20, "the subnet's 2 free addresses beside the 18 held")
+    assert (single["address_count"], single["limited_by"]) == (20, "the subnet's 2 free addresses besides the 18 of this node")
 
 
 def test_the_status_says_the_auto_target(tmp_path: Path) -> None:

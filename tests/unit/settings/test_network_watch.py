@@ -8,6 +8,7 @@ import pytest
 
 from ipamd.core.health import Health
 from ipamd.model.conditions import ConditionCode
+from ipamd.model.network_file import NetworkFile
 from ipamd.process.adapters import load_network
 from ipamd.process.network_watch import NETWORK_FILE, NetworkFileWatch
 from ipamd.report.verdict import ADVICE
@@ -60,5 +61,5 @@ def test_without_custom_networking_no_file_is_read(tmp_path: Path) -> None:
     """It may be there, and be wrong."""
     (tmp_path / "network.json").write_text("{}")
     health = Health(FakeClock(), ())
-    NetworkFileWatch(SubnetsConfig(network_file=tmp_path / "network.json"), in_force=None, health=health).check()
+    NetworkFileWatch(SubnetsConfig(network_file=tmp_path / "network.json"), in_force=NetworkFile(), health=health).check()
     assert codes(health, NETWORK_FILE) == set()

@@ -1,0 +1,51 @@
+"""Read JSON objects whose keys are fixed, strictly: every unknown key and every wrong type is a problem. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ipamd.model.words import printable
+
+WORDS = {dict: "an object", bool: "true or false", str: "a string", list: "a list", int: "a whole number"}
+
+SHOWN_MAX = 80
+"""Characters of a wrong value in a problem. Ours: `ipamctl status` is for people."""
+
+
+def read_object(text: str, problems: list[str]) -> object:
+    """Read a text as JSON; a key that is there twice is a problem. Raises: ValueError or RecursionError if it is no JSON."""
+    return json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, problems))
+
+
+def checked_fields(
+    value: object, form: Mapping[str, type], *, location: str, needed: tuple[str, ...], problems: list[str]
+) -> dict[str, Any]:
+    """Return the fields of an object that have their type; everything else is a problem. `location`: of the object, for people."""
+    if not isinstance(value, dict):
+        problems.append(f"{location}: must be an object, not {shown(value)}")
+        return {}
+    problems += [f"{location}: {shown(key)} is not known (known: {', '.join(form)})" for key in value if key not in form]
+    problems += [f"{location}: {key} is missing" for key in needed if key not in value]
+    fields = {}
+    for key, kind in form.items():
+        if key not in value:
+            continue
+        is_number_and_bool = kind is int and isinstance(value[key], bool)  # a bool is an int for Python, and not for JSON
+        if isinstance(value[key], kind) and not is_number_and_bool:
+            fields[key] = value[key]
+        else:
+            problems.append(f"{location}: {key} must be {WORDS[kind]}, not {shown(value[key])}")
+    return fields
+
+
+def shown(value: object) -> str:
+    """Return a value as JSON, printable and short."""
+    return printable(json.dumps(value))[:SHOWN_MAX]
+
+
+def _object(pairs: list[tuple[str, Any]], problems: list[str]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    problems += [f"{shown(name)} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+    return dict(pairs)

@@ -1,0 +1,57 @@
+"""The network file: custom networking's zones (`subnets.py`) and the pools of pods (`pod_pools.py`), in one JSON object. Pure.
+
+A mounted file instead of objects of the Kubernetes API: the daemon needs no API call, and no YAML parser (I12; docs/adr/0030, 0084).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.json_form import checked_fields, read_object
+from ipamd.model.pod_pools import NO_POOLS, PodPools, pools_of
+from ipamd.model.record import dataclass
+from ipamd.model.subnets import CustomNetwork, zones_of
+from ipamd.model.words import counted
+
+FORM = {"zones": dict, "primaryEniCarriesPods": bool, "pools": dict}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFile:
+    """What the file says. `custom`: None unless custom networking is on. `pools`: none unless the file names some."""
+
+    custom: CustomNetwork | None = None
+    pools: PodPools = NO_POOLS
+
+
+def parse(text: str, *, source: str, is_custom: bool = True, named: Mapping[str, str] = MappingProxyType({})) -> NetworkFile:
+    """Read the file's text.
+
+    Args:
+        source: its path, for people.
+        is_custom: custom networking is on, so that zones are needed. Without it the zones are checked and have no effect.
+        named: pools that settings name, each with the setting. The file must have them.
+    Raises: SettingsError whose details name every problem at once.
+    """
+    problems: list[str] = []
+    try:
+        document = read_object(text, problems)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(source, [f"it is no JSON: {error}"]) from error
+    needed = ("zones",) if is_custom else ("pools",)
+    fields = checked_fields(document, FORM, location="the file", needed=needed, problems=problems)
+    custom = zones_of(fields, problems)
+    entries = fields.get("pools", {})
+    pools = pools_of(entries, problems)
+    problems += [f"pools: {name} is missing, and {setting} names it" for name, setting in named.items() if name not in entries]
+    if problems:
+        raise _wrong(source, problems)
+    return NetworkFile(custom if is_custom else None, pools)
+
+
+def _wrong(source: str, problems: list[str]) -> SettingsError:
+    count = counted(len(problems), "problem")
+    return failure(SettingsError, FailureCode.NETWORK_FILE_WRONG, path=source, count=count, problems="; ".join(problems))

@@ -1,0 +1,205 @@
+"""Pools of pods: further pools beside the node's own, each with subnets, security groups and targets of its own (docs/adr/0084). Pure.
+
+The network file names them:
+
+    "pools": {
+      "cards": {"subnets": ["subnet-0a1b"], "securityGroups": ["sg-0c2d"], "warmIpTarget": 2, "reservedEnis": 1, "maxEnis": 2},
+      "batch": {"subnetTags": {"team": "batch"}}
+    }
+
+The node's own pool has no entry and the empty name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ipamd.model.eni import OPERATOR, Eni
+from ipamd.model.ids import SubnetId
+from ipamd.model.json_form import checked_fields, shown
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.record import dataclass, field, replace
+from ipamd.model.subnets import DescribedSubnet, checked_groups, checked_subnets
+from ipamd.model.words import printable
+
+OWN = ""
+"""The name of the node's own pool, whose pods choose no other."""
+
+OWN_WORD = "default"
+"""How people read the node's own pool. No pool of the file may have this name."""
+
+POOL_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+"""A pool's name is also a label of metrics and a tag of ENIs. Ours, like that of a namespace, and shorter."""
+
+POOLS_MAX = 8
+"""Ours: each pool needs an ENI of its own, and most instance types have 4 to 15."""
+
+SUBNETS_MAX = 32
+"""Subnets of one pool. Ours: a few for each zone of a region."""
+
+COUNT_MAX = 1000
+"""Highest target. Ours: no instance type has more addresses for single ones than 750."""
+
+POOL_FORM = {
+    "subnets": list,
+    "subnetTags": dict,
+    "securityGroups": list,
+    "warmIpTarget": int,
+    "minimumIpTarget": int,
+    "reservedEnis": int,
+    "maxEnis": int,
+}
+
+POOL = "pools by pod: "
+NOT_IN_FILE = f"{POOL}the network file has no pool "
+OTHER_SUBNET = f"{POOL}its subnet is none of those of pool "
+OTHER_GROUPS = f"{POOL}its security groups are not those of pool "
+"""Beginnings of reasons why an ENI of a pool gets no new pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPool:
+    """One pool of the file.
+
+    `subnet_ids`, `subnet_tags`: where its ENIs are made, in the node's zone; one of the two. `security_group_ids`: ascending; empty:
+    those of the primary ENI, followed. `warm_ip_target`, `minimum_ip_target`: as WARM_IP_TARGET and MINIMUM_IP_TARGET; both 0: its
+    first ENI is made for the first pod. `reserved_enis`: ENIs that no other pool may take from it. `max_enis`: 0: no cap.
+    """
+
+    name: str
+    subnet_ids: tuple[SubnetId, ...] = ()
+    subnet_tags: Mapping[str, str] = field(default_factory=dict)
+    security_group_ids: tuple[str, ...] = ()
+    warm_ip_target: int = 0
+    minimum_ip_target: int = 0
+    reserved_enis: int = 1
+    max_enis: int = 0
+
+    def settings(self, own: PoolSettings, *, max_pods: int) -> PoolSettings:
+        """Return the planner's settings: its own targets, everything else as in the node's own pool. `max_pods`: 0: no cap."""
+        return replace(
+            own,
+            warm_eni_target=0,
+            warm_prefix_target=0,
+            warm_ip_target=self.warm_ip_target,
+            minimum_ip_target=self.minimum_ip_target,
+            warm_target_auto=False,
+            keeps_one_free=False,
+            max_pods=max_pods,
+        )
+
+    def has(self, subnet: DescribedSubnet) -> bool:
+        """Whether a subnet is one of the pool's."""
+        if self.subnet_ids:
+            return subnet.subnet_id in self.subnet_ids
+        return all(subnet.tags.get(key) == value for key, value in self.subnet_tags.items())
+
+
+@dataclass(frozen=True, slots=True)
+class PodPools:
+    """The pools of the file, in its order."""
+
+    by_name: Mapping[str, PodPool] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.by_name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every pool, the node's own first."""
+        return (OWN, *self.by_name)
+
+
+NO_POOLS = PodPools()
+
+
+def pool_word(name: str) -> str:
+    """Return a pool's name for people and labels."""
+    return name or OWN_WORD
+
+
+def pools_of(value: Mapping[str, Any], problems: list[str]) -> PodPools:
+    """Make the pools of the file's entry, and add every fault to `problems`."""
+    pools = {}
+    if len(value) > POOLS_MAX:
+        problems.append(f"pools: {len(value)}, and a node plans {POOLS_MAX} at most")
+        return NO_POOLS
+    for name, entry in value.items():
+        if name == OWN_WORD or not POOL_NAME.fullmatch(name):
+            text = f"lower-case letters, digits and hyphens, 32 at most, not {OWN_WORD!r}"
+            problems.append(f"pools: {printable(repr(name))[:80]} is no name of a pool: {text}")
+            continue
+        pool = _pool(name, entry, problems)
+        if pool is not None:
+            pools[name] = pool
+    return PodPools(pools)
+
+
+def pool_exclusion(
+    eni: Eni, pools: PodPools, subnets: Mapping[SubnetId, DescribedSubnet] | None, *, security_group_ids: Collection[str]
+) -> str:
+    """Return why an ENI of a pool gets no new pods; "" if it may have some.
+
+    A pod gets the subnet and the security groups of its ENI, so an ENI that the file describes no longer drains. Unknown facts exclude
+    nothing new: the subnet's tags before EC2's answer, the ENI's groups.
+    """
+    if eni.excluded.startswith(OPERATOR):
+        return eni.excluded
+    pool = pools.by_name.get(eni.pool)
+    if pool is None:
+        return f"{NOT_IN_FILE}{eni.pool}"
+    if pool.subnet_ids:
+        if eni.subnet_id not in pool.subnet_ids:
+            return f"{OTHER_SUBNET}{pool.name}"
+    elif subnets is None:
+        if eni.excluded.startswith(OTHER_SUBNET):
+            return eni.excluded
+    elif eni.subnet_id in subnets and not pool.has(subnets[eni.subnet_id]):
+        return f"{OTHER_SUBNET}{pool.name}"
+    return _group_exclusion(eni, pool, security_group_ids)
+
+
+def _group_exclusion(eni: Eni, pool: PodPool, security_group_ids: Collection[str]) -> str:
+    """Return why the groups exclude an ENI that is in a subnet of its pool. While they are not known, the recorded reason stays."""
+    other_groups = f"{OTHER_GROUPS}{pool.name}"
+    if not pool.security_group_ids:
+        return ""
+    if not security_group_ids:
+        return other_groups if eni.excluded == other_groups else ""
+    return other_groups if set(security_group_ids) != set(pool.security_group_ids) else ""
+
+
+def _pool(name: str, entry: object, problems: list[str]) -> PodPool | None:
+    """Read one entry. Returns: None if it has a fault."""
+    location, before = f"pools.{name}", len(problems)
+    fields = checked_fields(entry, POOL_FORM, location=location, needed=(), problems=problems)
+    subnet_ids = checked_subnets(fields.get("subnets", []), location=location, problems=problems)
+    group_ids = checked_groups(fields.get("securityGroups", []), location=location, problems=problems)
+    tags = _checked_tags(fields.get("subnetTags", {}), location, problems)
+    if isinstance(entry, dict) and bool(fields.get("subnets")) == bool(fields.get("subnetTags")):
+        problems.append(f"{location}: needs either subnets or subnetTags")
+    if len(subnet_ids) > SUBNETS_MAX:
+        problems.append(f"{location}: {len(subnet_ids)} subnets, {SUBNETS_MAX} at most")
+    counts = {}
+    for key in ("warmIpTarget", "minimumIpTarget", "reservedEnis", "maxEnis"):
+        counts[key] = fields.get(key, 1 if key == "reservedEnis" else 0)
+        if not 0 <= counts[key] <= COUNT_MAX:
+            problems.append(f"{location}: {key} must be from 0 to {COUNT_MAX}, not {shown(counts[key])}")
+    if 0 < counts["maxEnis"] < counts["reservedEnis"]:
+        problems.append(f"{location}: maxEnis ({counts['maxEnis']}) is below reservedEnis ({counts['reservedEnis']})")
+    if len(problems) > before:
+        return None
+    return PodPool(name, subnet_ids, tags, group_ids, *counts.values())
+
+
+def _checked_tags(tags: Mapping[str, Any], location: str, problems: list[str]) -> dict[str, str]:
+    """Return the tags whose value is a string; everything else is a problem."""
+    checked = {}
+    for key, value in tags.items():
+        if key and isinstance(value, str):
+            checked[key] = value
+        else:
+            problems.append(f"{location}: subnetTags must map names to strings, not {shown(key)} to {shown(value)}")
+    return checked

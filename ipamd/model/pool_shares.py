@@ -1,0 +1,126 @@
+"""Share the ENIs of a node between its pools, so that none starves another (docs/adr/0084). Pure.
+
+The rule, for a pool that wants another ENI:
+
+1. Up to its reservation it may take any free place. On a node too small for all reservations the pools whose ADDs wait come first.
+2. Beyond its reservation it takes only places that no other pool needs for its own reservation, also if an ADD waits for it.
+3. It never has more than its `maxEnis`.
+
+The node's own pool has a reservation of one ENI, which is the primary one where that carries pods. An ENI that gets no new pods counts
+for no reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ipamd.model.eni import Eni
+from ipamd.model.growth_state import PendingEni
+from ipamd.model.placement import free_places
+from ipamd.model.pod_pools import OWN, PodPools, pool_word
+from ipamd.model.pool_counts import EniStock, PoolCounts, Stock
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.record import astuple, dataclass, replace
+
+OWN_RESERVED = 1
+"""ENIs that no pool of pods may take from the node's own pool. Ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolClaim:
+    """What a pool has and may have, in ENIs. `eni_count`: those that serve new pods, and those under way. `most`: 0: no cap."""
+
+    name: str
+    eni_count: int
+    reserved: int
+    most: int = 0
+
+    @property
+    def unmet(self) -> int:
+        """ENIs that it lacks of its reservation."""
+        return max(self.reserved - self.eni_count, 0)
+
+
+def stock_of_pool(stock: Stock, pool: str, pools: PodPools) -> Stock:
+    """Return the stock from the view of one pool: ENIs of other pools take places and are not managed by it.
+
+    An ENI of a pool that the file does not name is in the plan of the node's own pool, which releases it: it is excluded, and no pod
+    gets its addresses.
+    """
+    enis = []
+    for eni_stock in stock.enis:
+        if not eni_stock.eni.managed or _planned_by(eni_stock.eni, pools) == pool:
+            enis.append(eni_stock)
+        elif not eni_stock.has_left:
+            enis.append(replace(eni_stock, eni=replace(eni_stock.eni, managed=False)))
+    tallies = [astuple(eni_stock.counts) for eni_stock in enis if eni_stock.eni.managed]
+    return Stock(tuple(enis), PoolCounts(*map(sum, zip(*tallies, strict=True))))
+
+
+def other_pool_eni_count(stock: Stock, pool: str, pools: PodPools) -> int:
+    """Count the ENIs of other pools that take places."""
+    return sum(_is_taking(eni_stock) and _planned_by(eni_stock.eni, pools) != pool for eni_stock in stock.enis)
+
+
+def claims(stock: Stock, pools: PodPools, pending: Iterable[PendingEni] = ()) -> tuple[PoolClaim, ...]:
+    """Return the claim of every pool, the node's own first. `pending`: ENIs that EC2 may have created."""
+    counts = dict.fromkeys(pools.names, 0)
+    for eni_stock in stock.enis:
+        if _is_taking(eni_stock) and not eni_stock.eni.excluded and eni_stock.eni.pool in counts:
+            counts[eni_stock.eni.pool] += 1
+    for eni in pending:
+        if eni.pool in counts:
+            counts[eni.pool] += 1
+    made = [PoolClaim(OWN, counts[OWN], OWN_RESERVED)]
+    for pool in pools.by_name.values():
+        made.append(PoolClaim(pool.name, counts[pool.name], pool.reserved_enis, pool.max_enis))
+    return tuple(made)
+
+
+def with_share(snapshot: PoolSnapshot, settings: PoolSettings, claims_of_all: Collection[PoolClaim]) -> PoolSnapshot:
+    """Bound a pool's growth by ENIs with its share of the free places."""
+    own = next(claim for claim in claims_of_all if claim.name == snapshot.pool)
+    others = [claim for claim in claims_of_all if claim.name != snapshot.pool]
+    place_count = free_places(snapshot, settings)
+    cap, share = _share(own, others, place_count)
+    return replace(snapshot, place_cap=cap, share=share)
+
+
+def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
+    """Return the most addresses of a pool: maxPods less the pods with addresses of other pools; 0: no cap.
+
+    Free addresses of other pools do not count, because a pool that keeps many must not keep another one from growing.
+    """
+    if not max_pods:
+        return 0
+    in_use_count = sum(
+        eni_stock.counts.in_use for eni_stock in stock.enis if eni_stock.eni.managed and eni_stock.eni.pool != pool
+    )
+    return max(max_pods - in_use_count, 1)
+
+
+def _share(own: PoolClaim, others: Collection[PoolClaim], place_count: int) -> tuple[int, str]:
+    """Return how many ENIs a pool may get more, and what bounds it."""
+    cap, reason = place_count, ""
+    kept_for = [claim for claim in others if claim.unmet]
+    kept_count = sum(claim.unmet for claim in kept_for)
+    allowed = max(place_count - kept_count, min(own.unmet, place_count))
+    if allowed < cap:
+        names = ", ".join(pool_word(claim.name) for claim in kept_for)
+        cap, reason = allowed, f"the other free places are reserved for pool {names}"
+    if own.most and own.most - own.eni_count < cap:
+        cap = max(own.most - own.eni_count, 0)
+        reason = f"its maxEnis is {own.most}"
+    return cap, reason
+
+
+def _planned_by(eni: Eni, pools: PodPools) -> str:
+    """Return the pool in whose plan an ENI is."""
+    if eni.pool in pools.by_name:
+        return eni.pool
+    return OWN
+
+
+def _is_taking(eni_stock: EniStock) -> bool:
+    return eni_stock.eni.managed and not eni_stock.has_left

@@ -1,0 +1,64 @@
+"""What the maintainer keeps of each pool that it plans: its demand, its last snapshot, and whether it lacks a place for an ENI."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ipamd.model.blocked import Blocked
+from ipamd.model.ids import EniId
+from ipamd.model.plan import Plan
+from ipamd.model.pod_pools import OWN, PodPool
+from ipamd.model.pool_counts import Stock
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_shares import most_pods
+from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.record import replace
+from ipamd.model.release import Draining
+from ipamd.pool.demand_window import DemandWindow
+
+STARVED_S = 60.0
+"""How long other pools release their surplus at once after an ADD found no place for an ENI. Ours: kubelet repeats a refused ADD after
+some seconds, and no ENI is released while an ADD waits."""
+
+
+class PlannedPool:
+    """One pool of the node. Used by the pool's thread; `last_cycle` is read by any thread, as one reference.
+
+    `pool`: None for the node's own. `draining`: what of it is assigned last.
+    """
+
+    def __init__(self, pool: PodPool | None) -> None:
+        self.pool = pool
+        self.name = pool.name if pool else OWN
+        self.window = DemandWindow()
+        self.last_cycle: tuple[Callable[..., PoolSnapshot], PoolSnapshot] | None = None
+        self.is_postponed = False
+        self.excess_count = 0
+        self.draining = Draining()
+        self._starved_deadline = -math.inf
+
+    def settings(self, own: PoolSettings, stock: Stock) -> PoolSettings:
+        """Return its targets, from those of the node's own pool, beside other pools."""
+        max_pods = most_pods(own.max_pods, stock, self.name)
+        if self.pool is None:
+            return replace(own, max_pods=max_pods)
+        return self.pool.settings(own, max_pods=max_pods)
+
+    def note_plan(self, decided: Plan, snapshot: PoolSnapshot, *, now_s: float) -> None:
+        """Record whether an ADD waits although the node has no place for an ENI of this pool."""
+        is_full = decided.blocked is not None and decided.blocked.kind is Blocked.NODE_FULL
+        if is_full and snapshot.waiting_count and not decided.actions:
+            self._starved_deadline = now_s + STARVED_S
+        elif decided.actions or snapshot.supply_count > 0:
+            self._starved_deadline = -math.inf
+
+    def is_starved(self, now_s: float) -> bool:
+        """Whether an ADD has lately found no place for an ENI."""
+        return now_s < self._starved_deadline
+
+
+def merged(parts: list[Draining]) -> Draining:
+    """Return what is assigned last in any pool."""
+    enis: frozenset[EniId] = frozenset().union(*(part.enis for part in parts))
+    return Draining(enis, prefixes=any(part.prefixes for part in parts), singles=any(part.singles for part in parts))
