@@ -560,12 +560,8 @@ def compose_pool(
     repeats: Callable[[], Repeats] = lambda: NO_REPEATS,
 ) -> PoolServices:
     """Make the services of `eni` and `pool`. The fleet simulation makes only these, for each of its nodes."""
-    node_info, settings, is_intact = adapters.node_info, current.now, adapters.opened.report.is_intact
-    identity, ec2, book = node_info.identity, adapters.ec2, EniBook(context)
-    if is_intact:
-        remember_released(book, adapters.opened.datastore.read_since, adapters.clock)
-    else:
-        remember_released(book, adapters.history.read_since, adapters.clock)
+    settings, identity, ec2 = current.now, adapters.node_info.identity, adapters.ec2
+    book = _book(context, adapters)
     branches = None
     if settings.network.pod_eni:
         branches = _branches(context, ec2, book, on_cut_off)
@@ -598,6 +594,16 @@ def compose_pool(
         pools=adapters.pod_pools,
     )
     return PoolServices(enis, provisioner, resyncs, maintainer, subnets, pinned)
+
+
+def _book(context: ServiceContext, adapters: Adapters) -> EniBook:
+    """Make the book of ENIs, which remembers what was released lately; after a lost datastore the history knows it."""
+    book = EniBook(context)
+    if adapters.opened.report.is_intact:
+        remember_released(book, adapters.opened.datastore.read_since, adapters.clock)
+    else:
+        remember_released(book, adapters.history.read_since, adapters.clock)
+    return book
 
 
 def _pinned(

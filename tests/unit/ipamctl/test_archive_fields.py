@@ -23,7 +23,7 @@ def test_every_key_of_our_log_is_declared() -> None:
     """A new key is declared, or left out of archives on purpose; so is each step of a request."""
     keys, steps = set(FIELDS), set[str]()
     for path in IPAMD.rglob("*.py"):
-        if "pb" in path.parts:
+        if {"pb", "inventory"} & set(path.parts):  # generated code; a program whose log is in no archive
             continue
         source = path.read_text(encoding="utf-8")
         for call in calls(source):

@@ -193,7 +193,7 @@ def test_before_the_limits_are_known_there_is_no_judgement(tmp_path: Path) -> No
 
 def arguments(**given: Any) -> Namespace:
     """Of `ipamctl plan`."""
-    return Namespace(**{"settings": [], "instance_type": "", "network": "", **given})
+    return Namespace(**{"settings": [], "instance_type": "", "pool": "", "network": "", **given})
 
 
 def test_the_command_reads_the_file_and_sends_it(tmp_path: Path) -> None:
