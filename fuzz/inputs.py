@@ -49,7 +49,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "ipamd/model/chain_versions.py": ("node_files",),
     "ipamd/model/conflist_parts.py": ("node_files",),
     "ipamd/model/cniresult.py": ("node_files", "daemon_requests"),
-    "ipamd/model/subnets.py": ("node_files",),
+    "ipamd/model/json_form.py": ("node_files",),
     "ipamd/policy/agent.py": ("agent_answers",),
     "ipamd/rpc/envelope.py": ("daemon_requests", "pod_facts"),
     "ipamd/rpc/introspection.py": ("daemon_requests",),
@@ -60,6 +60,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "ipamd/runtime/plugin_directories.py": ("cri_answers",),
     "ipamd/settings/loading.py": ("node_files",),
     "ipamd/settings/json_parsers.py": ("node_files",),
+    "ipamd/settings/network_file.py": ("node_files",),
     "ipamd/settings/settings_file.py": ("node_files",),
 }
 """Module -> its targets."""
@@ -70,7 +71,9 @@ WITHOUT: Mapping[str, str] = {
     "ipamd/rpc/watch.py": "the answer of our own service, of which no byte is read",
     "cni_plugin/build.py": "our own sources, at build time",
     "cni_plugin/spool.py": "a comment",
-    "ipamd/process/adapters.py": "custom networking's file, read by `settings_file.py` and understood by `subnets.py`",
+    "ipamd/inventory/state_file.py": "what the inventory wrote, each field checked (`tests/unit/inventory`)",
+    "ipamd/ipamctl/verbs/network_plan.py": "sent as it is to the daemon, which reads it by `network_file.py`",
+    "ipamd/process/clean_up.py": "names of tables, rules and links by the kernel, and whether our files are there",
     "ipamd/cloud/child.py": "a process of ours; what EC2 answers it comes through the client (`ec2_answers`)",
     "ipamd/cloud/direct_metadata.py": "one code of an answer that botocore reads (`tests/contract/cloud/test_credential_failures.py`)",
     "ipamd/cloud/trimmed_model.py": "the image's own data",

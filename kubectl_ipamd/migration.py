@@ -94,8 +94,16 @@ class MigrationPlan:
 
 def plan_over(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: Choices) -> MigrationPlan:
     """Plan how nodes come over from amazon-vpc-cni-k8s. Zone by zone, so that a mistake concerns one zone."""
+    done, skipped, waiting = _sorted_nodes(nodes, daemonsets, choices)
+    steps = _steps_over(waiting, daemonsets, choices)
+    return MigrationPlan(tuple(steps), _problems(daemonsets, choices), tuple(done), tuple(skipped))
+
+
+def _sorted_nodes(
+    nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: Choices
+) -> tuple[list[str], list[str], list[MigrationNode]]:
+    """Return the names of nodes that have come over, of those that cannot, and the nodes that wait, zone by zone."""
     key, value = choices.label
-    problems = _problems(daemonsets, choices)
     done, skipped, waiting = [], [], []
     for node in sorted(nodes, key=lambda node: (node.zone, node.name)):
         if node.labels.get(key) == value:
@@ -104,6 +112,12 @@ def plan_over(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: C
             skipped.append(node.name)
         else:
             waiting.append(node)
+    return done, skipped, waiting
+
+
+def _steps_over(waiting: Sequence[MigrationNode], daemonsets: DaemonSets, choices: Choices) -> list[MigrationStep]:
+    """Return the steps by which the waiting nodes come over: the affinity if it is needed, the canary, then the batches."""
+    key, value = choices.label
     steps = []
     example = waiting[0] if waiting else None
     if example is not None and _would_be_on(daemonsets.other, example, {key: value}):
@@ -123,7 +137,7 @@ def plan_over(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: C
         steps.append(
             MigrationStep(f"batch in {zone or 'no zone'}", tuple(_over_commands(names, daemonsets, choices)), tuple(names))
         )
-    return MigrationPlan(tuple(steps), problems, tuple(done), tuple(skipped))
+    return steps
 
 
 def plan_back(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: Choices) -> MigrationPlan:

@@ -549,18 +549,7 @@ class SqlUnitOfWork:
         recorded = self.view.enis.get(eni.eni_id)
         if recorded == eni:
             return
-        if self.view.address(eni.primary_address) is not None:
-            raise failure(InvariantError, FailureCode.PRIMARY_IN_POOL, address=eni.primary_address, eni=eni.eni_id)
-        sandbox = self._uplinked().get(eni.primary_address)
-        if sandbox is not None:
-            raise failure(
-                InvariantError, FailureCode.PRIMARY_OF_SANDBOX, address=eni.primary_address, eni=eni.eni_id, sandbox=sandbox
-            )
-        holder = self.view.eni_of_primary(eni.primary_address)
-        if holder is not None and holder != eni.eni_id:
-            raise failure(
-                InvariantError, FailureCode.PRIMARY_OF_OTHER_ENI, address=eni.primary_address, eni=eni.eni_id, holder=holder
-            )
+        self._require_own_primary(eni)
         self._disk.write(
             sql.UPSERT_ENI,
             spelling(schema.eni, "excluded", "pool")(eni) | {"excluded": eni.excluded or None, "pool": eni.pool or None},
@@ -573,6 +562,21 @@ class SqlUnitOfWork:
             detail += ", not managed"
         event = LedgerEvent.ENI_CHANGED if recorded else LedgerEvent.ENI_ADDED
         self._log(event, address=eni.primary_address, eni_id=eni.eni_id, detail=detail)
+
+    def _require_own_primary(self, eni: Eni) -> None:
+        """Raise InvariantError if an ENI's primary address is known as something else: of the pool, a sandbox's, or another ENI's."""
+        if self.view.address(eni.primary_address) is not None:
+            raise failure(InvariantError, FailureCode.PRIMARY_IN_POOL, address=eni.primary_address, eni=eni.eni_id)
+        sandbox = self._uplinked().get(eni.primary_address)
+        if sandbox is not None:
+            raise failure(
+                InvariantError, FailureCode.PRIMARY_OF_SANDBOX, address=eni.primary_address, eni=eni.eni_id, sandbox=sandbox
+            )
+        holder = self.view.eni_of_primary(eni.primary_address)
+        if holder is not None and holder != eni.eni_id:
+            raise failure(
+                InvariantError, FailureCode.PRIMARY_OF_OTHER_ENI, address=eni.primary_address, eni=eni.eni_id, holder=holder
+            )
 
     @change
     def remove_eni(self, eni_id: EniId, *, reason: str) -> None:

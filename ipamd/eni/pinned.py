@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv4Network
 
 from ipamd.core.backoffs import soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -25,7 +26,7 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, PinnedAddressError, log_text
 from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pinned_address import PinnedRange, PinnedWish
 from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.model.pool_actions import ReleaseAddresses
@@ -178,17 +179,19 @@ class PinnedAddresses(Service):
         problems = []
         for subnet_id, subnet_cidr in sorted(subnets.items()):
             ranges = [cidr for cidr in self._cidrs if cidr.overlaps(subnet_cidr)]
-            if not ranges:
-                continue
-            try:
-                reserved = self._ec2.explicit_reservations(subnet_id)
-            except CloudError as error:
-                problems.append(f"it is not known whether they are reserved in {subnet_id}: {log_text(error)}")
-                continue
-            bare = [str(cidr) for cidr in ranges if not any(cidr.subnet_of(network) for network in reserved)]
-            if bare:
-                problems.append(f"{', '.join(bare)} in {subnet_id} is in no CIDR reservation of type explicit")
+            problem = self._reservation_problem(subnet_id, ranges) if ranges else ""
+            if problem:
+                problems.append(problem)
         self._condition.report(problem_of(ConditionCode.RANGES_UNRESERVED, "; ".join(problems)))
+
+    def _reservation_problem(self, subnet_id: SubnetId, ranges: Sequence[IPv4Network]) -> str:
+        """Return which of the ranges in a subnet are not reserved, "" if all are. One EC2 call."""
+        try:
+            reserved = self._ec2.explicit_reservations(subnet_id)
+        except CloudError as error:
+            return f"it is not known whether they are reserved in {subnet_id}: {log_text(error)}"
+        bare = [str(cidr) for cidr in ranges if not any(cidr.subnet_of(network) for network in reserved)]
+        return f"{', '.join(bare)} in {subnet_id} is in no CIDR reservation of type explicit" if bare else ""
 
     def slot_caps(self, limits: InstanceLimits) -> Mapping[EniId, int]:
         """Return how many slots the pool may use on the ENIs on which room was made."""
@@ -229,11 +232,15 @@ class PinnedAddresses(Service):
         stocks = [stock for stock in self._datastore.stock().enis if stock.eni.gives_addresses and not stock.eni.pool]
         here = [stock for stock in stocks if want.address in stock.eni.subnet_cidr]
         if not here:
-            identity = self._identity()
-            zone = identity.availability_zone if identity else "zone not known"
-            subnets = ", ".join(sorted({str(stock.eni.subnet_cidr) for stock in stocks})) or "none"
-            raise want.refusal(PinnedRefusalCode.OTHER_SUBNET, zone=zone, subnets=subnets)
+            raise self._other_subnet(want, stocks)
         return min(here, key=lambda stock: stock.used_slot_count)
+
+    def _other_subnet(self, want: _Want, stocks: Sequence[EniStock]) -> IpamError:
+        """Return the refusal of an address that is in no subnet of this node's ENIs."""
+        identity = self._identity()
+        zone = identity.availability_zone if identity else "zone not known"
+        subnets = ", ".join(sorted({str(stock.eni.subnet_cidr) for stock in stocks})) or "none"
+        return want.refusal(PinnedRefusalCode.OTHER_SUBNET, zone=zone, subnets=subnets)
 
     def _former_eni(self, want: _Want) -> _Former | None:
         """Return the ENI from which an address must be withdrawn; None if no instance has it. One call.
@@ -344,15 +351,22 @@ class PinnedAddresses(Service):
         """Give addresses back whose time is over: those of a range to EC2, the others to everybody. EC2 is called once at most."""
         now_s = self._clock.monotonic()
         due = [row for row in self._pinned_rows() if self._due_s(row) <= now_s]
-        kept = [row for row in due if row.kept_for is not None]
-        if kept:
-            with self._datastore.transaction() as uow:
-                for row in kept:
-                    uow.end_keeping(row.address, reason="its time is over")
-            self._demand.announce_supply()
+        self._end_keeping([row for row in due if row.kept_for is not None])
         to_release = [row for row in due if self._is_of_range(row)]
-        if not to_release or self._release_deadline_s > now_s:
+        if to_release and self._release_deadline_s <= now_s:
+            self._release_of_one_eni(to_release, now_s)
+
+    def _end_keeping(self, kept: Sequence[Address]) -> None:
+        """Let addresses go that were kept for a pod."""
+        if not kept:
             return
+        with self._datastore.transaction() as uow:
+            for row in kept:
+                uow.end_keeping(row.address, reason="its time is over")
+        self._demand.announce_supply()
+
+    def _release_of_one_eni(self, to_release: Sequence[Address], now_s: float) -> None:
+        """Give the addresses of the first one's ENI back to EC2; if that fails, try again later."""
         eni_id = to_release[0].eni_id
         addresses = tuple(row.address for row in to_release if row.eni_id == eni_id)
         is_released = False

@@ -43,7 +43,7 @@ from ipamd.model.errors import (
 )
 from ipamd.model.growth_state import GrowthState, PendingEni
 from ipamd.model.ids import EniId
-from ipamd.model.intent import Assign, Create, Delete, DeleteReason, Intent, IntentKind, Unassign
+from ipamd.model.intent import Assign, Create, Delete, DeleteReason, Intent, IntentKind, Operation, Unassign
 from ipamd.model.pool_actions import Allocate, CreateEni, Growth, Release, ReleaseAddresses
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import first_of
@@ -307,11 +307,9 @@ class EniProvisioner(Service):
                 operation = intent.operation
             except ValueError:
                 continue
-            creation = operation.creation if isinstance(operation, Delete) else operation
-            if isinstance(creation, Create) and self._datastore.eni(intent.eni_id) is None:
-                of_pool = creation.tags.get(POOL_TAG, "")
-                is_supply = operation is creation and of_pool == pool
-                enis.append(PendingEni(creation.device_index, creation.supply_count if is_supply else 0, of_pool))
+            pending_eni = self._pending_eni(intent, operation, pool)
+            if pending_eni is not None:
+                enis.append(pending_eni)
             elif isinstance(operation, Assign):
                 slots[operation.eni_id] += operation.count
                 eni = self._datastore.eni(operation.eni_id)
@@ -324,6 +322,15 @@ class EniProvisioner(Service):
         reasons = list(dict.fromkeys(map(log_text, reversed(errors))))
         pending = f"EC2 is asked what became of the last call, which failed: {first_of(reasons, NAMED_MAX)}"
         return replace(state, pending=pending, pending_kind=blocked_by(errors[-1]))
+
+    def _pending_eni(self, intent: Intent, operation: Operation, pool: str) -> PendingEni | None:
+        """Return the ENI that an open operation may have created, None if it creates none. `pool`: the one that it is supply for."""
+        creation = operation.creation if isinstance(operation, Delete) else operation
+        if not isinstance(creation, Create) or self._datastore.eni(intent.eni_id) is not None:
+            return None
+        of_pool = creation.tags.get(POOL_TAG, "")
+        is_supply = operation is creation and of_pool == pool
+        return PendingEni(creation.device_index, creation.supply_count if is_supply else 0, of_pool)
 
     def _resume(self, intent: Intent) -> None:
         self._set_up(self.steps.run(intent, identity=self._identity()))

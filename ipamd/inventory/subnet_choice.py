@@ -9,7 +9,7 @@ https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html; docs/subnet-
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode, failure
@@ -31,17 +31,21 @@ def cluster_subnets(
     """
     listed = list(subnets)
     if names and set(names) != {ALL}:
-        known = {subnet.subnet_id for subnet in listed}
-        missing = sorted(set(names) - known)
-        if missing:
-            raise failure(SettingsError, FailureCode.INVENTORY_SUBNET_UNKNOWN, subnets=", ".join(missing), vpc=vpc_id)
-        return [subnet for subnet in listed if subnet.subnet_id in names]
+        return _named_subnets(listed, names, vpc_id=vpc_id)
     chosen = listed
     if not names:
         chosen = [subnet for subnet in listed if _is_tagged(subnet.tags, cluster_name)]
     if not chosen:
         raise failure(SettingsError, FailureCode.INVENTORY_WITHOUT_SUBNETS, vpc=vpc_id, count=len(listed), cluster=cluster_name)
     return chosen
+
+
+def _named_subnets(listed: Sequence[DescribedSubnet], names: Collection[str], *, vpc_id: str) -> list[DescribedSubnet]:
+    known = {subnet.subnet_id for subnet in listed}
+    missing = sorted(set(names) - known)
+    if missing:
+        raise failure(SettingsError, FailureCode.INVENTORY_SUBNET_UNKNOWN, subnets=", ".join(missing), vpc=vpc_id)
+    return [subnet for subnet in listed if subnet.subnet_id in names]
 
 
 def _is_tagged(tags: Mapping[str, str], cluster_name: str) -> bool:

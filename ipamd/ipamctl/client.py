@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,7 @@ class Client:
             request_serializer=GetMessageClass(method.input_type).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
-        timeout_s = TIMEOUT_S
-        if rpc in ("Audit", "Export") or fields.get("find") or fields.get("network_source"):
-            timeout_s = PATIENT_S
+        timeout_s = PATIENT_S if _takes_long(rpc, fields) else TIMEOUT_S
         process = listener(self._path)
         if isinstance(process, MissingDaemon):
             raise self._away(process)
@@ -128,3 +127,8 @@ def _read_numbers(document: dict[str, Any], message: Any) -> None:
                 _read_numbers(nested, field.message_type)
         elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64):
             document[field.name] = int(value)
+
+
+def _takes_long(rpc: str, fields: Mapping[str, object]) -> bool:
+    """Whether the daemon calls EC2, or reads a whole history, before it answers."""
+    return rpc in ("Audit", "Export") or bool(fields.get("find") or fields.get("network_source"))

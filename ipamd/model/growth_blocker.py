@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipamd.model.blocked import Blocked
 from ipamd.model.cause import cause_of_text, joined
+from ipamd.model.eni import InstanceLimits
 from ipamd.model.growth_state import GrowthRefusal, growth_refusal
 from ipamd.model.placement import eni_limit, free_places, pending_count, room_for_eni, trunk_places, vacant_count
 from ipamd.model.pod_pools import pool_word
@@ -72,10 +73,8 @@ def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
     limits, limit = snapshot.limits, eni_limit(snapshot.limits, settings)
     if snapshot.share and free_places(replace(snapshot, place_cap=None), settings):
         return _full_share(snapshot)
-    foreign_count, hidden_count = (
-        snapshot.unmanaged_eni_count - snapshot.other_pool_eni_count,
-        len(snapshot.refused_device_indexes),
-    )
+    foreign_count = snapshot.unmanaged_eni_count - snapshot.other_pool_eni_count
+    hidden_count = len(snapshot.refused_device_indexes)
     trunk_count = trunk_places(snapshot, settings)
     count = len(snapshot.enis) + snapshot.unmanaged_eni_count + hidden_count + trunk_count
     occupants = _enis_without_slots(foreign_count, hidden_count, trunk_count, snapshot.other_pool_eni_count)
@@ -84,6 +83,11 @@ def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
     excluded_count = sum(eni.is_excluded for eni in snapshot.enis)
     if excluded_count:
         reason += f", but for {excluded_count} that get no new pods (`ipamctl enis` says why)"
+    return growth_refusal(reason, _steps_of_full_node(limits, settings, foreign_count, hidden_count), kind=Blocked.NODE_FULL)
+
+
+def _steps_of_full_node(limits: InstanceLimits, settings: PoolSettings, foreign_count: int, hidden_count: int) -> str:
+    """Return what helps a full node. `foreign_count`: ENIs of others; `hidden_count`: those that EC2 does not show."""
     steps = ["remove pods from this node"]
     if settings.max_eni and settings.max_eni < limits.eni_count:
         steps.append(f"raise MAX_ENI ({settings.max_eni}; the instance may have {limits.eni_count})")
@@ -94,7 +98,7 @@ def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
     larger = "a larger instance type"
     if not settings.prefix_delegation and limits.supports_prefixes:
         larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
-    return growth_refusal(reason, f"{', '.join(steps)}, or use {larger}", kind=Blocked.NODE_FULL)
+    return f"{', '.join(steps)}, or use {larger}"
 
 
 def _allocation_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal | None:

@@ -32,12 +32,16 @@ def checked_fields(
     for key, kind in form.items():
         if key not in value:
             continue
-        is_number_and_bool = kind is int and isinstance(value[key], bool)  # a bool is an int for Python, and not for JSON
-        if isinstance(value[key], kind) and not is_number_and_bool:
+        if _is_of_kind(value[key], kind):
             fields[key] = value[key]
         else:
             problems.append(f"{location}: {key} must be {WORDS[kind]}, not {shown(value[key])}")
     return fields
+
+
+def _is_of_kind(value: object, kind: type) -> bool:
+    is_number_and_bool = kind is int and isinstance(value, bool)  # a bool is an int for Python, and not for JSON
+    return isinstance(value, kind) and not is_number_and_bool
 
 
 def shown(value: object) -> str:

@@ -184,7 +184,7 @@ def _creations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: 
             return
         share = min(eni_max, room) if fills_enis else min(want, eni_max, room)
         created = _new_eni(device_index, share, other_place_count, by_prefix=by_prefix)
-        yield replace(created, pool=snapshot.pool) if snapshot.pool else created
+        yield replace(created, pool=snapshot.pool)
         want, room = want - share, room - share
 
 

@@ -141,13 +141,15 @@ def _without_growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int
         return Plan(leaving, sentence, blocked=blocked)
     blocked = blocked or snapshot.growth.prefixes
     if blocked is None or (_is_full(snapshot, settings) and not snapshot.share):
-        enis = [eni for eni in snapshot.enis if not eni.is_excluded]
-        used = sum(eni.used_slot_count for eni in enis)
-        slot_count = len(enis) * snapshot.limits.slots_per_eni
-        sentence = f"full: {used} of {counted(slot_count, 'slot')} hold addresses, free ones included"
-    else:
-        sentence = f"{short}, and cannot grow: {blocked}"
-    return Plan((), sentence, blocked=blocked)
+        return Plan((), _fullness(snapshot), blocked=blocked)
+    return Plan((), f"{short}, and cannot grow: {blocked}", blocked=blocked)
+
+
+def _fullness(snapshot: PoolSnapshot) -> str:
+    enis = [eni for eni in snapshot.enis if not eni.is_excluded]
+    used = sum(eni.used_slot_count for eni in enis)
+    slot_count = len(enis) * snapshot.limits.slots_per_eni
+    return f"full: {used} of {counted(slot_count, 'slot')} hold addresses, free ones included"
 
 
 def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:

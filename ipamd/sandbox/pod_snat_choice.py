@@ -78,7 +78,7 @@ class PodSnatChoice:
             if request.names.pod_namespace in subjects:
                 return choice
         for choice, subjects in lists:
-            if any(isinstance(subject, IPv4Network) and address in subject for subject in subjects):
+            if _has_address(subjects, address):
                 return choice
         return None
 
@@ -87,6 +87,10 @@ class PodSnatChoice:
         choice = self.by_annotation(request)
         if choice is not None:
             raise _refused(RefusalCode.SNAT_NOT_APPLICABLE, request, value=choice, cause=OF_UPLINK)
+
+
+def _has_address(subjects: tuple[str | IPv4Network, ...], address: IpAddress) -> bool:
+    return any(isinstance(subject, IPv4Network) and address in subject for subject in subjects)
 
 
 def _refused(code: RefusalCode, request: AttachRequest, **fields: object) -> IpamError:

@@ -43,8 +43,8 @@ TABLES = (
     ("arp", "vpc-ipamd-confine"),
     ("bridge", "vpc-ipamd-confine"),
 )
-COMMANDS = (STATUS, ATTACHMENTS, AUDIT, EXPORT, *(("nft", "delete", "table", *table) for table in TABLES), UNDO)
-"""Those of the page that are run here, in its order; the egress tables are left out: pods of ours are still there."""
+COMMANDS = (STATUS, ATTACHMENTS, AUDIT, EXPORT, UNDO)
+"""Those of the page that are run here, in its order. `ipamd clean-up` is left out, because pods of ours are still there."""
 
 
 class Migration:

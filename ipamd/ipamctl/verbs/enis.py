@@ -37,10 +37,14 @@ def render_enis(answer: Answer, layout: Layout) -> str:
         "HOST": _host_state,
         **_address_columns(states, layout),
     }
+    return "\n".join([table(enis, columns, layout, wide_only=("CIDR", "TABLE", "PRIMARY ADDRESS")), *_notes(enis, layout)])
+
+
+def _notes(enis: Sequence[Answer], layout: Layout) -> list[str]:
+    """Write a line for each frozen ENI, then one for each excluded ENI."""
     frozen = [f"{eni['eni_id']} is frozen: {eni['frozen_reason']}" for eni in enis if eni["frozen_reason"]]
     excluded = [f"{eni['eni_id']} gets no new sandbox: {eni['excluded_reason']}" for eni in enis if eni["excluded_reason"]]
-    notes = [filled(note, layout, indent=4) for note in (*frozen, *excluded)]
-    return "\n".join([table(enis, columns, layout, wide_only=("CIDR", "TABLE", "PRIMARY ADDRESS")), *notes])
+    return [filled(note, layout, indent=4) for note in (*frozen, *excluded)]
 
 
 def _address_columns(states: Sequence[str], layout: Layout) -> Columns:

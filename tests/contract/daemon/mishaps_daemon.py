@@ -35,6 +35,7 @@ def shorten() -> None:
     watch.CALL_S = 1.0
     watch.RETRY_S = 0.2
     watch.INTERVAL_S = 0.3
+    watch.PROVEN_S = 0.3
     watch.REPORT_S = 2.0
     watch.UNWATCHED_S = 2.0
     daemon.END_MAX_S = END_MAX_S

@@ -36,7 +36,7 @@ def test_a_spot_instance_tells_both_and_withdraws(bench: Bench) -> None:
     assert set(bench.imds.notices()) == {FreezeCause.REBALANCE}
     hands.announce(bench.instance_id, interruption_at=AT, rebalance_at=AT)
     told = bench.imds.notices()
-    assert told[FreezeCause.SPOT_INTERRUPTION] == f"EC2 will terminate it at {AT}"
+    assert told[FreezeCause.SPOT_INTERRUPTION] == f"EC2 will terminate the instance at {AT}"
     assert AT in told[FreezeCause.REBALANCE]
     hands.announce(bench.instance_id)
     assert bench.imds.notices() == {}
