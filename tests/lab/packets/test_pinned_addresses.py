@@ -16,12 +16,13 @@ from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT, POD_ANNOTATIONS
 from lab.fabric import talk
 from lab.lab import Lab
 from lab.vpc.model import ReservationKind
+from tests.patience import PATIENCE_S
 from tests.rig import CniReply, Rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
 MOVE_S = PATIENCE_S
-"""A move takes two to four seconds on a quiet machine, and as long as others let it on a busy one."""
+"""How long a pod that is made again on another node may wait for its address here: a bound on waiting in vain."""
 
 AGAIN_S = 0.5
 """Pause before a refused ADD is repeated; kubelet's is of this order."""
