@@ -14,6 +14,7 @@ from ipamd.kernel.legs import local_range_ruleset
 from ipamd.kernel.nft_table import NftTable
 from ipamd.model.attachment import encode_alias
 from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.difference_messages import INSIDE_IS_LEFT
 from ipamd.model.errors import WiringError
 from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6, family_of
@@ -312,7 +313,7 @@ def test_a_second_link_that_is_gone_is_repaired_or_a_condition(make_world, famil
         node.host_reconciler.run_due(is_by_clock=True)
     condition = node.health.conditions_by_subject()["repair of sandboxes"]
     assert f"interface {name}" in condition
-    assert "delete the pod to get it anew" in condition
+    assert INSIDE_IS_LEFT in condition
     assert {one.severity for one in node.audited()} == {"difference", "violation"}, "it has no network of that family"
     node.datastore.close()
 

@@ -96,7 +96,7 @@ def as_text(value: object) -> str:
 FORMER_NAMES = {"uplink": "branch"}
 """Fields of rows that the former code names otherwise."""
 
-LATER_FIELDS = {"snat", "kept_s", "kept_for", "kept_until_s"}
+LATER_FIELDS = {"snat", "kept_s", "kept_for", "kept_until_s", "pool"}
 """Fields of rows that the former code does not have; they are empty in what it left."""
 
 FORMER_NAMES_OF_DELETE = {"reason": "why", "deletion_state": "asked"}

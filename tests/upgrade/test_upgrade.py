@@ -23,7 +23,7 @@ from tests.upgrade.test_level_8 import COMMIT
 
 COOLDOWN_S = 60
 
-LATER_COLUMNS = {"snat"}
+LATER_COLUMNS = {"snat", "kept_s", "kept_for", "kept_until_s", "pool"}
 """Columns that the step from the former level adds, and the step back removes."""
 """Longer than a test, so that what cools when one version dies is still cooling at the end."""
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ipamd.model.cni_versions import SUPPORTED_VERSIONS
+from ipamd.model.difference_messages import INSIDE_IS_LEFT
 from lab.node.plugin import onefile
 from lab.vpc.family import IPV6
 from tests.families import in_both_of_lab
@@ -190,7 +191,7 @@ def test_check_finds_what_was_taken_away(served: Rig) -> None:
     assert reply.code == 103
     assert "table 113213" in details
     assert "default" in details
-    assert "delete the pod to get it anew" in details
+    assert INSIDE_IS_LEFT in details
     told = served.client(lambda client: client.ask("Audit"))
     assert told is not None
     assert any("the default route" in one["text"] and "delete the pod" in one["next"] for one in told["findings"])
