@@ -226,7 +226,7 @@ class Datastore(Protocol):
         of ENIs.
 
         `extra_family`: the sandbox also gets an address of this family's local range, the one that has been free for longest.
-        `address`: take this one, also if it is pinned (`pin`), unless it is kept for another pod than `pod`.
+        `address`: take this one, also if it is pinned (`pin`), unless it is kept for another pod than `pod` or is of another pool.
         Raises: PoolEmptyError with the counts; LocalRangeEmptyError; InvariantError if the key has an address already (I1).
         """
 

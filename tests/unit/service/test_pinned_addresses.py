@@ -19,7 +19,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cni_request import SandboxNames
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudError
+from ipamd.model.errors import CloudError, PoolEmptyError
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import LedgerEvent
@@ -28,9 +28,10 @@ from ipamd.model.ids import EniId, IfName, InstanceId, MacAddress
 from ipamd.model.pinned_address import SAME, PinnedRange
 from ipamd.model.pinned_refusals import PinnedRefusalCode
 from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT
+from ipamd.model.pod_pools import PodPool, PodPools
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.report.explain import explain
-from ipamd.settings import NetworkConfig
+from ipamd.settings import NetworkConfig, SubnetsConfig
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -470,3 +471,26 @@ def test_marks_of_earlier_settings_end(make_node: MakeNode) -> None:
     node.clock.advance(300.0)
     node.pool.cycle()
     assert node.state() == (AddressState.FREE, None)
+
+
+def test_an_address_on_another_pools_eni_is_refused(tmp_path: Path) -> None:
+    """EC2 may give an ENI of a pool of pods an address of a range that is not reserved: a pod of the node's own pool that names it
+    would get that pool's security groups.
+    """
+    pools = PodPools({"cards": PodPool("cards", (SUBNET,), security_group_ids=("sg-cards",), warm_ip_target=2)})
+    node = FakeNode(
+        tmp_path,
+        settings=PoolSettings(warm_ip_target=1),
+        network=NetworkConfig(pinned_ranges=(PinnedRange("db", IPv4Network("10.0.0.0/20")),)),
+        subnets=SubnetsConfig(discovery=False, pod_pools=("pay=cards",)),
+        pod_pools=pools,
+    )
+    node.bring_up()
+    cards = {eni.eni_id for eni in node.datastore.enis() if eni.pool}
+    row = next(row for row in node.datastore.addresses() if row.eni_id in cards)
+    asked = replace(node.request("a"), names=SandboxNames("db", "db-0", "uid"), annotations={ADDRESS: str(row.address)})
+    with refused_with(PinnedRefusalCode.PENDING):
+        node.attacher.attach_sandbox(asked, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
+    with pytest.raises(PoolEmptyError):
+        node.datastore.reserve(node.key("b"), address=row.address, pod="db/db-0")
+    assert node.wiring.wired == {}
