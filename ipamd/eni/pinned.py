@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from ipamd.core.backoffs import soonest_s
+from ipamd.core.backoffs import schedule_of, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.eni.enis import EniService
@@ -43,8 +43,9 @@ the runtime did not repeat it. Ours: kubelet repeats an ADD within seconds."""
 ROOM_S = 60.0
 """For this long the pool leaves a slot free that was made for an address. Ours: as `UNCLAIMED_S`."""
 
-RELEASE_AGAIN_S = 5.0
-"""Pause after a release that was not made, because an ADD waited or EC2 refused it. Ours."""
+RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
+"""Back-off key of the releases, and the pause after one that was not made because an ADD waited. After a refusal of EC2 the pause is
+that of its kind (I13). Ours."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
 """Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
@@ -116,7 +117,6 @@ class PinnedAddresses(Service):
         self._wants: list[_Want] = []
         self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
-        self._release_deadline_s = 0.0
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
         """Wait until the node has an address. Raises: PinnedAddressError if it cannot be had; DeadlineError if the caller left."""
@@ -166,7 +166,8 @@ class PinnedAddresses(Service):
             if self._wants:
                 return 0.0
         now_s = self._clock.monotonic()
-        due = [max(self._due_s(row), self._release_deadline_s) - now_s for row in self._pinned_rows()]
+        release_deadline_s = now_s + self._backoffs.left_s(RELEASE)
+        due = [max(self._due_s(row), release_deadline_s) - now_s for row in self._pinned_rows()]
         return soonest_s([*due, self._backoffs.left_s(RESERVATIONS)])
 
     def check_reservations(self) -> None:
@@ -351,17 +352,20 @@ class PinnedAddresses(Service):
                     uow.end_keeping(row.address, reason="its time is over")
             self._demand.announce_supply()
         to_release = [row for row in due if self._is_of_range(row)]
-        if not to_release or self._release_deadline_s > now_s:
+        if not to_release or not self._backoffs.is_due(RELEASE):
             return
         eni_id = to_release[0].eni_id
         addresses = tuple(row.address for row in to_release if row.eni_id == eni_id)
-        is_released = False
         try:
             is_released = self._release(ReleaseAddresses(eni_id, addresses))
         except IpamError as error:
             log.warning("pinned addresses stay, will retry eni=%s error=%s", eni_id, log_text(error))
-        if not is_released:
-            self._release_deadline_s = now_s + RELEASE_AGAIN_S
+            self._backoffs.back_off(RELEASE, schedule_of(error))
+            return
+        if is_released:
+            self._backoffs.clear(RELEASE)
+        else:
+            self._backoffs.put(RELEASE, in_s=RELEASE_AGAIN_S)
 
     def _pinned_rows(self) -> list[Address]:
         """Return the free addresses that are kept for a pod, or are in a range; without those that EC2 is asked to take back."""
