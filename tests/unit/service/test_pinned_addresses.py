@@ -494,3 +494,18 @@ def test_an_address_on_another_pools_eni_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PoolEmptyError):
         node.datastore.reserve(node.key("b"), address=row.address, pod="db/db-0")
     assert node.wiring.wired == {}
+
+
+@pytest.mark.parametrize("kept_s", ["0", "300"])
+def test_marks_that_a_present_sandbox_will_make_end(make_node: MakeNode, kept_s: str) -> None:
+    """The setting is turned off while the pod runs: its DEL keeps the address, and nothing withholds it for ever."""
+    node = make_node()
+    node.ask("a", kept_s=kept_s)
+    node.network = NetworkConfig()
+    node.crash()
+    node.bring_up()
+    assert node.delete("a")
+    node.cool()
+    node.clock.advance(300.0)
+    node.pool.cycle()
+    assert node.state() == (AddressState.FREE, None)
