@@ -509,3 +509,18 @@ def test_marks_that_a_present_sandbox_will_make_end(make_node: MakeNode, kept_s:
     node.clock.advance(300.0)
     node.pool.cycle()
     assert node.state() == (AddressState.FREE, None)
+
+
+def test_the_end_of_keeping_leaves_an_add_alone(make_node: MakeNode) -> None:
+    """The ADD of its pod reserves the address between the look at what is due and the transaction: neither fails."""
+    node = make_node()
+    node.ask("a", kept_s="300")
+    node.delete("a")
+    node.cool()
+    node.datastore.reserve(node.key("b"), address=WANTED, pod="db/db-0")
+    with node.datastore.transaction() as uow:
+        uow.end_keeping(WANTED, reason="its time is over")
+    assert node.state() == (AddressState.RESERVED, "db/db-0")
+    with node.datastore.transaction() as uow:
+        uow.return_unused(WANTED, cooldown=node.cooldown.period, reason="test")
+    assert node.state() == (AddressState.FREE, "db/db-0")
