@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ipamd.core.backoffs import schedule_of, soonest_s
@@ -223,7 +224,9 @@ class PinnedAddresses(Service):
             raise want.refusal(PinnedRefusalCode.PENDING, cause=f"the pool is frozen: {reason}")
 
     def _eni_for(self, want: _Want) -> EniStock:
-        """Return the ENI that gets an address: the one with most room, of those in its subnet. Raises: PinnedAddressError."""
+        """Return the ENI that gets an address, of those in its subnet: the one with most room, or of full ones that which can make
+        most. Raises: PinnedAddressError.
+        """
         for eni in self._datastore.enis():
             if eni.primary_address == want.address:
                 raise want.refusal(PinnedRefusalCode.IS_PRIMARY, eni=eni.eni_id)
@@ -234,7 +237,8 @@ class PinnedAddresses(Service):
             zone = identity.availability_zone if identity else "zone not known"
             subnets = ", ".join(sorted({str(stock.eni.subnet_cidr) for stock in stocks})) or "none"
             raise want.refusal(PinnedRefusalCode.OTHER_SUBNET, zone=zone, subnets=subnets)
-        return min(here, key=lambda stock: stock.used_slot_count)
+        free_counts = Counter(row.eni_id for row in self._releasable())
+        return min(here, key=lambda stock: (stock.used_slot_count, -free_counts[stock.eni.eni_id]))
 
     def _former_eni(self, want: _Want) -> _Former | None:
         """Return the ENI from which an address must be withdrawn; None if no instance has it. One call.
@@ -282,14 +286,19 @@ class PinnedAddresses(Service):
 
     def _make_room(self, want: _Want, stock: EniStock) -> None:
         """Release one free address of a full ENI. One call. Raises: PinnedAddressError if none can be released."""
-        eni_id, withheld = stock.eni.eni_id, self._datastore.withheld()
-        free = [row.address for row in self._datastore.addresses(state=AddressState.FREE) if _is_single(row, eni_id)]
-        free = [address for address in free if address not in withheld]
+        eni_id = stock.eni.eni_id
+        free = [row.address for row in self._releasable() if row.eni_id == eni_id]
         if not free:
             raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"{eni_id} has {stock.used_slot_count}, and none is free")
         self._room[eni_id] = self._clock.monotonic() + ROOM_S
         if not self._release(ReleaseAddresses(eni_id, (free[-1],))):
             raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"other ADDs need the free addresses of {eni_id}")
+
+    def _releasable(self) -> list[Address]:
+        """Return the free addresses that make room for another one: those in no prefix, and not withheld."""
+        withheld = self._datastore.withheld()
+        free = self._datastore.addresses(state=AddressState.FREE)
+        return [row for row in free if row.prefix is None and row.address not in withheld]
 
     def _withdraw(self, want: _Want, former: _Former) -> None:
         """Take an address from the ENI that had it, if it is still there. Raises: CloudError."""
@@ -397,11 +406,6 @@ class PinnedAddresses(Service):
 
     def _is_of_range(self, row: Address) -> bool:
         return row.prefix is None and any(row.address in cidr for cidr in self._cidrs)
-
-
-def _is_single(row: Address, eni_id: EniId) -> bool:
-    """Whether an address is free, on this ENI and in no prefix."""
-    return row.is_free and row.eni_id == eni_id and row.prefix is None
 
 
 def _is_available(eni: DescribedEni) -> bool:

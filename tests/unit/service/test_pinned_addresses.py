@@ -524,3 +524,14 @@ def test_the_end_of_keeping_leaves_an_add_alone(make_node: MakeNode) -> None:
     with node.datastore.transaction() as uow:
         uow.return_unused(WANTED, cooldown=node.cooldown.period, reason="test")
     assert node.state() == (AddressState.FREE, "db/db-0")
+
+
+def test_room_is_made_on_the_eni_that_has_some(make_node: MakeNode) -> None:
+    """All ENIs are full, and only another one than the first has free addresses: the default targets keep one such ENI."""
+    node = make_node(pool=PoolSettings(), ec2=FakeEc2(limits=InstanceLimits("t", 2, 4)))
+    for number in range(4):
+        node.ask(f"other-{number}", None, pod=f"p-{number}")
+        node.pool.cycle()
+    assert [(stock.used_slot_count, stock.counts.free) for stock in node.datastore.stock().enis] == [(3, 0), (3, 2)]
+    made = node.ask("a")
+    assert (made.address, made.eni_id == PRIMARY) == (WANTED, False)
