@@ -45,7 +45,7 @@ ROOM_S = 60.0
 """For this long the pool leaves a slot free that was made for an address. Ours: as `UNCLAIMED_S`."""
 
 RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
-"""Back-off key of the releases, and the pause after one that was not made because an ADD waited. After a refusal of EC2 the pause is
+"""Back-off key of the releases, and the pause after one that changed nothing, as while an ADD waits. After a refusal of EC2 the pause is
 that of its kind (I13). Ours."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
@@ -360,7 +360,7 @@ class PinnedAddresses(Service):
                 for row in kept:
                     uow.end_keeping(row.address, reason="its time is over")
             self._demand.announce_supply()
-        to_release = [row for row in due if self._is_of_range(row)]
+        to_release = [row for row in due if self._is_of_range(row) and self._is_in_pool(row)]
         if not to_release or not self._backoffs.is_due(RELEASE):
             return
         eni_id = to_release[0].eni_id
@@ -371,19 +371,28 @@ class PinnedAddresses(Service):
             log.warning("pinned addresses stay, will retry eni=%s error=%s", eni_id, log_text(error))
             self._backoffs.back_off(RELEASE, schedule_of(error))
             return
-        if is_released:
+        if is_released and not any(map(self._datastore.address, addresses)):
             self._backoffs.clear(RELEASE)
         else:
             self._backoffs.put(RELEASE, in_s=RELEASE_AGAIN_S)
 
     def _pinned_rows(self) -> list[Address]:
-        """Return the free addresses that are kept for a pod, or are in a range; without those that EC2 is asked to take back."""
+        """Return the free addresses that are kept for a pod, or are in a range and on an ENI of ours; without those that EC2 is asked
+        to take back.
+        """
         rows = []
         for address in self._datastore.pinned():
             row = self._datastore.address(address)
-            if row is not None and row.is_free and not self._is_leaving(row):
+            if row is None or not row.is_free or self._is_leaving(row):
+                continue
+            if row.kept_for is not None or self._is_in_pool(row):
                 rows.append(row)
         return rows
+
+    def _is_in_pool(self, row: Address) -> bool:
+        """Whether the ENI of an address is attached and managed: of other ENIs nothing is released."""
+        eni = self._datastore.eni(row.eni_id)
+        return eni is not None and eni.is_in_pool
 
     def _is_leaving(self, row: Address) -> bool:
         """Whether an open operation releases an address, or its whole ENI."""

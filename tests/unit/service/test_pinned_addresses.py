@@ -19,6 +19,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cni_request import SandboxNames
 from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni_tags import NO_MANAGE_TAG
 from ipamd.model.errors import CloudError, PoolEmptyError
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import FreezeCause
@@ -535,3 +536,24 @@ def test_room_is_made_on_the_eni_that_has_some(make_node: MakeNode) -> None:
     assert [(stock.used_slot_count, stock.counts.free) for stock in node.datastore.stock().enis] == [(3, 0), (3, 2)]
     made = node.ask("a")
     assert (made.address, made.eni_id == PRIMARY) == (WANTED, False)
+
+
+def test_an_eni_that_is_not_managed_any_more_is_left_alone(make_node: MakeNode) -> None:
+    """An address of a range on it is nobody's business: it stays at EC2, and the pool's thread sleeps (I13)."""
+    node = make_node(pool=PoolSettings(), ec2=FakeEc2(limits=InstanceLimits("t", 3, 4)))
+    for number in range(4):
+        node.ask(f"other-{number}", None, pod=f"p-{number}")
+        node.pool.cycle()
+    eni_id = next(eni.eni_id for eni in node.datastore.enis() if not eni.is_primary)
+    shown = node.ec2.enis[eni_id]
+    shown = replace(shown, secondary_addresses=shown.secondary_addresses | {WANTED}, tags={**shown.tags, NO_MANAGE_TAG: "true"})
+    node.ec2.enis[eni_id] = replace(shown, tags={})
+    node.look_twice()
+    node.ec2.enis[eni_id] = shown
+    node.look_twice()
+    for _ in range(4):
+        node.clock.advance(UNCLAIMED_S)
+        node.was_triggered()
+        node.pool.run_once()
+    assert (node.state(), WANTED in node.addresses_of(eni_id)) == ((AddressState.FREE, None), True)
+    assert node.pool._pause_s() != 0.0
