@@ -150,7 +150,7 @@ class MemoryState:
                 taken = self.rows.attachments[key].address
             if taken is not None:
                 raise failure(InvariantError, FailureCode.HAS_ADDRESS, sandbox=key, address=taken)
-            first = self._pool.first(pool) if address is None else self._named(address, pod)
+            first = self._pool.first(pool) if address is None else self._named(address, pod, pool)
             if first is None:
                 raise self._pool_empty(key, pool)
             free = self.rows.addresses[first]
@@ -166,10 +166,10 @@ class MemoryState:
             self.reservations[key] = reserved.address
             return reserved
 
-    def _named(self, address: IpAddress, pod: str) -> IpAddress | None:
-        """Return an address that is asked for by name, if it may be assigned to a pod now. The lock is held."""
+    def _named(self, address: IpAddress, pod: str, pool: str) -> IpAddress | None:
+        """Return an address that is asked for by name, if it may be assigned to a pod of a pool now. The lock is held."""
         row = self.rows.addresses.get(address)
-        if row is None or row.kept_for not in (None, pod) or not self._pool.has_named(row):
+        if row is None or row.kept_for not in (None, pod) or not self._pool.has_named(row, pool):
             return None
         return address
 

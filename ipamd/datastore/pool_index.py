@@ -107,10 +107,13 @@ class PoolIndex:
         for row in rows:
             self.put(row)
 
-    def has_named(self, address: Address) -> bool:
-        """Whether an address may be assigned to who names it: it is free, no unit of work changes it, and its ENI is in use."""
+    def has_named(self, address: Address, pool: str) -> bool:
+        """Whether an address may be assigned to who names it: it is free, no unit of work changes it, and its ENI, of that pool, is in
+        use.
+        """
         is_assignable = address.is_free and address.address not in self.withheld and address.address not in self._claimed
-        return is_assignable and self.slots[address.eni_id].eni.gives_addresses
+        eni = self.slots[address.eni_id].eni
+        return is_assignable and eni.gives_addresses and eni.pool == pool
 
     def set_draining(self, draining: Draining) -> None:
         """Replace what is draining. Cost: the number of ENIs, and of their prefixes if the kind changes."""

@@ -426,7 +426,7 @@ class SqlUnitOfWork:
     @change
     def end_keeping(self, address: IpAddress, *, reason: str) -> None:
         old = self.view.known_address(address)
-        if old.kept_for is None:
+        if old.kept_for is None or old.state is AddressState.RESERVED:  # the ADD of its pod ends the mark
             return
         self._write(old, replace(old, kept_for=None, kept_until_s=None))
         self._log(LedgerEvent.KEEPING_ENDED, about=old, detail=f"{reason}; it was kept for {old.kept_for}")

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Network
 
-from ipamd.core.backoffs import soonest_s
+from ipamd.core.backoffs import schedule_of, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.eni.enis import EniService
@@ -44,8 +45,9 @@ the runtime did not repeat it. Ours: kubelet repeats an ADD within seconds."""
 ROOM_S = 60.0
 """For this long the pool leaves a slot free that was made for an address. Ours: as `UNCLAIMED_S`."""
 
-RELEASE_AGAIN_S = 5.0
-"""Pause after a release that was not made, because an ADD waited or EC2 refused it. Ours."""
+RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
+"""Back-off key of the releases, and the pause after one that changed nothing, as while an ADD waits. After a refusal of EC2 the pause is
+that of its kind (I13). Ours."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
 """Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
@@ -117,7 +119,6 @@ class PinnedAddresses(Service):
         self._wants: list[_Want] = []
         self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
-        self._release_deadline_s = 0.0
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
         """Wait until the node has an address. Raises: PinnedAddressError if it cannot be had; DeadlineError if the caller left."""
@@ -167,7 +168,8 @@ class PinnedAddresses(Service):
             if self._wants:
                 return 0.0
         now_s = self._clock.monotonic()
-        due = [max(self._due_s(row), self._release_deadline_s) - now_s for row in self._pinned_rows()]
+        release_deadline_s = now_s + self._backoffs.left_s(RELEASE)
+        due = [max(self._due_s(row), release_deadline_s) - now_s for row in self._pinned_rows()]
         return soonest_s([*due, self._backoffs.left_s(RESERVATIONS)])
 
     def check_reservations(self) -> None:
@@ -225,7 +227,9 @@ class PinnedAddresses(Service):
             raise want.refusal(PinnedRefusalCode.PENDING, cause=f"the pool is frozen: {reason}")
 
     def _eni_for(self, want: _Want) -> EniStock:
-        """Return the ENI that gets an address: the one with most room, of those in its subnet. Raises: PinnedAddressError."""
+        """Return the ENI that gets an address, of those in its subnet: the one with most room, or of full ones that which can make
+        most. Raises: PinnedAddressError.
+        """
         for eni in self._datastore.enis():
             if eni.primary_address == want.address:
                 raise want.refusal(PinnedRefusalCode.IS_PRIMARY, eni=eni.eni_id)
@@ -233,7 +237,8 @@ class PinnedAddresses(Service):
         here = [stock for stock in stocks if want.address in stock.eni.subnet_cidr]
         if not here:
             raise self._other_subnet(want, stocks)
-        return min(here, key=lambda stock: stock.used_slot_count)
+        free_counts = Counter(row.eni_id for row in self._releasable())
+        return min(here, key=lambda stock: (stock.used_slot_count, -free_counts[stock.eni.eni_id]))
 
     def _other_subnet(self, want: _Want, stocks: Sequence[EniStock]) -> IpamError:
         """Return the refusal of an address that is in no subnet of this node's ENIs."""
@@ -288,14 +293,19 @@ class PinnedAddresses(Service):
 
     def _make_room(self, want: _Want, stock: EniStock) -> None:
         """Release one free address of a full ENI. One call. Raises: PinnedAddressError if none can be released."""
-        eni_id, withheld = stock.eni.eni_id, self._datastore.withheld()
-        free = [row.address for row in self._datastore.addresses(state=AddressState.FREE) if _is_single(row, eni_id)]
-        free = [address for address in free if address not in withheld]
+        eni_id = stock.eni.eni_id
+        free = [row.address for row in self._releasable() if row.eni_id == eni_id]
         if not free:
             raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"{eni_id} has {stock.used_slot_count}, and none is free")
         self._room[eni_id] = self._clock.monotonic() + ROOM_S
         if not self._release(ReleaseAddresses(eni_id, (free[-1],))):
             raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"other ADDs need the free addresses of {eni_id}")
+
+    def _releasable(self) -> list[Address]:
+        """Return the free addresses that make room for another one: those in no prefix, and not withheld."""
+        withheld = self._datastore.withheld()
+        free = self._datastore.addresses(state=AddressState.FREE)
+        return [row for row in free if row.prefix is None and row.address not in withheld]
 
     def _withdraw(self, want: _Want, former: _Former) -> None:
         """Take an address from the ENI that had it, if it is still there. Raises: CloudError."""
@@ -352,9 +362,9 @@ class PinnedAddresses(Service):
         now_s = self._clock.monotonic()
         due = [row for row in self._pinned_rows() if self._due_s(row) <= now_s]
         self._end_keeping([row for row in due if row.kept_for is not None])
-        to_release = [row for row in due if self._is_of_range(row)]
-        if to_release and self._release_deadline_s <= now_s:
-            self._release_of_one_eni(to_release, now_s)
+        to_release = [row for row in due if self._is_of_range(row) and self._is_in_pool(row)]
+        if to_release and self._backoffs.is_due(RELEASE):
+            self._release_of_one_eni(to_release)
 
     def _end_keeping(self, kept: Sequence[Address]) -> None:
         """Let addresses go that were kept for a pod."""
@@ -365,26 +375,38 @@ class PinnedAddresses(Service):
                 uow.end_keeping(row.address, reason="its time is over")
         self._demand.announce_supply()
 
-    def _release_of_one_eni(self, to_release: Sequence[Address], now_s: float) -> None:
+    def _release_of_one_eni(self, to_release: Sequence[Address]) -> None:
         """Give the addresses of the first one's ENI back to EC2; if that fails, try again later."""
         eni_id = to_release[0].eni_id
         addresses = tuple(row.address for row in to_release if row.eni_id == eni_id)
-        is_released = False
         try:
             is_released = self._release(ReleaseAddresses(eni_id, addresses))
         except IpamError as error:
             log.warning("pinned addresses stay, will retry eni=%s error=%s", eni_id, log_text(error))
-        if not is_released:
-            self._release_deadline_s = now_s + RELEASE_AGAIN_S
+            self._backoffs.back_off(RELEASE, schedule_of(error))
+            return
+        if is_released and not any(map(self._datastore.address, addresses)):
+            self._backoffs.clear(RELEASE)
+        else:
+            self._backoffs.put(RELEASE, in_s=RELEASE_AGAIN_S)
 
     def _pinned_rows(self) -> list[Address]:
-        """Return the free addresses that are kept for a pod, or are in a range; without those that EC2 is asked to take back."""
+        """Return the free addresses that are kept for a pod, or are in a range and on an ENI of ours; without those that EC2 is asked
+        to take back.
+        """
         rows = []
         for address in self._datastore.pinned():
             row = self._datastore.address(address)
-            if row is not None and row.is_free and not self._is_leaving(row):
+            if row is None or not row.is_free or self._is_leaving(row):
+                continue
+            if row.kept_for is not None or self._is_in_pool(row):
                 rows.append(row)
         return rows
+
+    def _is_in_pool(self, row: Address) -> bool:
+        """Whether the ENI of an address is attached and managed: of other ENIs nothing is released."""
+        eni = self._datastore.eni(row.eni_id)
+        return eni is not None and eni.is_in_pool
 
     def _is_leaving(self, row: Address) -> bool:
         """Whether an open operation releases an address, or its whole ENI."""
@@ -407,11 +429,6 @@ class PinnedAddresses(Service):
 
     def _is_of_range(self, row: Address) -> bool:
         return row.prefix is None and any(row.address in cidr for cidr in self._cidrs)
-
-
-def _is_single(row: Address, eni_id: EniId) -> bool:
-    """Whether an address is free, on this ENI and in no prefix."""
-    return row.is_free and row.eni_id == eni_id and row.prefix is None
 
 
 def _is_available(eni: DescribedEni) -> bool:

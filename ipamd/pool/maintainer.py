@@ -282,8 +282,10 @@ class PoolMaintainer(Service):
         if self._refused.drop_stale_cap(snapshot.known_eni_count):
             return AGAIN
         decided[planned.name] = plan_of_pool = self._decide(planned, snapshot, generation=generation, now_s=now_s)
-        if self.loop.is_stopped or self._refused.refusal(FAULT) is not None:
+        if self.loop.is_stopped:
             return STOP
+        if self._refused.refusal(FAULT) is not None:
+            return NEXT  # the ADDs of every pool learn it
         if self._act(planned, plan_of_pool, snapshot, is_urgent=waiting > 0):
             return AGAIN
         is_releasing = bool(plan_of_pool.actions)  # one release per wake-up, so that other due work comes first

@@ -174,7 +174,9 @@ class UnitOfWork(Protocol):
         """quarantined -> cooling: no source names an owner any more. Its DEL may have come a moment ago (docs/datastore.md)."""
 
     def end_keeping(self, address: IpAddress, *, reason: str) -> None:
-        """End the time for which an address is kept for a pod: others may have it as soon as it is free. A no-op if it is not kept."""
+        """End the time for which an address is kept for a pod: others may have it as soon as it is free. A no-op if it is not kept, or
+        is reserved for its pod just now.
+        """
 
     def put_eni(self, eni: Eni) -> None:
         """Add or replace an ENI. If nothing changed, no ledger row is written."""
@@ -226,7 +228,7 @@ class Datastore(Protocol):
         of ENIs.
 
         `extra_family`: the sandbox also gets an address of this family's local range, the one that has been free for longest.
-        `address`: take this one, also if it is pinned (`pin`), unless it is kept for another pod than `pod`.
+        `address`: take this one, also if it is pinned (`pin`), unless it is kept for another pod than `pod` or is of another pool.
         Raises: PoolEmptyError with the counts; LocalRangeEmptyError; InvariantError if the key has an address already (I1).
         """
 

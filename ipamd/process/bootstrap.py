@@ -616,8 +616,10 @@ def _pinned(
     cooldown: Cooldown,
 ) -> PinnedAddresses | None:
     """The service that gets the addresses that pods ask for; imported only if a setting allows that."""
-    network = settings.network
-    if not (network.has_pinned_addresses or context.datastore.pinned()):  # marks from earlier settings have to end too
+    network, datastore = settings.network, context.datastore
+    # Marks from earlier settings have to end too, also those that the DEL of a present sandbox will make.
+    has_marks = bool(datastore.pinned()) or any(attachment.kept_s is not None for attachment in datastore.attachments())
+    if not (network.has_pinned_addresses or has_marks):
         return None
     from ipamd.eni.pinned import PinnedAddresses
 

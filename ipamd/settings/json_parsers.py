@@ -7,19 +7,22 @@ import re
 from typing import Any
 
 from ipamd.model.conflist_parts import key_of_wrong_kind
+from ipamd.model.eni_tags import POOL_TAG
 from ipamd.settings.parsers import single_line
 
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
 """Characters. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html, tag restrictions."""
 
 TAGS_MAX = 44
-"""A resource has 50 tags at most (same source), and an ENI that the daemon makes carries up to 5 of its own; one is spare."""
+"""A resource has 50 tags at most (same source), and an ENI that the daemon makes carries up to 6 of its own."""
 
 RESERVED = "k8s.amazonaws.com"
 
 
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
-    """Accept a JSON object of strings that EC2 takes as tags; keys that contain k8s.amazonaws.com are reserved. Raises: ValueError."""
+    """Accept a JSON object of strings that EC2 takes as tags; keys that contain k8s.amazonaws.com are reserved, and that of a pool of
+    pods, which would make every new ENI one of that pool. Raises: ValueError.
+    """
     if not text.strip():
         return ()
     tags = _strict(text)
@@ -27,7 +30,7 @@ def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
         raise ValueError("must be a JSON object of strings")
     reserved = sorted(key for key in tags if _is_reserved(key))
     if reserved:
-        raise ValueError(f"keys with {RESERVED} or that begin with aws: are reserved: {', '.join(reserved)}")
+        raise ValueError(f"keys with {RESERVED}, that begin with aws:, and {POOL_TAG} are reserved: {', '.join(reserved)}")
     if len(tags) > TAGS_MAX:
         raise ValueError(f"must be {TAGS_MAX} tags at most")
     if not all(_fits_ec2(key, value) for key, value in tags.items()):
@@ -62,7 +65,7 @@ def _is_object_of_strings(value: object) -> bool:
 
 
 def _is_reserved(key: str) -> bool:
-    return RESERVED in key or key.lower().startswith("aws:")
+    return RESERVED in key or key.lower().startswith("aws:") or key == POOL_TAG
 
 
 def _fits_ec2(key: str, value: str) -> bool:

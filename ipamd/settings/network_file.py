@@ -8,6 +8,8 @@ from __future__ import annotations
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.network_file import NetworkFile, parse
+from ipamd.model.pod_pools import NO_POOLS
+from ipamd.model.record import replace
 from ipamd.settings.network_fields import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX, content_of
 
@@ -26,7 +28,8 @@ def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) ->
     """Read the file's content (`ipamd/model/network_file.py` describes it). Raises: SettingsError.
 
     Args:
-        config: says what is on. If nothing is, the file is judged as one of custom networking.
+        config: says what is on. If nothing is, the file is judged as one of custom networking. Pools that no setting chooses are
+            checked and have no effect.
         source: the file's path, for people.
     """
     if len(content) > SIZE_MAX:  # the rest was not read, and the cut may be within a character
@@ -36,4 +39,7 @@ def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) ->
     except UnicodeDecodeError as error:
         raise failure(SettingsError, FailureCode.NETWORK_FILE_UNREADABLE, path=source, cause=error) from error
     is_custom = config.custom_networking or not config.has_pod_pools
-    return parse(text, source=source, is_custom=is_custom, named=config.named_pools)
+    network = parse(text, source=source, is_custom=is_custom, named=config.named_pools)
+    if not config.has_pod_pools:  # they would take ENIs from the node's own pool, and no pod could have their addresses
+        return replace(network, pools=NO_POOLS)
+    return network

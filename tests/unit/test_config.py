@@ -399,6 +399,7 @@ BAD = {
     "ENABLE_SUBNET_DISCOVERY": ["yes"],
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ["yes"],
     "ADDITIONAL_ENI_TAGS": [
+        '{"vpc-ipamd/pool": "cards"}',
         *["x", "[]", '{"a": 1}', '{"aws:x": "1"}', '{"": "1"}', "[" * 30000],
         *['{"a": "1", "a": "2"}', json.dumps({"x" * 129: ""}), json.dumps({"x": "y" * 257}), '{"a": "\\ud800"}', "x" * 40000],
         json.dumps({str(number): "" for number in range(45)}),

@@ -11,6 +11,7 @@ import pytest
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode
 from ipamd.model.network_file import NetworkFile
+from ipamd.model.pod_pools import NO_POOLS
 from ipamd.process.adapters import load_network as load
 from ipamd.settings import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX
@@ -55,6 +56,21 @@ def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(SettingsError, check=failed(code)):
         load(config(path))
+
+
+def test_pools_that_no_setting_chooses_do_nothing(tmp_path: Path) -> None:
+    """Custom networking uses the same file: no ENI is made for them, and none is reserved. What is wrong in them is still named."""
+    path = tmp_path / "network.json"
+    file: dict[str, object] = {
+        "zones": {"us-west-2a": {"subnet": "subnet-0b"}},
+        "pools": {"cards": {"subnets": ["subnet-0a"], "warmIpTarget": 9}},
+    }
+    path.write_text(json.dumps(file))
+    network = load(SubnetsConfig(custom_networking=True, network_file=path))
+    assert (network.custom is None, network.pools) == (False, NO_POOLS)
+    path.write_text(json.dumps(file | {"pools": {"cards": {}}}))
+    with pytest.raises(SettingsError):
+        load(SubnetsConfig(custom_networking=True, network_file=path))
 
 
 def test_pools_are_read_without_custom_networking(tmp_path: Path) -> None:

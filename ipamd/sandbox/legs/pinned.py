@@ -90,12 +90,23 @@ class PinnedSource(Service):
             left_s = max((row.kept_until_s or 0.0) - self._clock.monotonic(), 0.0)
             code = PinnedRefusalCode.KEPT_FOR_OTHER
             raise pinned_refusal(code, pod=wish.pod, address=address, holder_pod=row.kept_for, left_s=f"{left_s:.0f}")
+        self._refuse_other_pool(wish, row)
         if wish.address is not None and row.prefix is not None:
             cause = f"it is in {row.prefix} of {row.eni_id} of this node"
             raise pinned_refusal(PinnedRefusalCode.IN_PREFIX, pod=wish.pod, address=address, cause=cause)
         if row.state is AddressState.COOLING and row.kept_for == wish.pod:
             self._cooldown.hasten(address)
         return "" if row.is_free else f"it is {row.state} on this node"
+
+    def _refuse_other_pool(self, wish: PinnedWish, row: Address) -> None:
+        """Refuse an address on an ENI of a pool of pods: the pod would get that pool's security groups (docs/adr/0084).
+
+        EC2 may give such an ENI an address of a range that is not reserved. It goes back to EC2 while no pod has it.
+        """
+        eni = self._datastore.eni(row.eni_id)
+        if eni is not None and eni.pool:
+            cause = f"EC2 has given it to {eni.eni_id}, which is of pool {eni.pool}"
+            raise pinned_refusal(PinnedRefusalCode.PENDING, pod=wish.pod, address=row.address, cause=cause)
 
     def _in_use(self, wish: PinnedWish, row: Address) -> Exception:
         holder = self._datastore.attachment(row.owner) if row.owner is not None else None

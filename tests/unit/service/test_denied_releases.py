@@ -6,6 +6,7 @@ The pool's thread is woken when it asks to be, on a fake clock, for a day in whi
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
 from ipamd.model.intent import IntentKind
+from ipamd.model.pinned_address import PinnedRange
 from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_leaked_enis import leak
@@ -340,3 +343,21 @@ def test_giving_back_is_over_once_nothing_is_in_excess(node: FakeNode, ec2: Deny
     pass_time(node, DAY_S)
     assert node.demand.status.excess_count == 0
     assert node.health.conditions() == []
+
+
+def test_a_named_address_that_iam_keeps_is_rarely_tried(tmp_path: Path) -> None:
+    """An address that a pod asked for, and that no pod has any more, is given back by a service of its own (docs/adr/0083)."""
+    ec2 = DenyingEc2()
+    network = NetworkConfig(pinned_ranges=(PinnedRange("db", IPv4Network("10.0.12.0/28")),))
+    node = FakeNode(tmp_path, ec2=ec2, network=network, settings=PoolSettings(warm_ip_target=2, minimum_ip_target=4))
+    node.bring_up()
+    eni_id = next(eni.eni_id for eni in node.datastore.enis())
+    named = IPv4Address("10.0.12.5")
+    ec2.assign_address(eni_id, named)
+    node.enis.add_addresses(eni_id, frozenset({named}), frozenset(), asked_count=1)
+    ec2.denied.add("unassign")
+    pass_time(node, DAY_S)
+    assert 2 <= ec2.calls["unassign"] <= IDLE_MAX
+    ec2.denied.clear()
+    pass_time(node, 2 * HOUR_S)
+    assert node.datastore.address(named) is None

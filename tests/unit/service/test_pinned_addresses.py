@@ -19,7 +19,8 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cni_request import SandboxNames
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudError
+from ipamd.model.eni_tags import NO_MANAGE_TAG
+from ipamd.model.errors import CloudError, PoolEmptyError
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import LedgerEvent
@@ -28,9 +29,10 @@ from ipamd.model.ids import EniId, IfName, InstanceId, MacAddress
 from ipamd.model.pinned_address import SAME, PinnedRange
 from ipamd.model.pinned_refusals import PinnedRefusalCode
 from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT
+from ipamd.model.pod_pools import PodPool, PodPools
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.report.explain import explain
-from ipamd.settings import NetworkConfig
+from ipamd.settings import NetworkConfig, SubnetsConfig
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -470,3 +472,88 @@ def test_marks_of_earlier_settings_end(make_node: MakeNode) -> None:
     node.clock.advance(300.0)
     node.pool.cycle()
     assert node.state() == (AddressState.FREE, None)
+
+
+def test_an_address_on_another_pools_eni_is_refused(tmp_path: Path) -> None:
+    """EC2 may give an ENI of a pool of pods an address of a range that is not reserved: a pod of the node's own pool that names it
+    would get that pool's security groups.
+    """
+    pools = PodPools({"cards": PodPool("cards", (SUBNET,), security_group_ids=("sg-cards",), warm_ip_target=2)})
+    node = FakeNode(
+        tmp_path,
+        settings=PoolSettings(warm_ip_target=1),
+        network=NetworkConfig(pinned_ranges=(PinnedRange("db", IPv4Network("10.0.0.0/20")),)),
+        subnets=SubnetsConfig(discovery=False, pod_pools=("pay=cards",)),
+        pod_pools=pools,
+    )
+    node.bring_up()
+    cards = {eni.eni_id for eni in node.datastore.enis() if eni.pool}
+    row = next(row for row in node.datastore.addresses() if row.eni_id in cards)
+    asked = replace(node.request("a"), names=SandboxNames("db", "db-0", "uid"), annotations={ADDRESS: str(row.address)})
+    with refused_with(PinnedRefusalCode.PENDING):
+        node.attacher.attach_sandbox(asked, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
+    with pytest.raises(PoolEmptyError):
+        node.datastore.reserve(node.key("b"), address=row.address, pod="db/db-0")
+    assert node.wiring.wired == {}
+
+
+@pytest.mark.parametrize("kept_s", ["0", "300"])
+def test_marks_that_a_present_sandbox_will_make_end(make_node: MakeNode, kept_s: str) -> None:
+    """The setting is turned off while the pod runs: its DEL keeps the address, and nothing withholds it for ever."""
+    node = make_node()
+    node.ask("a", kept_s=kept_s)
+    node.network = NetworkConfig()
+    node.crash()
+    node.bring_up()
+    assert node.delete("a")
+    node.cool()
+    node.clock.advance(300.0)
+    node.pool.cycle()
+    assert node.state() == (AddressState.FREE, None)
+
+
+def test_the_end_of_keeping_leaves_an_add_alone(make_node: MakeNode) -> None:
+    """The ADD of its pod reserves the address between the look at what is due and the transaction: neither fails."""
+    node = make_node()
+    node.ask("a", kept_s="300")
+    node.delete("a")
+    node.cool()
+    node.datastore.reserve(node.key("b"), address=WANTED, pod="db/db-0")
+    with node.datastore.transaction() as uow:
+        uow.end_keeping(WANTED, reason="its time is over")
+    assert node.state() == (AddressState.RESERVED, "db/db-0")
+    with node.datastore.transaction() as uow:
+        uow.return_unused(WANTED, cooldown=node.cooldown.period, reason="test")
+    assert node.state() == (AddressState.FREE, "db/db-0")
+
+
+def test_room_is_made_on_the_eni_that_has_some(make_node: MakeNode) -> None:
+    """All ENIs are full, and only another one than the first has free addresses: the default targets keep one such ENI."""
+    node = make_node(pool=PoolSettings(), ec2=FakeEc2(limits=InstanceLimits("t", 2, 4)))
+    for number in range(4):
+        node.ask(f"other-{number}", None, pod=f"p-{number}")
+        node.pool.cycle()
+    assert [(stock.used_slot_count, stock.counts.free) for stock in node.datastore.stock().enis] == [(3, 0), (3, 2)]
+    made = node.ask("a")
+    assert (made.address, made.eni_id == PRIMARY) == (WANTED, False)
+
+
+def test_an_eni_that_is_not_managed_any_more_is_left_alone(make_node: MakeNode) -> None:
+    """An address of a range on it is nobody's business: it stays at EC2, and the pool's thread sleeps (I13)."""
+    node = make_node(pool=PoolSettings(), ec2=FakeEc2(limits=InstanceLimits("t", 3, 4)))
+    for number in range(4):
+        node.ask(f"other-{number}", None, pod=f"p-{number}")
+        node.pool.cycle()
+    eni_id = next(eni.eni_id for eni in node.datastore.enis() if not eni.is_primary)
+    shown = node.ec2.enis[eni_id]
+    shown = replace(shown, secondary_addresses=shown.secondary_addresses | {WANTED}, tags={**shown.tags, NO_MANAGE_TAG: "true"})
+    node.ec2.enis[eni_id] = replace(shown, tags={})
+    node.look_twice()
+    node.ec2.enis[eni_id] = shown
+    node.look_twice()
+    for _ in range(4):
+        node.clock.advance(UNCLAIMED_S)
+        node.was_triggered()
+        node.pool.run_once()
+    assert (node.state(), WANTED in node.addresses_of(eni_id)) == ((AddressState.FREE, None), True)
+    assert node.pool._pause_s() != 0.0

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.backoffs import EC2
 from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.eni.limits import FAULT
 from ipamd.model.attachment import Attachment
 from ipamd.model.blocked import Blocked
 from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.eni_tags import POOL_TAG
+from ipamd.model.errors import CloudError
 from ipamd.model.ids import SubnetId
 from ipamd.model.pod_annotations import POOL
 from ipamd.model.pod_pools import NOT_IN_FILE, OTHER_GROUPS, PodPool, PodPools
@@ -341,3 +344,15 @@ def test_pods_of_other_pools_count_for_max_pods(make_node: MakeNode) -> None:
         attach(node, request(node, f"card-{number}", "pay"))
     assert node.pool.settings_of("").max_pods == 1
     assert node.pool.settings_of("cards").max_pods == 3
+
+
+def test_a_pause_of_the_pools_thread_is_told_to_every_pool(make_node: MakeNode) -> None:
+    """The ADDs of each pool are refused with the cause, and do not wait for their deadlines."""
+    node = make_node()
+    node.pool._refused.back_off(FAULT, CloudError("test"), EC2)
+    for pool in POOLS.by_name:
+        generation = node.demand.join(pool=pool)
+    node.pool.cycle()
+    statuses = [node.demand.status_of(pool) for pool in POOLS.by_name]
+    assert [(status.generation, status.kind) for status in statuses] == [(generation, Blocked.ERROR)] * len(statuses)
+    assert node.ec2.calls["create_eni"] == 0
