@@ -46,8 +46,8 @@ ROOM_S = 60.0
 """For this long the pool leaves a slot free that was made for an address. Ours: as `UNCLAIMED_S`."""
 
 RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
-"""Back-off key of the releases, and the pause after one that changed nothing, as while an ADD waits. After a refusal of EC2 the pause is
-that of its kind (I13). Ours."""
+"""Back-off key of the releases, and the pause after one that changed nothing, as while an ADD waits. After a refusal of EC2 the pause
+is that of its kind (I13). Ours."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
 """Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
