@@ -77,8 +77,8 @@ def test_an_add_is_promised_to_a_deleted_sandbox_without_the_lock(node: FakeNode
 def test_a_dead_sandbox_keeps_an_address_without_lock_and_second_look(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With neither, the crossing ends as in the field: recorded as owned by a sandbox whose DEL was answered."""
     switch_off_locks(monkeypatch)
-    real = DetachService._forget
-    monkeypatch.setattr(DetachService, "_forget", lambda self, key: real(self, key) and None)
+    real = DetachService._detach_unrecorded
+    monkeypatch.setattr(DetachService, "_detach_unrecorded", lambda self, key: real(self, key) and None)
     with pytest.raises(AssertionError, match="a deleted sandbox holds an address"):
         play_crossing(node)
 

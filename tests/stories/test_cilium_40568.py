@@ -6,7 +6,7 @@ was gone. Its first cure, to refuse DEL while restoring and let the plugin queue
 just after the queue had been read.
 
 What prevents it here: DEL is served from the first moment and leaves a tombstone though it knows no row
-(`sandbox/detach.py: _forget`), and restoring looks for tombstones before it adopts (`sandbox/startup.py:
+(`sandbox/detach.py: _detach_unrecorded`), and restoring looks for tombstones before it adopts (`sandbox/startup.py:
 _resolve_veth`); a DEL that comes still later is caught by the transaction of `sandbox/quarantine.py: adopt` (I3, I4).
 A DEL that a living daemon was too slow to answer is in the spool, and `host/maintenance.py` looks there every 5 s,
 so that nothing waits for the next restart.
@@ -130,7 +130,7 @@ def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode) ->
 @in_both("node")
 def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that only says "not found" is forgotten, and the restore makes the row again."""
-    monkeypatch.setattr("ipamd.sandbox.detach.DetachService._forget", lambda self, key: None)
+    monkeypatch.setattr("ipamd.sandbox.detach.DetachService._detach_unrecorded", lambda self, key: None)
     with pytest.raises(AssertionError, match="came back"):
         play(node)
 

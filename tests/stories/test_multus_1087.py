@@ -5,7 +5,7 @@ nothing to do and said success. The plugins behind it never heard of the DEL, th
 wanted them back did not start.
 
 What prevents it here: DEL needs the key and nothing else. A damaged configuration does not matter (`rpc/cni.py: _del` decodes
-the identity only); with a damaged `state.db`, which is set aside at start, `sandbox/detach.py: _forget` finds the
+the identity only); with a damaged `state.db`, which is set aside at start, `sandbox/detach.py: _detach_unrecorded` finds the
 wiring by the name that the key gives it, removes it and leaves a tombstone (I3, I4). The address, held in quarantine meanwhile,
 is free again once its wiring is gone (`sandbox/quarantine.py`).
 
@@ -67,6 +67,6 @@ def test_a_del_without_a_record_still_deletes(node: FakeNode) -> None:
 @in_both("node")
 def test_success_means_nothing_without_the_search_by_name(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that only looks into its records does what multus did: it says success, and the wiring stays."""
-    monkeypatch.setattr(DetachService, "_forget", lambda self, key: None)
+    monkeypatch.setattr(DetachService, "_detach_unrecorded", lambda self, key: None)
     with pytest.raises(AssertionError, match="deleted nothing"):
         play(node)

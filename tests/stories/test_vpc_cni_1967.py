@@ -69,7 +69,7 @@ def test_no_answer_removes_nothing(node: FakeNode) -> None:
 
 def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the force removal of amazon-vpc-cni-k8s in its place, three running sandboxes lose record and routing."""
-    real = EniService._hold
+    real = EniService._withhold
 
     def by_force(self: EniService, doubted: Collection[CloudKey]) -> None:
         for row in self._datastore.addresses():
@@ -79,7 +79,7 @@ def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatc
                     uow.remove_addresses([row.address], reason="ENI not in the answer")
         real(self, doubted)
 
-    monkeypatch.setattr(EniService, "_hold", by_force)
+    monkeypatch.setattr(EniService, "_withhold", by_force)
     with pytest.raises(AssertionError, match="removed from the records"):
         play(node)
     assert len(recorded(node)) == 9

@@ -60,7 +60,7 @@ def test_a_stale_list_takes_no_address_from_a_sandbox(node: FakeNode) -> None:
 
 def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the rule of amazon-vpc-cni-k8s in its place (not in the list: force-remove) a running sandbox loses its record."""
-    real = EniService._hold
+    real = EniService._withhold
 
     def believe_the_list(self: EniService, doubted: Collection[CloudKey]) -> None:
         for row in self._datastore.addresses():
@@ -70,7 +70,7 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
                     uow.remove_addresses([row.address], reason="not in the list")
         real(self, doubted)
 
-    monkeypatch.setattr(EniService, "_hold", believe_the_list)
+    monkeypatch.setattr(EniService, "_withhold", believe_the_list)
     with pytest.raises(AssertionError, match="lost its address"):
         play(node)
 
@@ -82,6 +82,6 @@ def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, monk
         with self._datastore.transaction() as uow:
             uow.remove_addresses([key for key in doubted if isinstance(key, IPv4Address)], reason="not in the list")
 
-    monkeypatch.setattr(EniService, "_hold", forget_all_that_is_gone)
+    monkeypatch.setattr(EniService, "_withhold", forget_all_that_is_gone)
     with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESSES_IN_USE)):
         play(node)

@@ -7,7 +7,7 @@ attached, so every try failed. The ENI stayed on the instance: unknown to the po
 
 Here: `OperationRunner._look` asks EC2 how the ENI is attached and detaches it first; until it is gone the intent stays open
 (I9). If EC2 shows the attachment only after the deletion was refused, the ENI is taken into use instead, and marked
-(`OperationRunner._mark_attached`). Bound: 61 s (fake), the longest pause after an error.
+(`OperationRunner._ensure_delete_on_termination`). Bound: 61 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_an_attachment_that_ec2_shows_late_is_taken_into_use(node: FakeNode) -> 
 
 def test_it_outlives_the_node_without_the_mark(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken in but not marked, EC2 would keep it when the instance ends."""
-    monkeypatch.setattr(OperationRunner, "_mark_attached", lambda self, eni_id: None)
+    monkeypatch.setattr(OperationRunner, "_ensure_delete_on_termination", lambda self, eni_id: None)
     show_the_next_attachment_late(node)
     with pytest.raises(AssertionError, match="not marked"):
         play(node)

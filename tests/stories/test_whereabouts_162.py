@@ -104,13 +104,13 @@ def test_a_list_does_not_judge_what_came_after_it(node: FakeNode, monkeypatch: p
 @in_both("node")
 def test_the_young_are_suspected_when_the_order_is_turned(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the datastore read after the list, as whereabouts did, the young one collects its first absence at birth."""
-    real = SandboxJudge.look
+    real = SandboxJudge.record_list
 
     def turned(
         self: SandboxJudge, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None
     ) -> None:
         real(self, self._datastore.attachments(), listed, unrecorded=unrecorded)
 
-    monkeypatch.setattr(SandboxJudge, "look", turned)
+    monkeypatch.setattr(SandboxJudge, "record_list", turned)
     with pytest.raises(AssertionError, match="counts against it"):
         play_follow(node, monkeypatch)
