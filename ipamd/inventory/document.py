@@ -38,16 +38,16 @@ def report_document(report: InventoryReport) -> dict[str, Any]:
 
 def read_report(document: Mapping[str, Any]) -> InventoryReport:
     """Read a report. Raises: KeyError, TypeError or ValueError."""
-    findings = [_read_finding(entry) for entry in document["findings"]]
+    findings = [_read_finding(finding_json) for finding_json in document["findings"]]
     return InventoryReport(
         cluster_name=str(document["cluster"]),
         vpc_id=str(document["vpc"]),
         region=str(document["region"]),
         at=read_time(document["at"]),
-        subnets=tuple(_read_subnet(entry, findings) for entry in document["subnets"]),
+        subnets=tuple(_read_subnet(subnet_json, findings) for subnet_json in document["subnets"]),
         gaps=tuple(
-            ReadGap(ReadPart(entry["part"]), tuple(map(SubnetId, entry["subnets"])), str(entry["reason"]))
-            for entry in document["gaps"]
+            ReadGap(ReadPart(gap_json["part"]), tuple(map(SubnetId, gap_json["subnets"])), str(gap_json["reason"]))
+            for gap_json in document["gaps"]
         ),
         call_count=int(document["calls"]["made"]),
         calls_max=int(document["calls"]["allowed"]),
@@ -90,29 +90,31 @@ def _subnet_document(subnet: SubnetReport) -> dict[str, Any]:
     }
 
 
-def _read_subnet(entry: Mapping[str, Any], findings: list[EniFinding]) -> SubnetReport:
+def _read_subnet(subnet_json: Mapping[str, Any], findings: list[EniFinding]) -> SubnetReport:
     reservations_read_at = None
-    if entry["reservations_read_at"] is not None:
-        reservations_read_at = read_time(entry["reservations_read_at"])
+    if subnet_json["reservations_read_at"] is not None:
+        reservations_read_at = read_time(subnet_json["reservations_read_at"])
     capacity = SubnetCapacity(
-        block_map=str(entry["map"]),
-        free_count=int(entry["free_addresses"]),
-        fragmented_count=int(entry["fragmented_addresses"]),
-        explicit_count=int(entry["explicitly_reserved_addresses"]),
+        block_map=str(subnet_json["map"]),
+        free_count=int(subnet_json["free_addresses"]),
+        fragmented_count=int(subnet_json["fragmented_addresses"]),
+        explicit_count=int(subnet_json["explicitly_reserved_addresses"]),
     )
-    subnet_id = SubnetId(str(entry["subnet"]))
+    subnet_id = SubnetId(str(subnet_json["subnet"]))
     return SubnetReport(
         subnet_id=subnet_id,
-        zone=str(entry["zone"]),
-        cidr=IPv4Network(entry["cidr"]),
-        ec2_free_count=int(entry["free_addresses_by_ec2"]),
-        eni_count=int(entry["enis"]),
-        unreadable_count=int(entry["unreadable_enis"]),
+        zone=str(subnet_json["zone"]),
+        cidr=IPv4Network(subnet_json["cidr"]),
+        ec2_free_count=int(subnet_json["free_addresses_by_ec2"]),
+        eni_count=int(subnet_json["enis"]),
+        unreadable_count=int(subnet_json["unreadable_enis"]),
         capacity=capacity,
-        read_at=read_time(entry["read_at"]),
+        read_at=read_time(subnet_json["read_at"]),
         reservations_read_at=reservations_read_at,
         findings=tuple(finding for finding in findings if finding.subnet_id == subnet_id),
-        forecast=SubnetForecast(_read_trend(entry["forecast"]["addresses"]), _read_trend(entry["forecast"]["prefixes"])),
+        forecast=SubnetForecast(
+            _read_trend(subnet_json["forecast"]["addresses"]), _read_trend(subnet_json["forecast"]["prefixes"])
+        ),
     )
 
 
@@ -125,12 +127,12 @@ def _trend_document(exhausted_in_s: float | None) -> dict[str, Any]:
     return {"trend": FALLING, "exhausted_in_s": round(exhausted_in_s)}
 
 
-def _read_trend(entry: Mapping[str, Any]) -> float | None:
-    if entry["trend"] == UNKNOWN:
+def _read_trend(trend_json: Mapping[str, Any]) -> float | None:
+    if trend_json["trend"] == UNKNOWN:
         return None
-    if entry["trend"] == STEADY:
+    if trend_json["trend"] == STEADY:
         return math.inf
-    return float(entry["exhausted_in_s"])
+    return float(trend_json["exhausted_in_s"])
 
 
 def _finding_document(finding: EniFinding) -> dict[str, Any]:
@@ -145,13 +147,13 @@ def _finding_document(finding: EniFinding) -> dict[str, Any]:
     }
 
 
-def _read_finding(entry: Mapping[str, Any]) -> EniFinding:
+def _read_finding(finding_json: Mapping[str, Any]) -> EniFinding:
     return EniFinding(
-        problem=EniProblem(entry["problem"]),
-        subject=str(entry["subject"]),
-        subnet_id=SubnetId(str(entry["subnet"])),
-        eni_ids=tuple(map(EniId, entry["enis"])),
-        instance_ids=tuple(map(str, entry["instances"])),
-        detail=str(entry["detail"]),
-        is_confirmed=bool(entry["is_confirmed"]),
+        problem=EniProblem(finding_json["problem"]),
+        subject=str(finding_json["subject"]),
+        subnet_id=SubnetId(str(finding_json["subnet"])),
+        eni_ids=tuple(map(EniId, finding_json["enis"])),
+        instance_ids=tuple(map(str, finding_json["instances"])),
+        detail=str(finding_json["detail"]),
+        is_confirmed=bool(finding_json["is_confirmed"]),
     )

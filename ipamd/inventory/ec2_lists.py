@@ -60,7 +60,7 @@ class Ec2Lists:
         """List the subnets of a VPC, by ID; those without IPv4 are left out."""
         subject = f"the subnets of {vpc_id}"
         pages = self._pages("DescribeSubnets", subject, {"Filters": _filters("vpc-id", [vpc_id])}, keep=0)
-        listed = [entry for page in pages for entry in page.get("Subnets", ())]
+        listed = [subnet for page in pages for subnet in page.get("Subnets", ())]
         return sorted(described_subnets(listed), key=lambda subnet: subnet.subnet_id)
 
     def enis_of(self, subnet_ids: Collection[SubnetId], *, keep: int) -> list[SeenEni]:
@@ -77,10 +77,11 @@ class Ec2Lists:
     def reservations(self, subnet_id: SubnetId, *, keep: int) -> tuple[CidrReservation, ...]:
         """List the IPv4 reservations of a subnet, ascending."""
         pages = self._pages("GetSubnetCidrReservations", subnet_id, {"SubnetId": subnet_id}, keep=keep)
-        listed = [entry for page in pages for entry in page.get("SubnetIpv4CidrReservations", ())]
+        listed = [reservation for page in pages for reservation in page.get("SubnetIpv4CidrReservations", ())]
         try:
             reservations = [
-                CidrReservation(IPv4Network(entry["Cidr"]), ReservedFor(entry["ReservationType"])) for entry in listed
+                CidrReservation(IPv4Network(reservation["Cidr"]), ReservedFor(reservation["ReservationType"]))
+                for reservation in listed
             ]
         except (KeyError, ValueError, TypeError) as error:
             raise incomplete(f"the reservations of {subnet_id}", error) from error
@@ -91,7 +92,7 @@ class Ec2Lists:
         enis: list[SeenEni] = []
         for page in self._pages("DescribeNetworkInterfaces", subject, {"Filters": filters}, keep=keep):
             listed = page.get("NetworkInterfaces", ())
-            enis += [_seen(entry) for entry in listed]
+            enis += [_seen(eni_json) for eni_json in listed]
         return enis
 
     def _pages(self, api: str, subject: str, params: Mapping[str, Any], *, keep: int) -> Iterator[Mapping[str, Any]]:
@@ -127,14 +128,14 @@ class Ec2Lists:
         return sum(report.count for report in self._calls.call_reports().values())
 
 
-def _seen(entry: Mapping[str, Any]) -> SeenEni:
+def _seen(eni_json: Mapping[str, Any]) -> SeenEni:
     """Read one NetworkInterface; one that cannot be read has a `problem`."""
-    (eni,) = described_enis([entry])
-    operator = entry.get("Operator")
+    (eni,) = described_enis([eni_json])
+    operator = eni_json.get("Operator")
     is_hidden = isinstance(operator, Mapping) and bool(operator.get("Managed")) and bool(operator.get("HiddenByDefault"))
     prefixes: frozenset[IPv6Network] = frozenset()
-    if entry.get("Ipv6Prefixes"):
-        (with_ipv6,) = described_enis([entry], IPV6)
+    if eni_json.get("Ipv6Prefixes"):
+        (with_ipv6,) = described_enis([eni_json], IPV6)
         prefixes = frozenset(prefix for prefix in with_ipv6.prefixes if isinstance(prefix, IPv6Network))
     return SeenEni(eni, is_hidden=is_hidden, ipv6_prefixes=prefixes)
 

@@ -86,23 +86,24 @@ def _read(document: Mapping[str, Any]) -> InventoryMemory:
         report = read_report(document["report"])
         reports = {subnet.subnet_id: subnet for subnet in report.subnets}
     subnets = {}
-    for name, entry in document["subnets"].items():
+    for name, memory_json in document["subnets"].items():
         subnet_id = SubnetId(name)
-        subnets[subnet_id] = _read_subnet(entry, reports.get(subnet_id))
+        subnets[subnet_id] = _read_subnet(memory_json, reports.get(subnet_id))
     group_size = min(max(int(document["group_size"]), 1), FILTER_VALUES_MAX)
     return InventoryMemory(subnets=subnets, group_size=group_size, report=report)
 
 
-def _read_subnet(entry: Mapping[str, Any], report: SubnetReport | None) -> SubnetMemory:
+def _read_subnet(memory_json: Mapping[str, Any], report: SubnetReport | None) -> SubnetMemory:
     read_at = None
-    if entry["reservations_read_at"] is not None:
-        read_at = read_time(entry["reservations_read_at"])
+    if memory_json["reservations_read_at"] is not None:
+        read_at = read_time(memory_json["reservations_read_at"])
     return SubnetMemory(
         samples=tuple(
-            CapacitySample(float(at_s), int(free), int(prefixes)) for at_s, free, prefixes in entry["samples"][-SAMPLES_MAX:]
+            CapacitySample(float(at_s), int(free), int(prefixes))
+            for at_s, free, prefixes in memory_json["samples"][-SAMPLES_MAX:]
         ),
-        reservations=tuple(CidrReservation(IPv4Network(cidr), ReservedFor(kind)) for cidr, kind in entry["reservations"]),
+        reservations=tuple(CidrReservation(IPv4Network(cidr), ReservedFor(kind)) for cidr, kind in memory_json["reservations"]),
         reservations_read_at=read_at,
-        attempted_at_s=float(entry["attempted_at_s"]),
+        attempted_at_s=float(memory_json["attempted_at_s"]),
         report=report,
     )
