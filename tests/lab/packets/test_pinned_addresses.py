@@ -113,7 +113,7 @@ def test_a_pod_comes_again_on_another_node(place: Place) -> None:
     place.end(place.first, "moving")
     assert place.add_until_ok(place.second, "moved", address) < MOVE_S
     place.serve(place.second, "moved", address)
-    assert place.answers(address) == "moved"
+    wait_until(lambda: place.answers(address) == "moved", what="the fabric follows EC2's answer")
     assert place.owner(address) == place.second.node.instance_id
     place.end(place.second, "moved")
 
@@ -132,7 +132,7 @@ def test_a_stopped_node_goes_on_sending_and_nothing_arrives(place: Place) -> Non
         move = calls[calls.index("DescribeInstances") :][:3]  # before it the pool may release what the test before left
         assert move == ["DescribeInstances", "UnassignPrivateIpAddresses", "AssignPrivateIpAddresses"]
         place.serve(place.second, "new", address)
-        assert place.answers(address) == "new"
+        wait_until(lambda: place.answers(address) == "new", what="the fabric follows EC2's answer")
         old_path = place.first.node.netns_path("/run/netns/old")
         assert talk.ask(old_path, place.lab.primary_address("host-a")) is None
         assert place.lab.fabric.dropped(address) > 0
