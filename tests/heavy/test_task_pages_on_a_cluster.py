@@ -298,6 +298,6 @@ def test_a_node_changes_hands_by_its_label(desk: Desk) -> None:
     """The label comes and goes; both DaemonSets look at it."""
     comes, goes = commands("migration.md", Runner.CLUSTER)
     desk.run(goes)
-    assert "vpc-ipamd" not in desk.cluster.get("Node", "node-a")["metadata"]["labels"]
+    assert "vpc-ipamd" not in desk.cluster.get("Node", "node-a", namespace="default")["metadata"]["labels"]
     desk.run(comes)
-    assert desk.cluster.get("Node", "node-a")["metadata"]["labels"]["vpc-ipamd"] == "yes"
+    assert desk.cluster.get("Node", "node-a", namespace="default")["metadata"]["labels"]["vpc-ipamd"] == "yes"
