@@ -85,8 +85,9 @@ def test_the_source_and_the_eni_are_those_of_the_packets(made: Ground, pod: str,
     assert outside["eni"]["eni_id"] == (primary.eni_id if made.node_translates else eni_of(made, pod))
     answers = [lookup for lookup in outside["lookups"] if lookup["place"] == "answer"]
     assert [(answer["rule"], answer["table"], answer["result"]) for answer in answers] == [(513, 113213, "forwarded")]
-    assert outside["eni"]["security_group_ids"]
     assert outside["eni"]["subnet_id"] == primary.subnet_id
+    # A daemon that has just started learns the groups of an ENI from its first Describe.
+    wait_until(lambda: path(made, pod, str(made.addresses["outside"]))["eni"]["security_group_ids"], what="its security groups")
 
 
 @pytest.mark.parametrize("pod", PODS)
