@@ -43,12 +43,14 @@ class PoolIndex:
 
     def put(self, address: Address) -> None:
         """Count an address, and offer it if it may be assigned. Its ENI must have been added."""
-        if self._is_pinned(address):
+        is_pinned = self._is_pinned(address)
+        if is_pinned:
             self.pinned.add(address.address)
+        is_withheld = is_pinned or self._is_in_doubt(address)
         self.slots[address.eni_id].put(
             address,
-            is_withheld=self._is_withheld(address),
-            is_offered=self._is_assignable(address),
+            is_withheld=is_withheld,
+            is_offered=self._is_offered(address, is_withheld=is_withheld),
             is_suspected=self._is_suspected(address),
         )
 
@@ -74,7 +76,8 @@ class PoolIndex:
             self._claimed.discard(address)
         if row is not None:
             slot = self.slots[row.eni_id]
-            slot.offer(row, is_offered=self._is_assignable(row), is_suspected=self._is_suspected(row))
+            is_offered = self._is_offered(row, is_withheld=self._is_withheld(row))
+            slot.offer(row, is_offered=is_offered, is_suspected=self._is_suspected(row))
 
     def is_claimed(self, address: IpAddress) -> bool:
         """Whether a unit of work is changing an address."""
@@ -151,19 +154,23 @@ class PoolIndex:
     def _buckets(self) -> dict[EniId, dict[IpNetwork | None, Bucket]]:
         return {eni_id: slot.buckets for eni_id, slot in self.slots.items()}
 
-    def _is_assignable(self, address: Address) -> bool:
+    def _is_offered(self, address: Address, *, is_withheld: bool) -> bool:
         """Whether an address is free, not withheld, and no unit of work is changing it."""
-        return address.is_free and not self._is_withheld(address) and address.address not in self._claimed
+        return address.is_free and not is_withheld and address.address not in self._claimed
 
     def _is_withheld(self, address: Address) -> bool:
-        is_in_doubt = bool(self.withheld) and address.address in self.withheld  # the first test saves hashing the address
-        return is_in_doubt or self._is_pinned(address)
+        return self._is_in_doubt(address) or self._is_pinned(address)
+
+    def _is_in_doubt(self, address: Address) -> bool:
+        return bool(self.withheld) and address.address in self.withheld  # the first test saves hashing the address
 
     def _is_pinned(self, address: Address) -> bool:
         """Whether only who names an address gets it. An address of a prefix is pinned only while it is kept."""
         if address.kept_for is not None:
             return True
-        return address.prefix is None and any(address.address in pinned for pinned in self.pinned_ranges)
+        if not self.pinned_ranges or address.prefix is not None:
+            return False
+        return any(address.address in pinned for pinned in self.pinned_ranges)
 
     def _is_suspected(self, address: Address) -> bool:
         return bool(self.suspected) and address.address in self.suspected

@@ -307,7 +307,7 @@ def _wiring(
         host,
         veth_prefix=settings.network.veth_prefix,
         families=lambda: ruleset.families(settings.network, datastore.attachments()),
-        failpoint=kernel_failpoint,
+        failpoint=None if failpoint is no_failpoint else kernel_failpoint,  # it is asked for every message of every ADD
         is_strict=not settings.network.extra_sources,
         state_reader=state_reader,
         vlan_links=vlan_links,
