@@ -1,11 +1,13 @@
 """Two daemons at the same time on this machine, called in turn: the precise way to compare two checkouts, or two settings.
 
-    python -m bench.compare --before CHECKOUT [--after CHECKOUT] [--before-env NAME=VALUE] [--after-env NAME=VALUE] [--pairs 40]
+    python -m bench.compare --before CHECKOUT [--after CHECKOUT] [--before-env NAME=VALUE] [--after-env NAME=VALUE]
+                            [--starts 4] [--pairs 12] [--calls 10] [--limit RATIO]
 
 Each checkout needs its `.venv`, and the default of both is this one. Two runs one after the other differ by up to ten per cent on two
 cores, because the machine's speed drifts. Here both daemons live at once, each with 110 sandboxes, and blocks of a few cold calls
-alternate; who begins changes with each pair. A ratio is that of the medians of all blocks; its interval is the bootstrap of the pairs
-(95 %). The exit status is 1 if the interval of ADD's or DEL's total does not lie below `--limit`.
+alternate; who begins changes with each pair. How a daemon lies in memory may make it faster or slower for as long as it lives, so the
+pairs are spread over several starts. A ratio is that of the medians of all blocks; its interval is the bootstrap of the starts and of
+the pairs of each (95 %). The exit status is 1 if the interval of ADD's or DEL's total does not lie below `--limit`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +32,9 @@ SEED = 1
 """Of the bootstrap, so that the same samples give the same interval."""
 
 IDLE_S = 20.0
+
+Pair = tuple[Any, Any]
+"""A block of calls of either side: before, after."""
 
 
 @dataclass(frozen=True)
@@ -81,61 +86,81 @@ class Side:
 
     def ask(self, **request: float) -> Any:
         """Have the side do one thing and wait for its answer. Raises: RuntimeError if the process has ended."""
+        self.begin(**request)
+        return self.answer()
+
+    def begin(self, **request: float) -> None:
+        """Have the side do one thing, without waiting; `answer` must follow."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Wait for the answer to what was begun. Raises: RuntimeError if the process has ended."""
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the side of {self._checkout} has ended; its last words are above")
         return json.loads(line)
 
 
-def ratios(pairs: Sequence[tuple[Any, Any]], verb: str) -> list[Ratio]:
-    """Compare the steps of one verb over all pairs of blocks (before, after); "total" comes last."""
-    steps = list(dict.fromkeys(step for block in pairs[0] for call in block[verb] for step in call))
+def ratios(starts: Sequence[Sequence[Pair]], verb: str) -> list[Ratio]:
+    """Compare the steps of one verb over the pairs of all starts; "total" comes last but one, the plugin's whole call last."""
+    steps = list(dict.fromkeys(step for block in starts[0][0] for call in block[verb] for step in call))
     found = []
     for step in steps:
-        before_blocks = [[call.get(step, 0.0) for call in before[verb]] for before, _ in pairs]
-        after_blocks = [[call.get(step, 0.0) for call in after[verb]] for _, after in pairs]
-        found.append(_ratio(f"{verb} {step}", before_blocks, after_blocks))
-    whole_before = [before["whole"][verb] for before, _ in pairs]
-    whole_after = [after["whole"][verb] for _, after in pairs]
-    return [*found, _ratio(f"{verb} with the plugin", whole_before, whole_after)]
+
+        def step_times(block: Any, step: str = step) -> list[float]:
+            return [call.get(step, 0.0) for call in block[verb]]
+
+        found.append(_ratio(f"{verb} {step}", starts, step_times))
+    return [*found, _ratio(f"{verb} with the plugin", starts, lambda block: block["whole"][verb])]
 
 
-def _ratio(name: str, before_blocks: Sequence[list[float]], after_blocks: Sequence[list[float]]) -> Ratio:
+def _ratio(name: str, starts: Sequence[Sequence[Pair]], times_of: Callable[[Any], list[float]]) -> Ratio:
+    """`times_of` returns the times in ms that a block has of one step."""
+    times = [[(times_of(before), times_of(after)) for before, after in pairs] for pairs in starts]
     chance = random.Random(SEED)
-    numbers = range(len(before_blocks))
     samples = []
     for _ in range(RESAMPLES):
-        drawn = chance.choices(numbers, k=len(before_blocks))
-        before_ms = median([ms for number in drawn for ms in before_blocks[number]])
-        after_ms = median([ms for number in drawn for ms in after_blocks[number]])
+        drawn: list[tuple[list[float], list[float]]] = []
+        for pairs in chance.choices(times, k=len(times)):
+            drawn += chance.choices(pairs, k=len(pairs))
+        before_ms, after_ms = _medians(drawn)
         samples.append(after_ms / before_ms if before_ms else 1.0)
-    return Ratio(
-        name,
-        median([ms for block in before_blocks for ms in block]),
-        median([ms for block in after_blocks for ms in block]),
-        percentile(samples, 0.025),
-        percentile(samples, 0.975),
-    )
+    before_ms, after_ms = _medians([pair for pairs in times for pair in pairs])
+    return Ratio(name, before_ms, after_ms, percentile(samples, 0.025), percentile(samples, 0.975))
+
+
+def _medians(pairs: Sequence[tuple[list[float], list[float]]]) -> tuple[float, float]:
+    """The medians of all calls before, and of all calls after."""
+    before_ms = median([ms for before, _ in pairs for ms in before])
+    after_ms = median([ms for _, after in pairs for ms in after])
+    return before_ms, after_ms
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     options = _options(arguments)
-    pairs: list[tuple[Any, Any]] = []
-    with Side(options.before, dict(options.before_env)) as before, Side(options.after, dict(options.after_env)) as after:
-        for side in (before, after):
-            side.ask(calls=options.calls)  # the first calls after a start are slower: not counted
-        idle = [side.ask(idle_s=IDLE_S) for side in (before, after)]
-        for number in range(options.pairs):
-            pairs.append(_pair(before, after, calls=options.calls, is_after_first=number % 2 == 1))
-    return _report(pairs, idle, limit=options.limit)
+    starts: list[list[Pair]] = []
+    idle: list[Pair] = []
+    for number in range(options.starts):
+        before, after = Side(options.before, dict(options.before_env)), Side(options.after, dict(options.after_env))
+        # What is started first has the lower process and link numbers.
+        first, second = (before, after) if number % 2 == 0 else (after, before)
+        with first, second:
+            for side in (before, after):
+                side.ask(calls=options.calls)  # the first calls after a start are slower: not counted
+            for side in (before, after):
+                side.begin(idle_s=IDLE_S)
+            idle.append((before.answer(), after.answer()))
+            starts.append(
+                [_pair(before, after, calls=options.calls, is_after_first=pair % 2 == 1) for pair in range(options.pairs)]
+            )
+    return _report(starts, idle, limit=options.limit)
 
 
-def _pair(before: Side, after: Side, *, calls: int, is_after_first: bool) -> tuple[Any, Any]:
+def _pair(before: Side, after: Side, *, calls: int, is_after_first: bool) -> Pair:
     if is_after_first:
         after_block = after.ask(calls=calls)
         return before.ask(calls=calls), after_block
@@ -143,17 +168,18 @@ def _pair(before: Side, after: Side, *, calls: int, is_after_first: bool) -> tup
     return before_block, after.ask(calls=calls)
 
 
-def _report(pairs: Sequence[tuple[Any, Any]], idle: Sequence[dict[str, float]], *, limit: float | None) -> int:
+def _report(starts: Sequence[Sequence[Pair]], idle: Sequence[Pair], *, limit: float | None) -> int:
     is_within = True
-    print(f"{'':24} {'before':>8} {'after':>8} ms   ratio   interval (95 %), {len(pairs)} pairs")
+    print(f"{'':24} {'before':>8} {'after':>8} ms   ratio   interval (95 %), {len(starts)} starts of {len(starts[0])} pairs")
     for verb in ("ADD", "DEL"):
-        for ratio in ratios(pairs, verb):
+        for ratio in ratios(starts, verb):
             interval = f"[{ratio.low:.3f}, {ratio.high:.3f}]"
             print(f"{ratio.name:24} {ratio.before_ms:8.3f} {ratio.after_ms:8.3f}    {_times(ratio)} x {interval}")
             if limit is not None and ratio.name.endswith(" total") and ratio.high >= limit:
                 is_within = False
-    for name in idle[0]:
-        print(f"{'idle ' + name:24} {idle[0][name]:8.2f} {idle[1][name]:8.2f}")
+    for name in idle[0][0]:
+        before, after = (median([pair[side][name] for pair in idle]) for side in (0, 1))
+        print(f"{'idle ' + name:24} {before:8.2f} {after:8.2f}")
     return 0 if is_within else 1
 
 
@@ -167,7 +193,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--after", type=_checkout, default=HERE, help="checkout with a .venv (default: this one)")
     parser.add_argument("--before-env", type=_setting, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--after-env", type=_setting, action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--pairs", type=int, default=40, help="blocks of each daemon (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=4, help="how often both are started (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=12, help="blocks of each daemon in a start (default: %(default)s)")
     parser.add_argument("--calls", type=int, default=10, help="ADDs and DELs in a block (default: %(default)s)")
     parser.add_argument("--limit", type=float, help="fail unless the intervals of both totals lie below this ratio")
     return parser.parse_args(arguments)

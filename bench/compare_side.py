@@ -52,26 +52,29 @@ def _calls(stage: Stage, *, count: int, tag: str) -> dict[str, Any]:
 
 def _idle(stage: Stage, *, seconds: float) -> dict[str, float]:
     pid = stage.daemon.pid
-    wakeups, cpu_ns = _scheduled(pid)
+    before = _scheduled(pid)
     began = time.monotonic()
     time.sleep(seconds)
     lasted_s = time.monotonic() - began
-    wakeups_after, cpu_ns_after = _scheduled(pid)
+    wakeups = on_cpu_ns = 0
+    for thread, (wakeups_after, on_cpu_ns_after) in _scheduled(pid).items():
+        wakeups_before, on_cpu_ns_before = before.get(thread, (0, 0))
+        wakeups += wakeups_after - wakeups_before
+        on_cpu_ns += on_cpu_ns_after - on_cpu_ns_before
     return {
         "rss_mib": status_mib(Path(f"/proc/{pid}/status").read_text())["VmRSS"],
-        "wakeups": (wakeups_after - wakeups) / lasted_s,
-        "cpu_percent": (cpu_ns_after - cpu_ns) / 1e7 / lasted_s,
+        "wakeups": wakeups / lasted_s,
+        "cpu_percent": on_cpu_ns / 1e7 / lasted_s,
     }
 
 
-def _scheduled(pid: int) -> tuple[int, int]:
-    """How often the threads of a process were put on a CPU, and for how many nanoseconds in all."""
-    times = on_cpu_ns = 0
+def _scheduled(pid: int) -> dict[str, tuple[int, int]]:
+    """How often each thread of a process was put on a CPU, and for how many nanoseconds. A thread that ends is left out later."""
+    scheduled: dict[str, tuple[int, int]] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        spent_ns, _, count = (task / "schedstat").read_text().split()
-        times += int(count)
-        on_cpu_ns += int(spent_ns)
-    return times, on_cpu_ns
+        on_cpu_ns, _, count = (task / "schedstat").read_text().split()
+        scheduled[task.name] = int(count), int(on_cpu_ns)
+    return scheduled
 
 
 if __name__ == "__main__":

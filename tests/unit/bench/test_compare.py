@@ -19,7 +19,7 @@ def block(total_ms: float) -> dict[str, Any]:
 def test_a_ratio_is_that_of_the_medians() -> None:
     """A block that was disturbed does not move it."""
     pairs = [(block(2.0), block(3.0)) for _ in range(9)] + [(block(2.0), block(90.0))]
-    by_name = {ratio.name: ratio for ratio in ratios(pairs, "ADD")}
+    by_name = {ratio.name: ratio for ratio in ratios([pairs], "ADD")}
     assert set(by_name) == {"ADD wire", "ADD other", "ADD total", "ADD with the plugin"}
     total = by_name["ADD total"]
     assert total.ratio == pytest.approx(1.5)
@@ -28,10 +28,18 @@ def test_a_ratio_is_that_of_the_medians() -> None:
 
 def test_the_interval_is_wider_where_blocks_differ() -> None:
     """It comes from the blocks and not from single calls: calls of one block share a disturbance."""
-    calm = ratios([(block(2.0), block(2.0)) for _ in range(12)], "DEL")[-2]
-    uneasy = ratios([(block(2.0), block(1.5 + number % 4 / 3)) for number in range(12)], "DEL")[-2]
+    calm = ratios([[(block(2.0), block(2.0)) for _ in range(12)]], "DEL")[-2]
+    uneasy = ratios([[(block(2.0), block(1.5 + number % 4 / 3)) for number in range(12)]], "DEL")[-2]
     assert calm.high - calm.low == 0
     assert uneasy.high - uneasy.low > 0
+
+
+def test_the_interval_is_wider_where_starts_differ() -> None:
+    """Pairs of one start share how its daemon lies in memory, so many of them do not make up for few starts."""
+    times = [2.0 + number / 10 for number in range(4)]
+    one_start = ratios([[(block(2.0), block(ms)) for ms in times * 10]], "ADD")[-2]
+    starts = ratios([[(block(2.0), block(ms)) for _ in range(10)] for ms in times], "ADD")[-2]
+    assert starts.high - starts.low > one_start.high - one_start.low
 
 
 def test_a_step_that_one_side_lacks_counts_as_nothing() -> None:
@@ -39,7 +47,7 @@ def test_a_step_that_one_side_lacks_counts_as_nothing() -> None:
     before, after = block(2.0), block(2.0)
     for call in after["ADD"]:
         call["policy"] = 0.5
-    by_name = {ratio.name: ratio for ratio in ratios([(before, after)], "ADD")}
+    by_name = {ratio.name: ratio for ratio in ratios([[(before, after)]], "ADD")}
     assert "ADD policy" in by_name
     assert by_name["ADD policy"].before_ms == 0
 
