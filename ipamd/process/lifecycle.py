@@ -46,6 +46,10 @@ CLOUD_PATIENCE_S = 0.5
 """How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and a hanging EC2 the first ADD took 3.4 s,
 above the budget of 2 s (docs/performance.md)."""
 
+SHORT_ABSENCE_S = 60.0
+"""After at most this time without a daemon, a start with an intact datastore does not wait for EC2 (docs/adr/0087). Ours: as long
+as STATUS bridges an absence."""
+
 RUNTIME_PATIENCE_S = 1.0
 """How long a start with an intact datastore waits for CRI. Ours: a list takes milliseconds. A hanging runtime must not delay every
 pod, and without its answer nothing is freed."""
@@ -228,6 +232,7 @@ class Lifecycle:
 
     def _run(self) -> None:
         app, health, runtime = self._app, self._health, self._app.runtime
+        absence_s = self._served_mark.absence_s()
         health.enter(Phase.RESTORING)
         for loop in self._last:
             loop.start()
@@ -245,11 +250,7 @@ class Lifecycle:
         listed = self._first_list()
         if listed is not None:
             app.other_daemon.check_pods(listed.values())
-        has_addresses = any(eni.host_ready and eni.managed for eni in app.context.datastore.enis())
-        cloud_patience_s = math.inf
-        if has_addresses:
-            cloud_patience_s = CLOUD_PATIENCE_S
-        self._await(lambda: self._cloud.is_answered, patience_s=cloud_patience_s)
+        self._await(lambda: self._cloud.is_answered, patience_s=self._cloud_patience_s(absence_s))
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
@@ -274,6 +275,15 @@ class Lifecycle:
         self._served_mark.tidy()
         self._served_mark.leave()
         log.info("ready after start took_s=%.2f addresses=%s", health.uptime_s(), app.context.datastore.counts())
+
+    def _cloud_patience_s(self, absence_s: float) -> float:
+        """Return for how many seconds the start waits for EC2. `absence_s`: for how long no daemon has served."""
+        has_addresses = any(eni.host_ready and eni.managed for eni in self._app.context.datastore.enis())
+        if not has_addresses:
+            return math.inf
+        if absence_s <= SHORT_ABSENCE_S and self._app.adapters.opened.report.is_intact:
+            return 0.0
+        return CLOUD_PATIENCE_S
 
     def _follow_settings(self) -> None:
         """Follow the mounted files that settings come from, from the start on."""

@@ -4,11 +4,12 @@ The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in m
 no disk is written. The mark is written only by a daemon that is *ready*, or that holds ADDs because amazon-vpc-cni-k8s is taking over
 the node or leaving it. A crash loop must not prolong the bridging. It is written at *ready*, at SIGTERM, and every 5 s by the loop of
 `Maintenance`, so after a kill -9 the absence seems at most 5 s longer. The mark means that the daemon lives and serves ADD, not that
-it answers in time. `cni_plugin/absence.py` reads it.
+it answers in time. `cni_plugin/absence.py` reads it, and so does the next daemon's start.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from pathlib import Path
@@ -31,6 +32,20 @@ class ServedMark:
         self._boot_id = boot_id
         self._health = health
         self._writing = threading.Lock()
+
+    def absence_s(self) -> float:
+        """Return for how many seconds no daemon has served ADD; infinite if there is no readable mark of this boot.
+
+        Ask before this daemon has left a mark.
+        """
+        try:
+            boot_id, served_ms = self._path.read_text(encoding="ascii").split()
+            absence_s = _boottime_ms() / 1000 - int(served_ms) / 1000
+        except (OSError, ValueError):
+            return math.inf
+        if boot_id != self._boot_id or absence_s < 0:
+            return math.inf
+        return absence_s
 
     def leave(self) -> None:
         """Write the mark if the daemon is ready, or if ADD is held.
@@ -55,8 +70,12 @@ class ServedMark:
             path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
         temporary = self._path.with_name(f".{SERVED_NAME}")
         with created(temporary, 0o600) as stream:
-            stream.write(f"{self._boot_id}\n{now_ms}\n".encode())
+            stream.write(f"{self._boot_id}\n{_boottime_ms()}\n".encode())
         temporary.replace(self._path)
+
+
+def _boottime_ms() -> int:
+    """Milliseconds since the boot, those in which the machine slept included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
