@@ -26,14 +26,17 @@ sys.dont_write_bytecode = False
 if os.access("/dev/shm", os.W_OK | os.X_OK):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-machine")
 
 NEEDS_NETWORK = missing_requirements(containerd=False)
 NEEDS_CONTAINERD = missing_requirements(containerd=True)
 
 
 IS_HEAVY = os.environ.get("VPC_IPAMD_HEAVY") == "1"
+
+EXAMPLES = 200 if IS_HEAVY else 50
+settings.register_profile("any-machine", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
+
 HEAVY_TIMEOUT_S = 2700
 """Three times that of setup.cfg, as Hypothesis tries three times as much: that took more than five minutes beside other work."""
 

@@ -102,16 +102,16 @@ def test_one_that_disappears_comes_back(fresh: Rig) -> None:
 def test_a_lacking_plugin_keeps_the_node_from_being_ready(fresh: Rig) -> None:
     """Row 2: no conflist, ready stays false and one condition says what to do; the daemon is ready as soon as the file is there."""
     fresh.start(wait=False)
-    wait_until(lambda: "portmap" in verdict(fresh), what="the condition")
-    assert verdict(fresh).startswith(f"NOT READY: plugins: {BIN}/portmap is missing: put it there, or do not chain it")
+    missing = f"NOT READY: plugins: {BIN}/portmap is missing: put it there, or do not chain it"
+    wait_until(lambda: verdict(fresh).startswith(missing), what="the condition")
     assert not Path(fresh.node.root + CONFLIST).exists()
     replace(fresh, b'#!/bin/sh\necho \'{"code":3,"msg":"missing containerID"}\'; exit 1\n')
-    wait_until(lambda: "missing containerID" in str((fresh.status() or {})["conditions"]), what="what it answered")
+    wait_until(lambda: "missing containerID" in str((fresh.status() or {}).get("conditions")), what="what it answered")
     assert not Path(fresh.node.root + CONFLIST).exists()
     replace(fresh, (DEBIAN / "portmap").read_bytes())
     fresh.wait_ready()
     assert offered(fresh) == ["0.3.1", "0.4.0", "1.0.0"]  # Debian's does not speak 1.1.0
-    assert verdict(fresh).startswith("ready")
+    wait_until(lambda: verdict(fresh).startswith("ready"), what="the verdict")
     assert fresh.log_tail(200).count(f"{BIN}/portmap is missing") == 1
 
 

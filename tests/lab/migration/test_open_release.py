@@ -44,7 +44,7 @@ def test_a_release_that_ec2_did_not_answer_is_undone_beside_the_other_daemon() -
         rig.lab.vpc.faults.apply({"apis": {UNASSIGN: {}}})
         asked_count = unassign_count(node)
         rig.driver.ipamctl("retry")  # the recovery learns of the freeze
-        rig.driver.wait_status(lambda s: s["pool"]["excess_kept_reason"] != "", what="a plan", timeout_s=60)
+        rig.driver.wait_status(lambda s: "frozen" in s["pool"]["last_cycle"], what="a plan", timeout_s=60)
         node.pass_time(SETTLED_S)
         rig.driver.ipamctl("retry")
         total_count = rig.pool()["total_count"]

@@ -184,13 +184,13 @@ def test_a_failing_turn_says_nothing(node: FakeNode) -> None:
 
 
 def test_doubt_without_end_is_asked_about_less_and_less(node: FakeNode) -> None:
-    """An answer that stays implausible for two days costs a look a minute at first, and one an hour in the end."""
+    """An answer that stays implausible for a day costs a look a minute at first, and one an hour in the end."""
     node.ec2.enis = {SECOND: node.ec2.enis[SECOND]}
     before = described(node)
     node.app.pool.resyncs.request(ResyncReason.OTHER, "a test")
-    for _ in range(2 * 1440):
+    for _ in range(1440):
         pass_time(node, 60.0)
-    assert described(node) - before <= 20 + 2 * 86400 / DOUBT_MAX_S
+    assert described(node) - before <= 20 + 86400 / DOUBT_MAX_S
     assert node.datastore.eni(PRIMARY) is not None, "nothing was concluded"
     assert ConditionCode.RESYNC_NOT_BELIEVED in codes(node.health)
     assert ConditionCode.RESYNC_DOUBTS not in codes(node.health), "an answer that is not believed holds nothing back"

@@ -103,7 +103,7 @@ SPEC = WiringSpec(parse_key("pod", "eth0"), IPv4Address("10.0.0.5"), 254, "eni1"
 WIRED = Wired(MacAddress("02:00:00:00:00:01"), MacAddress("02:00:00:00:00:02"), NetnsIdentity(4, 5))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_what_is_accepted_can_be_answered(prev_result: dict[str, Any]) -> None:
     """No prevResult passes the judge and fails later, in any version (I5)."""

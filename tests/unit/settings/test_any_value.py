@@ -74,7 +74,7 @@ def _judged(environment: dict[str, str]) -> None:
     assert said.isprintable()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4))
 def test_any_value_of_a_setting(environment: dict[str, str]) -> None:
     """No value of any setting ends in anything but settings or an error of ours."""
@@ -91,7 +91,7 @@ def test_every_setting_takes_the_worst() -> None:
                     _judged({name: text})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(st.characters(), max_size=20), VALUES, max_size=3))
 def test_any_environment(environment: dict[str, str]) -> None:
     """Nor does any name."""
@@ -99,7 +99,7 @@ def test_any_environment(environment: dict[str, str]) -> None:
     _judged(environment)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([*NAMES, "X", "a b", ""]), st.sampled_from(["=", " = ", ""]), VALUES), max_size=4))
 def test_any_line_of_a_file(lines: list[tuple[str, str, str]]) -> None:
     """The file's lines are judged as the environment is, and every problem names its line."""
@@ -110,7 +110,7 @@ def test_any_line_of_a_file(lines: list[tuple[str, str, str]]) -> None:
     _judged(found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(content=st.binary(max_size=200))
 def test_any_bytes_in_a_file(content: bytes) -> None:
     """Bytes of any kind are a file of settings, or are named as none."""
