@@ -23,6 +23,7 @@ from bench import (
     cold,
     crowded,
     daemon_part,
+    dense,
     everything,
     families,
     full_node,
@@ -66,6 +67,7 @@ GROUPS = {
     "attack": ("add_p50_under_port_attack",),
     "everything": ("everything_rss", "everything_660_rss", "idle_cpu_660"),
     "crowded": ("add_700", "del_700"),
+    "dense": ("dense_",),
     "audit": ("audit_cpu_660",),
     "scale": ("scale",),
     "rolls": ("roll_",),
@@ -99,6 +101,7 @@ class Run:
         self._try("everything", everything.measure)
         self._try("wiring", wiring.measure)
         self._try("crowded", lambda: crowded.measure(self.scale))
+        self._try("dense", lambda: dense.measure(self.scale))
         self._try("audit", audit.measure)
         self._try("scale", lambda: full_node.measure(self.scale))
         self._try("rolls", lambda: rolls.measure(self.scale))

@@ -118,6 +118,8 @@ def test_budgets_are_those_that_were_promised():
     onefile = ("plugin_exec_onefile", "add_whole_onefile", "del_whole_onefile", "burst30_onefile")
     assert [BUDGETS[name] for name in onefile] == [Budget("ratio", limit) for limit in (0.7, 0.5, 0.15, 0.6)]
     assert BUDGETS["add_700_to_10"] == BUDGETS["del_700_to_10"] == Budget("value", 1.25)
+    assert BUDGETS["dense_add_to_110"] == BUDGETS["dense_del_to_110"] == Budget("value", 1.3)
+    assert BUDGETS["dense_first_add"] == BUDGETS["dense_first_del"] == Budget("value", 2)
     assert BUDGETS["audit_cpu_660"] == Budget("value", 0.2, is_strict=True)
     assert BUDGETS["wire_2000_to_10"] == BUDGETS["retire_2000_to_10"] == Budget("ratio", 1.25)
     assert (BUDGETS["pss"], BUDGETS["rss_after_bursts"]) == (Budget("value", 60), Budget("value", 83))
@@ -137,7 +139,7 @@ def test_budgets_are_those_that_were_promised():
     assert (BUDGETS["add_policy"], BUDGETS["del_agent_dead"]) == (Budget("excess", 2), Budget("ratio", 1.1))
     assert {BUDGETS[f"add_branch_cpu_{mode}"] for mode in ("strict", "standard")} == {Budget("ratio", 1.4)}
     assert BUDGETS["branch_rss"] == Budget("excess", 3)
-    assert len(BUDGETS) == 54
+    assert len(BUDGETS) == 60
 
 
 def test_only_takes_figures_and_measurements():
