@@ -239,7 +239,6 @@ class App:
             pool=pool,
             cooldown=self.cooldown,
             obtain=lambda wish, address, deadline: self._obtain(wish, address, deadline),
-            is_confirmed=lambda: self.adapters.node_info.cloud[0],
         )
 
     def _obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:

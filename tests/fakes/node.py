@@ -174,7 +174,6 @@ class FakeNode:
         """What start-up does, in its order, in one thread."""
         identity = self.node_info.learn_identity()
         self.enis.sync_with_ec2(identity)
-        self.node_info.cloud = True, "compared at the start"
         self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
         assert self.enis.routing.set_up_all() == []
         self.hostnet.setup_node(identity)

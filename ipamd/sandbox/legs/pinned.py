@@ -34,8 +34,6 @@ LOOK_S = 0.5
 
 FROM_EC2 = "EC2 is asked for it"
 
-UNCONFIRMED = "EC2 has not shown the addresses of this node since the daemon's start"
-
 Obtain = Callable[[PinnedWish, IpAddress, Deadline], None]
 """Has the pool's thread get an address from EC2, and waits for that. Raises: PinnedAddressError, DeadlineError."""
 
@@ -56,26 +54,13 @@ class PinnedSource(Service):
         pool: PoolSource,
         cooldown: Cooldown,
         obtain: Obtain,
-        is_confirmed: Callable[[], bool],
     ) -> None:
-        """Keep what decides.
-
-        Args:
-            choice: what a pod may ask for.
-            pools: of which pool a pod gets its address.
-            pool: reserves the address.
-            cooldown: ends the cooling of an address for the pod for which it is kept.
-            obtain: gets an address from EC2.
-            is_confirmed: whether EC2 has shown this node's addresses since the daemon's start. While there was no daemon, another node
-                may have taken an address of these ranges.
-        """
         super().__init__(context)
         self._choice = choice
         self._pools = pools
         self._pool = pool
         self._cooldown = cooldown
         self._obtain = obtain
-        self._is_confirmed = is_confirmed
         self._waiting: set[object] = set()
 
     def ask(self, request: AttachRequest, deadline: Deadline) -> PoolOffer | None:
@@ -99,8 +84,6 @@ class PinnedSource(Service):
         row = self._datastore.address(address)
         if row is None:
             return FROM_EC2
-        if not self._is_confirmed():
-            return UNCONFIRMED
         if row.is_in_use:
             raise self._in_use(wish, row)
         if row.kept_for not in (None, wish.pod):

@@ -138,20 +138,6 @@ def test_a_named_address_comes_from_ec2(make_node: MakeNode) -> None:
     node.assert_sound()
 
 
-def test_a_kept_address_waits_for_ec2_after_a_restart(make_node: MakeNode) -> None:
-    """Another node may have taken it while there was no daemon (docs/adr/0087); an address that nobody names is given at once."""
-    node = make_node()
-    node.ask("a", kept_s="600")
-    assert node.delete("a")
-    node.node_info.cloud = False, "being asked"
-    with refused_with(PinnedRefusalCode.PENDING):
-        node.ask("b", kept_s="600", deadline_s=2.0)
-    assert node.ask("c", None, pod="other-0").address != WANTED
-    node.node_info.cloud = True, "answered"
-    assert node.ask("d", kept_s="600").address == WANTED
-    node.assert_sound()
-
-
 def test_a_released_address_goes_back_at_once(make_node: MakeNode) -> None:
     """By default a named address is not kept: once link and connections are gone EC2 has it, before any cooldown is over."""
     node = make_node()
