@@ -243,6 +243,7 @@ class App:
             pool=pool,
             cooldown=self.cooldown,
             obtain=lambda wish, address, deadline: self._obtain(wish, address, deadline),
+            is_certain=lambda wish, address: self.pool.pinned is None or self.pool.pinned.is_certain(wish, address),
         )
 
     def _obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
