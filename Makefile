@@ -147,7 +147,7 @@ demo: ready-for-lab ## the main job on the embedded lab: nodes with real contain
 	$(BIN)/vpc-lab demo
 
 chaos: ready-for-lab ## random kills, faults and clock steps on two nodes, judged from outside: SEED=1 MINUTES=30; build/chaos.json
-	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES) $(POLICY) $(BRANCH)
+	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES) $(POLICY) $(BRANCH) $(MOVES) $(POOLS)
 
 .PHONY: neighbours
 neighbours: ready-for-tests ## Istio's installer and plugin and kube-proxy, of Go modules, and Debian's networkd for twice ten minutes beside the daemon

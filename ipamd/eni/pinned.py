@@ -52,6 +52,10 @@ is that of its kind (I13). Ours."""
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
 """Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
 
+CERTAIN_S = 5.0
+"""For this long EC2's answer that an address is on this node counts, if another node may take it at any time. Ours: the ADD that asked
+reserves it at once."""
+
 FAILPOINTS = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded")
 
 log = logging.getLogger(__name__)
@@ -118,6 +122,9 @@ class PinnedAddresses(Service):
         self._changed = threading.Condition()
         self._wants: list[_Want] = []
         self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
+        self._confirmed: dict[
+            IpAddress, float
+        ] = {}  # when EC2 showed this process that it is on this node, on the monotonic clock
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
@@ -136,6 +143,20 @@ class PinnedAddresses(Service):
                     self._wants.remove(want)
         if want.error is not None:
             raise want.error
+
+    def is_certain(self, wish: PinnedWish, address: IpAddress) -> bool:
+        """Whether an address that is recorded may be given without asking EC2: nobody can have taken it meanwhile. From any thread.
+
+        Another node may take an address of a range while EC2 shows this instance stopped, or at any time if the settings allow that.
+        The row stays until a comparison with EC2 shows the loss.
+        """
+        row = self._datastore.address(address)
+        if row is None or not self._is_of_range(row):
+            return True
+        confirmed_s = self._confirmed.get(address)
+        if confirmed_s is None:
+            return False
+        return not wish.may_take or self._clock.monotonic() - confirmed_s <= CERTAIN_S
 
     def serve(self, limits: InstanceLimits) -> None:
         """Obtain what ADDs wait for, and release what is due. Raises nothing for EC2's answers."""
@@ -205,7 +226,9 @@ class PinnedAddresses(Service):
 
     def _obtain(self, want: _Want, limits: InstanceLimits) -> None:
         """Have EC2 assign an address to an ENI of this node, and record it. Raises: PinnedAddressError; IpamError."""
-        if self._datastore.address(want.address) is not None:
+        row = self._datastore.address(want.address)
+        if row is not None:
+            self._confirm(want, row)
             return
         self._require_unfrozen(want)
         self._ec2.before_release = lambda: self._require_unfrozen(want)
@@ -220,6 +243,23 @@ class PinnedAddresses(Service):
         if former is not None:
             self._withdraw(want, former)
         self._assign(want, stock, former)
+
+    def _confirm(self, want: _Want, row: Address) -> None:
+        """Ask EC2 whether a recorded address is still on this node. Two calls at most.
+
+        If it is not, a release removes its row. EC2 refuses that for an address of another ENI. A later ADD obtains it as any other.
+        Raises: PinnedAddressError if it is not; CloudError.
+        """
+        identity = self._identity()
+        holder = self._ec2.find_holder(want.address)
+        if identity is not None and holder is not None and holder.instance_id == identity.instance_id:
+            self._confirmed[want.address] = self._clock.monotonic()
+            return
+        self._confirmed.pop(want.address, None)
+        self._require_unfrozen(want)
+        self._release(ReleaseAddresses(row.eni_id, (row.address,)))
+        place = f"{holder.eni_id} of instance {holder.instance_id}" if holder is not None else "no instance"
+        raise want.refusal(PinnedRefusalCode.PENDING, cause=f"this node had it, and EC2 shows it on {place}")
 
     def _require_unfrozen(self, want: _Want) -> None:
         reason = self._freeze.reason
@@ -290,6 +330,7 @@ class PinnedAddresses(Service):
         if self._datastore.address(want.address) is None:
             cause = f"EC2 shows it on {holder.eni_id} of this node, and it is not recorded"
             raise want.refusal(PinnedRefusalCode.PENDING, cause=cause)
+        self._confirmed[want.address] = self._clock.monotonic()
 
     def _make_room(self, want: _Want, stock: EniStock) -> None:
         """Release one free address of a full ENI. One call. Raises: PinnedAddressError if none can be released."""
@@ -332,6 +373,7 @@ class PinnedAddresses(Service):
         self._failpoint("pinned.assigned")
         self._room.pop(eni_id, None)
         self._enis.add_addresses(eni_id, frozenset({want.address}), frozenset(), asked_count=1)
+        self._confirmed[want.address] = self._clock.monotonic()
         if former is not None:
             with self._datastore.transaction() as uow:
                 detail = f"for {want.wish.pod}, from {former.name}"

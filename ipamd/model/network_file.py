@@ -1,4 +1,5 @@
-"""The network file: custom networking's zones (`subnets.py`) and the pools of pods (`pod_pools.py`), in one JSON object. Pure.
+"""The network file, one JSON object: zones of custom networking (`subnets.py`), pools of pods (`pod_pools.py`), and addresses of pods
+(`pinned_address.py`). Pure.
 
 A mounted file instead of objects of the Kubernetes API: the daemon needs no API call, and no YAML parser (I12; docs/adr/0030, 0084).
 """
@@ -11,29 +12,42 @@ from types import MappingProxyType
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.json_form import checked_fields, read_object
+from ipamd.model.pinned_address import PinnedList, pinned_list_of
 from ipamd.model.pod_pools import NO_POOLS, PodPools, pools_of
-from ipamd.model.record import dataclass
+from ipamd.model.record import dataclass, field
 from ipamd.model.subnets import CustomNetwork, zones_of
 from ipamd.model.words import counted
 
-FORM = {"zones": dict, "primaryEniCarriesPods": bool, "pools": dict}
+FORM = {"zones": dict, "primaryEniCarriesPods": bool, "pools": dict, "addresses": dict}
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFile:
-    """What the file says. `custom`: None unless custom networking is on. `pools`: none unless the file names some."""
+    """What the file says. `custom`: None unless custom networking is on. `pools`: none unless the file names some.
+
+    `addresses`: which address each pod of the operator's list has.
+    """
 
     custom: CustomNetwork | None = None
     pools: PodPools = NO_POOLS
+    addresses: PinnedList = field(default_factory=dict)
 
 
-def parse(text: str, *, source: str, is_custom: bool = True, named: Mapping[str, str] = MappingProxyType({})) -> NetworkFile:
+def parse(
+    text: str,
+    *,
+    source: str,
+    is_custom: bool = True,
+    named: Mapping[str, str] = MappingProxyType({}),
+    is_list_on: bool = False,
+) -> NetworkFile:
     """Read the file's text.
 
     Args:
         source: its path, for people.
         is_custom: custom networking is on, so that zones are needed. Without it the zones are checked and have no effect.
         named: pools that settings name, each with the setting. The file must have them.
+        is_list_on: the list of addresses is in force, so that it is needed. Without it the list is checked and has no effect.
     Raises: SettingsError whose details name every problem at once.
     """
     problems: list[str] = []
@@ -41,15 +55,17 @@ def parse(text: str, *, source: str, is_custom: bool = True, named: Mapping[str,
         document = read_object(text, problems)
     except (ValueError, RecursionError) as error:
         raise _wrong(source, [f"it is no JSON: {error}"]) from error
-    needed = ("zones",) if is_custom else ("pools",)
+    in_force = {"zones": is_custom, "pools": bool(named), "addresses": is_list_on}
+    needed = tuple(name for name, is_needed in in_force.items() if is_needed)
     fields = checked_fields(document, FORM, location="the file", needed=needed, problems=problems)
     custom = zones_of(fields, problems)
     entries = fields.get("pools", {})
     pools = pools_of(entries, problems)
     problems += [f"pools: {name} is missing, and {setting} names it" for name, setting in named.items() if name not in entries]
+    addresses = pinned_list_of(fields.get("addresses", {}), problems)
     if problems:
         raise _wrong(source, problems)
-    return NetworkFile(custom if is_custom else None, pools)
+    return NetworkFile(custom if is_custom else None, pools, addresses if is_list_on else {})
 
 
 def _wrong(source: str, problems: list[str]) -> SettingsError:

@@ -1,18 +1,31 @@
 """What a pod asks for by its annotations about its address, and what the operator's settings allow (docs/adr/0083). Pure values.
 
-A pinned address is either named by the annotation, or the one that the pod had last on this node.
+A pinned address is named by the annotation or by the operator's list, or it is the one that the pod had last on this node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from ipaddress import IPv4Network
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
 
 from ipamd.model.family import IpAddress
 from ipamd.model.record import dataclass
+from ipamd.model.words import printable
 
 SAME = "same"
 """Value of the annotation by which a pod asks for the address that it had last on this node."""
+
+
+POD = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+"""`namespace/name`. Source: kubernetes apimachinery pkg/util/validation, IsDNS1123Label and IsDNS1123Subdomain."""
+
+LIST_MAX = 10_000
+"""Pods of the operator's list. Ours: a subnet of /18 has 16,384 addresses; the list is a dictionary in memory."""
+
+PinnedList = Mapping[str, IPv4Address]
+"""The operator's list: `namespace/name` of a pod -> its address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +44,7 @@ class PinnedWish:
     """What one ADD asks for.
 
     pod: `namespace/name` as the runtime gave it (CNI_ARGS); the address is kept for it.
-    address: None: the one that the pod had last.
+    address: that of the list or of the annotation. None: the one that the pod had last.
     kept_s: how long the address stays with the pod after the DEL, in seconds; 0: a named address goes back to EC2.
     may_take: whether the address may be taken from a node that is not proven gone.
     """
@@ -54,3 +67,27 @@ class PinnedClaim:
 def ranges_of(namespace: str, ranges: Iterable[PinnedRange]) -> tuple[IPv4Network, ...]:
     """Return the CIDRs whose addresses pods of a namespace may name."""
     return tuple(item.cidr for item in ranges if item.namespace == namespace and item.cidr is not None)
+
+
+def pinned_list_of(value: Mapping[str, Any], problems: list[str]) -> PinnedList:
+    """Read the operator's list from the network file's entry, and add every fault to `problems`."""
+    if len(value) > LIST_MAX:
+        problems.append(f"addresses: {len(value)} pods, and {LIST_MAX} are the most")
+        return {}
+    by_address: dict[IPv4Address, str] = {}
+    for pod, text in value.items():
+        where = f"addresses: {printable(repr(pod))[:80]}"
+        if not POD.fullmatch(pod):
+            problems.append(f"{where} is no namespace/name of a pod")
+            continue
+        try:
+            address = IPv4Address(text) if isinstance(text, str) else None
+        except ValueError:
+            address = None
+        if address is None:
+            problems.append(f"{where} has {printable(repr(text))[:80]}, which is no IPv4 address")
+        elif address in by_address:
+            problems.append(f"{where} has {address}, which {by_address[address]} has too")
+        else:
+            by_address[address] = pod
+    return {pod: address for address, pod in by_address.items()}

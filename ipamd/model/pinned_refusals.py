@@ -17,6 +17,8 @@ class PinnedRefusalCode(StrEnum):
     KEPT_UNKNOWN = "pinned-kept-unknown"
     NOT_APPLICABLE = "pinned-not-applicable"
     ANNOTATIONS_UNKNOWN = "pinned-annotations-unknown"
+    LISTED_OTHERWISE = "pinned-listed-otherwise"
+    LISTED_FOR_OTHER = "pinned-listed-for-other"
     OUTSIDE_RANGES = "pinned-outside-ranges"
     OTHER_SUBNET = "pinned-other-subnet"
     IN_USE_HERE = "pinned-in-use-here"
@@ -60,6 +62,16 @@ REFUSALS: Mapping[PinnedRefusalCode, Refusal] = {
         _NO_ADDRESS + "the runtime did not hand over its annotations, so {annotation} is not known",
         "containerd does from 1.5 on and CRI-O from 1.29 on, if our conflist asks for them: it does some seconds after the daemon's "
         "start; retry; or remove the namespace from VPC_IPAMD_PINNED_ADDRESSES",
+    ),
+    PinnedRefusalCode.LISTED_OTHERWISE: Refusal(
+        PinnedAddressError,
+        _ASKED + "and the operator's list has {listed} for it",
+        "remove the annotation, or let it be same; or change the pod's entry under addresses in the network file",
+    ),
+    PinnedRefusalCode.LISTED_FOR_OTHER: Refusal(
+        PinnedAddressError,
+        _ASKED + "which the operator's list has for {holder_pod}",
+        "name another address, or change the entry under addresses in the network file",
     ),
     PinnedRefusalCode.OUTSIDE_RANGES: Refusal(
         PinnedAddressError,

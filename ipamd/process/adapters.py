@@ -33,6 +33,7 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.network_file import NetworkFile
+from ipamd.model.pinned_address import PinnedList
 from ipamd.model.pod_pools import NO_POOLS, PodPools
 from ipamd.model.record import dataclass, field
 from ipamd.model.subnets import CustomNetwork
@@ -98,6 +99,7 @@ class Adapters:
     connections: ConnectionTracking = field(default_factory=NoConnections)
     custom_network: CustomNetwork | None = None
     pod_pools: PodPools = NO_POOLS
+    pinned_list: PinnedList = field(default_factory=dict)
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
     boot_id: str = ""
@@ -167,6 +169,7 @@ def connect(
         spool=SpoolDirectory(daemon.run_dir, clock=clock),
         custom_network=network_file.custom,
         pod_pools=network_file.pools,
+        pinned_list=network_file.addresses,
         has_run_before=has_run_before,
         failpoint=failpoint,
         boot_id=boot_id,
@@ -280,11 +283,11 @@ def _pod_facts(settings: Settings, datastore: Datastore) -> PodFactsSource | Non
 
 
 def load_network(config: SubnetsConfig) -> NetworkFile:
-    """Read the network file (`ipamd/model/network_file.py`), if custom networking or pools of pods are on.
+    """Read the network file (`ipamd/model/network_file.py`), if anything that is on needs it.
 
     Raises: SettingsError with every problem, because a node without the file would put pods into the wrong subnet.
     """
-    if not (config.custom_networking or config.has_pod_pools):
+    if not config.reads_network_file:
         return NetworkFile()
     return read_network_file(config)
 

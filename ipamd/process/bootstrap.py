@@ -223,7 +223,11 @@ class App:
     def _pinned_choice(self) -> PinnedAddressChoice:
         network = self.current.now.network
         return PinnedAddressChoice(
-            network.pinned_ranges, network.pinned_take_namespaces, network.pinned_kept_max_s, network.family
+            network.pinned_ranges,
+            network.pinned_take_namespaces,
+            network.pinned_kept_max_s,
+            network.family,
+            self.adapters.pinned_list,
         )
 
     def _pinned_source(self, pool: PoolSource) -> PinnedSource | None:
@@ -239,6 +243,7 @@ class App:
             pool=pool,
             cooldown=self.cooldown,
             obtain=lambda wish, address, deadline: self._obtain(wish, address, deadline),
+            is_certain=lambda wish, address: self.pool.pinned is None or self.pool.pinned.is_certain(wish, address),
         )
 
     def _obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
@@ -507,6 +512,7 @@ class App:
             tracking_of=lambda eni_id: pool.enis.book.facts_of(eni_id).connection_tracking,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
             custom_network=custom,
+            pinned_list=adapters.pinned_list,
             network_judge=pool.subnets,
             version=__version__,
         )

@@ -19,7 +19,7 @@ NETWORK_FILE = "network file"
 
 
 class NetworkFileWatch(FollowedFile):
-    """Compares the file with the one in force. Without custom networking and pools of pods no file is read."""
+    """Compares the file with the one in force. If nothing that is on needs it, no file is read."""
 
     def __init__(self, config: SubnetsConfig, *, in_force: NetworkFile, health: Health) -> None:
         """`in_force`: what the start read."""
@@ -30,7 +30,7 @@ class NetworkFileWatch(FollowedFile):
 
     def check(self) -> None:
         """Read the file, as a start would, and report a difference."""
-        if self._config.custom_networking or self._config.has_pod_pools:
+        if self._config.reads_network_file:
             self._condition.report(self._difference())
 
     def _difference(self) -> Problem | None:

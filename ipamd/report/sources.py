@@ -28,6 +28,7 @@ from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel import HostVeth
 from ipamd.model.network_file import NetworkFile
+from ipamd.model.pinned_address import PinnedList
 from ipamd.model.pod_pools import PodPools
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
@@ -182,6 +183,7 @@ class Sources:
     primary_carries_pods: bool
     """Whether pods may be on the primary ENI; False with custom networking."""
     custom_network: CustomNetwork | None
+    pinned_list: PinnedList
     """The file of custom networking that is in force; None without custom networking."""
     network_judge: NetworkJudge
     version: str

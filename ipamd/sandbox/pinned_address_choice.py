@@ -1,8 +1,8 @@
 """Decide which address a new sandbox asks for, and whether the operator allows that (docs/adr/0083). Pure.
 
-A pod asks by annotations, which its author writes; namespace and name are those of CNI_ARGS, which the runtime writes. They choose
-only among what the settings list for the namespace. An annotation that may not be followed refuses the ADD: a pod with another
-address than it asked for would be noticed by its peers only.
+A pod asks by annotations, which its author writes, or the operator's list in the network file names its address. Namespace and name
+are those of CNI_ARGS, which the runtime writes. Both choose only among what the settings allow to the namespace. An annotation or an
+entry that may not be followed refuses the ADD: a pod with another address than it asked for would be noticed by its peers only.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ipamd.model.attachment import POD_IFNAME
 from ipamd.model.cni_request import AttachRequest
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress, read_address
-from ipamd.model.pinned_address import SAME, PinnedRange, PinnedWish, ranges_of
+from ipamd.model.pinned_address import SAME, PinnedList, PinnedRange, PinnedWish, ranges_of
 from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT
-from ipamd.model.record import dataclass
+from ipamd.model.record import dataclass, field
 
 OF_IPV6 = "a pod of IPv6 gets an address of its node's /80"
 
@@ -31,13 +31,15 @@ class PinnedAddressChoice:
     """The settings that decide.
 
     ranges: what pods of a namespace may ask for; none: the annotations are not read. takers: namespaces whose pods may take an address
-    from a node that is not proven gone. kept_max_s: how long an address is kept at most. family: of the pool.
+    from a node that is not proven gone. kept_max_s: how long an address is kept at most. family: of the pool. listed: the operator's
+    list; a pod that it names has that address with or without an annotation.
     """
 
     ranges: tuple[PinnedRange, ...] = ()
     takers: tuple[str, ...] = ()
     kept_max_s: int = 0
     family: Family = IPV4
+    listed: PinnedList = field(default_factory=dict)
 
     def by_annotation(self, request: AttachRequest) -> PinnedWish | None:
         """Return what the pod asks for, None if it does not ask. Raises: PinnedAddressError."""
@@ -49,7 +51,7 @@ class PinnedAddressChoice:
             raise _refused(PinnedRefusalCode.NOT_ALLOWED, request, value=value[:SHOWN], namespace=namespace or "(unknown)")
         if self.family is not IPV4:
             raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=value[:SHOWN], cause=OF_IPV6)
-        address = None if value == SAME else self._named_address(request, value)
+        address = self._address(request, value)
         return PinnedWish(
             request.names.pod,
             address,
@@ -75,10 +77,28 @@ class PinnedAddressChoice:
         if not self.ranges or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:
             return None
         if request.annotations is not None:
-            return request.annotations.get(ADDRESS)
+            return request.annotations.get(ADDRESS, self._listed_value(request))
         if self._is_listed(request.names.pod_namespace):
             raise pinned_refusal(PinnedRefusalCode.ANNOTATIONS_UNKNOWN, pod=describe(request), annotation=ADDRESS)
         return None
+
+    def _listed_value(self, request: AttachRequest) -> str | None:
+        """Return what stands for an annotation of a pod that has none; None for a pod that the list does not name."""
+        return SAME if request.names.pod in self.listed else None
+
+    def _address(self, request: AttachRequest, value: str) -> IpAddress | None:
+        """Return the address of the list or of the annotation; None: the one that the pod had last. Raises: PinnedAddressError."""
+        pod = request.names.pod
+        listed = self.listed.get(pod)
+        if value == SAME:
+            return None if listed is None else self._named_address(request, str(listed))
+        address = self._named_address(request, value)
+        if listed is not None and address != listed:
+            raise pinned_refusal(PinnedRefusalCode.LISTED_OTHERWISE, pod=pod, address=address, listed=listed)
+        for holder_pod, listed_address in self.listed.items():
+            if listed_address == address and holder_pod != pod:
+                raise pinned_refusal(PinnedRefusalCode.LISTED_FOR_OTHER, pod=pod, address=address, holder_pod=holder_pod)
+        return address
 
     def _is_listed(self, namespace: str) -> bool:
         return any(item.namespace == namespace for item in self.ranges)

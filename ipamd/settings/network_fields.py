@@ -212,7 +212,7 @@ class SubnetsConfig:
         "VPC_IPAMD_NETWORK_FILE",
         parse_file,
         NETWORK_FILE,
-        "The network file, of custom networking and of pools of pods: JSON, read at the start (docs/subnets.md).",
+        "The network file, of custom networking, pools of pods and addresses of pods: JSON, read at the start (docs/subnets.md).",
     )
     pod_pools: tuple[str, ...] = setting(
         "VPC_IPAMD_POD_POOLS",
@@ -226,6 +226,17 @@ class SubnetsConfig:
         (),
         "NAMESPACE=POOL, comma separated: pods of the namespace may choose that pool by the annotation vpc-ipamd/pool.",
     )
+    pinned_list: bool = setting(
+        "VPC_IPAMD_PINNED_ADDRESS_LIST",
+        parse_bool,
+        False,
+        "Give pods the addresses that the network file names for them under `addresses`, in the ranges of VPC_IPAMD_PINNED_ADDRESSES.",
+    )
+
+    @property
+    def reads_network_file(self) -> bool:
+        """Whether anything that is on needs the network file."""
+        return self.custom_networking or self.has_pod_pools or self.pinned_list
 
     @property
     def has_pod_pools(self) -> bool:

@@ -29,7 +29,7 @@ def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) ->
 
     Args:
         config: says what is on. If nothing is, the file is judged as one of custom networking. Pools that no setting chooses are
-            checked and have no effect.
+            checked and have no effect, and so is a list of addresses that is off.
         source: the file's path, for people.
     """
     if len(content) > SIZE_MAX:  # the rest was not read, and the cut may be within a character
@@ -38,8 +38,8 @@ def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) ->
         text = content.decode()
     except UnicodeDecodeError as error:
         raise failure(SettingsError, FailureCode.NETWORK_FILE_UNREADABLE, path=source, cause=error) from error
-    is_custom = config.custom_networking or not config.has_pod_pools
-    network = parse(text, source=source, is_custom=is_custom, named=config.named_pools)
+    is_custom = config.custom_networking or not (config.has_pod_pools or config.pinned_list)
+    network = parse(text, source=source, is_custom=is_custom, named=config.named_pools, is_list_on=config.pinned_list)
     if not config.has_pod_pools:  # they would take ENIs from the node's own pool, and no pod could have their addresses
         return replace(network, pools=NO_POOLS)
     return network

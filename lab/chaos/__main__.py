@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--without-ipv6", action="store_true", help="leave out the third node, whose sandboxes have IPv6")
     parser.add_argument("--policy", action="store_true", help="add a node with a policy agent, which is disturbed too")
     parser.add_argument("--branch", action="store_true", help="add a node with a trunk, and pods with security groups")
+    parser.add_argument("--moves", action="store_true", help="add two nodes between which pods move with their addresses")
+    parser.add_argument("--pools", action="store_true", help="have two pools of pods on these nodes, or on two more")
     parser.add_argument("--replay", type=Path, help="a plan written by an earlier run (build/chaos-SEED.plan.json)")
     parser.add_argument("--shrink", action="store_true", help="after a violation look for fewer events that suffice")
     parser.add_argument("--shrink-minutes", type=float, default=30.0, help="how long to look (default 30)")
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan = Plan.from_json(options.replay.read_text(encoding="utf-8"))
     else:
         names, ipv6 = failpoint_names(), not options.without_ipv6
-        more = {"policy": options.policy, "branch": options.branch}
+        more = {"policy": options.policy, "branch": options.branch, "moves": options.moves, "pools": options.pools}
         plan = make_plan(options.seed, minutes=options.minutes, failpoints=names, ipv6=ipv6, **more)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     base = options.output.with_name(f"{options.output.stem}-{plan.seed}")

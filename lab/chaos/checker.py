@@ -16,12 +16,13 @@
         rule whose address is on no wired veth: STRAY_S. Excused if the runtime was killed meanwhile: such a sandbox is an orphan.
     I6  a primary address of an ENI is wired: at once.
     I7  a wired address is on no ENI that EC2 has attached to this node: two rounds.
-    I8  an address is with EC2 for as long as it cools: two rounds. (ExpectedState checks early reuse, at once.)
+    I8  an address is with EC2 for as long as it cools: two rounds, unless its pod asked for it. (ExpectedState checks early reuse, at
+        once.)
     I9  an ENI of ours that nobody detached by hand is attached to nothing: LOOSE_S after the last cloud fault ended, with the
         daemon ready; LEAKED_S, if its intent died with a datastore.
     I19 a sandbox of a pod that must have groups has another address than its branch ENI's (the kubelet looks at once), or a wired
-        branch has an address that is no branch's of this node at EC2: two rounds. A host that its groups do not name has reached it:
-        at once. The link to its branch is gone: WIRED_S, or REPAIR_S as above.
+        branch has an address that is no branch's of this node at EC2: two rounds. A host that its groups do not name has reached it,
+        or a pod of a pool with such a group: at once. The link to its branch is gone: WIRED_S, or REPAIR_S as above.
     I21 on a node with a policy agent a living sandbox's host veth has no filter, and the agent has not taken it away itself; or it
         has one whose name the agent was told to forget, so that no policy reaches it: two rounds.
     I13 a node calls EC2 more than CALLS_MOST times in a minute, and CALLS_A_START more for each further start of its daemon: at once.
@@ -178,7 +179,7 @@ class Checker:
         self, record: PodRecord, veth: Veth | None, seen: NodeObservation, state: NodeState, round_: Round
     ) -> Iterable[_Claim]:
         subject = f"{record.node}/{record.pod} {record.address}"
-        if record.address in round_.open and record.vlan:
+        if record.address in round_.open and (record.vlan or record.is_guarded):
             yield _Claim("I19", subject, "a host that its groups do not name has reached it", looks=1)
         if record.is_mistold:
             return  # it is cut off as soon as the daemon has heard of the contradiction
@@ -293,6 +294,9 @@ class Checker:
 
     def _across(self, round_: Round) -> Iterable[_Claim]:
         holders: dict[str, list[str]] = defaultdict(list)
+        fenced = {
+            (record.node, record.address) for record in round_.after.pods.values() if record.is_fenced and not record.removed_at_s
+        }
         for name, seen in round_.observations.items():
             for veth in (*seen.kernel.veths, *seen.kernel.branch_veths):
                 # Whom an orphan's branch ENI went to has the address now: nobody told the node, which leads none of it to the network.
@@ -301,7 +305,8 @@ class Checker:
                     holders[veth.address].append(f"{name}/{veth.name}")
         for address, names in holders.items():
             nodes = [name.partition("/")[0] for name in names]
-            unexcused = [n for n in nodes if n != round_.on_enis.get(address) and not round_.takes.was_taken(n, address)]
+            lacking = [node for node in nodes if node != round_.on_enis.get(address) and (node, address) not in fenced]
+            unexcused = [node for node in lacking if not round_.takes.was_taken(node, address)]
             if len(names) > 1 and (unexcused or len(set(nodes)) < len(nodes)):
                 yield _Claim("I1", address, f"wired twice: {', '.join(sorted(names))}")
         held = {record.address for record in round_.after.pods.values() if record.removed_at_s is None} | set(holders)
@@ -310,7 +315,7 @@ class Checker:
         for record in round_.before.pods.values():
             cools = record.removing_at_s is not None and round_.at_s - record.removing_at_s < self._cooldown_s - COOLDOWN_MARGIN_S
             is_hit = round_.takes.hit(record.node, record.address, record.created_at_s)
-            if cools and not is_hit and round_.on_enis.get(record.address) != record.node:
+            if cools and not (is_hit or record.is_pinned) and round_.on_enis.get(record.address) != record.node:
                 yield _Claim("I8", f"{record.node} {record.address}", "it cools, and EC2 has it no more")
         for name, count in round_.calls_a_minute.items():
             starts = [at for at in round_.nodes[name].started_at if round_.at_s - at <= 60.0]

@@ -21,7 +21,9 @@ class PodRecord:
     """One sandbox that the runtime created. Seconds of the run; `removing_at_s`: its removal was asked, `removed_at_s`: answered.
 
     `egress`: its address of the other family, which means something on its node alone; "" for none. `vlan`: the ID of its branch ENI,
-    0 for one with a pool address; `is_mistold`: the control plane told another, so that nobody demands that it answers.
+    0 for one with a pool address; `is_mistold`: the control plane told another, so that nobody demands that it answers. `is_pinned`:
+    it asked for its address. `is_fenced`: its pod is made again elsewhere while its node cannot know, so that it is no living sandbox
+    any more; EC2 drops what it goes on sending. `is_guarded`: its pool's group names one host only.
     """
 
     node: str
@@ -35,6 +37,9 @@ class PodRecord:
     egress: str = ""
     vlan: int = 0
     is_mistold: bool = False
+    is_pinned: bool = False
+    is_fenced: bool = False
+    is_guarded: bool = False
 
     @property
     def is_wanted(self) -> bool:
@@ -120,8 +125,12 @@ class ExpectedState:
     def _judge(self, address: str, record: PodRecord, other: PodRecord, lost_at: float) -> None:
         """Whether an address may be given that another one had."""
         subject = f"{address} of {record.node}/{record.pod}"
+        if record.is_fenced:
+            return
         if other.removing_at_s is None:
             self._report(Violation("I1", record.created_at_s, subject, f"{other.node}/{other.pod} has it and lives"))
+        elif record.is_pinned and other.is_pinned:
+            return  # the cooldown of a named address ends early for its own pod (docs/adr/0083)
         elif lost_at < other.removing_at_s and record.created_at_s - other.removing_at_s < self._cooldown_s:
             after_s = record.created_at_s - other.removing_at_s
             what = f"given {after_s:.2f} s after the removal of {other.node}/{other.pod}, before it can have cooled"
@@ -130,6 +139,13 @@ class ExpectedState:
     def on_removing(self, sandbox_id: str) -> None:
         """Note that its removal is about to be asked."""
         self._change(sandbox_id, lambda record: replace(record, removing_at_s=record.removing_at_s or self._clock()))
+
+    def on_fenced(self, sandbox_id: str) -> None:
+        """Note that its pod may be made again elsewhere with its address from now on."""
+        self._change(
+            sandbox_id,
+            lambda record: replace(record, removing_at_s=record.removing_at_s or self._clock(), is_fenced=True),
+        )
 
     def on_removed(self, sandbox_id: str) -> None:
         """Note that its removal was answered with success."""

@@ -19,8 +19,10 @@ from lab.chaos.expected_state import ExpectedState, PodRecord, Violation
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
 from lab.chaos.observation import look_inside
+from lab.chaos.pair import Pair
 from lab.chaos.plan import COOLDOWN_S
 from lab.chaos.tolerances import COOLDOWN_MARGIN_S
+from lab.chaos.wishes import GUARDED, Wish, wish_of
 from lab.fabric.errors import FabricError
 from lab.node.errors import SandboxError
 from lab.node.kernel_view import read_kernel
@@ -42,9 +44,18 @@ class Kubelet:
     """Runs and removes pods of one node. Concurrency: any thread; one operation at a time per pod."""
 
     def __init__(
-        self, node: ChaosNode, *, expected: ExpectedState, history: History, control: ChaosControl | None = None
+        self,
+        node: ChaosNode,
+        *,
+        expected: ExpectedState,
+        history: History,
+        control: ChaosControl | None = None,
+        pair: Pair | None = None,
     ) -> None:
-        """`control`: where the node's pods are known, if some of them must have security groups."""
+        """`control`: where the node's pods are known, if some of them must have security groups. `pair`: if some of them ask for
+        addresses or pools.
+        """
+        self._pair = pair
         self._node = node
         self._control = control
         self._expected = expected
@@ -53,7 +64,7 @@ class Kubelet:
         self._records: dict[str, PodRecord] = {}
         self._known: dict[str, Pod] = {}
         self._locks: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()  # a leaf, around the three above
+        self._lock = threading.Lock()  # around the three above
         self._ended = threading.Event()
         self._places = threading.BoundedSemaphore(RUNS_AT_ONCE)
         self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix=f"kubelet-{node.name}")
@@ -69,6 +80,23 @@ class Kubelet:
         with self._lock:
             self._wanted.discard(pod)
         self._workers.submit(self._guarded, self._remove, pod)
+
+    def condemn(self, pod: str) -> None:
+        """Note that a pod may be made again elsewhere from now on: nobody demands that it lives here. `remove_pod` removes it."""
+        with self._lock:
+            self._wanted.discard(pod)
+            record = self._records.get(pod)
+        if record is not None:
+            self._expected.on_fenced(record.sandbox_id)
+
+    def is_busy(self, pod: str) -> bool:
+        """Whether a pod is being run or removed."""
+        return self._pod_lock(pod).locked()
+
+    def has_pod(self, pod: str) -> bool:
+        """Whether a pod runs that is wanted."""
+        with self._lock:
+            return pod in self._wanted and pod in self._records
 
     def remove_all(self, timeout_s: float) -> bool:
         """Remove every pod and every sandbox that the runtime still has; False if that takes too long."""
@@ -120,9 +148,14 @@ class Kubelet:
         name, cri = self._node.name, self._node.lab_node.cri
         ticket = self._expected.on_creating(name)
         began = time.monotonic()
+        wish = wish_of(pod) if self._pair is not None else Wish()
         try:
-            annotations = self._control.annotations(known) if self._control is not None and known is not None else None
-            sandbox_id = cri.run_sandbox(pod, uid=uid, attempt=attempt, annotations=annotations, timeout_s=RUN_TIMEOUT_S)
+            annotations = (
+                self._control.annotations(known) if self._control is not None and known is not None else wish.annotations
+            )
+            sandbox_id = cri.run_sandbox(
+                pod, namespace=wish.namespace, uid=uid, attempt=attempt, annotations=annotations, timeout_s=RUN_TIMEOUT_S
+            )
             status = cri.status(sandbox_id)
             if status.address is None:
                 raise SandboxError(f"sandbox {sandbox_id} has no address")
@@ -132,9 +165,7 @@ class Kubelet:
             record = self._judged(
                 PodRecord(name, pod, sandbox_id, str(status.address), path, self._history.now(), egress=egress), known
             )
-            with self._lock:
-                self._records[pod] = record
-            self._expected.on_created(record)
+            record = self._keep_record(record, wish)
         except SandboxError as error:
             self._history.note("run failed", node=name, counted="run failed", pod=pod, error=str(error)[:600])
             return False
@@ -145,6 +176,28 @@ class Kubelet:
             "runs", node=name, counted="pod run", pod=pod, address=record.address, sandbox=sandbox_id, took_s=took_s
         )
         return True
+
+    def _keep_record(self, record: PodRecord, wish: Wish) -> PodRecord:
+        """Record a sandbox that was created, and judge what it was given by what its pod asked for."""
+        is_guarded = wish.pool == GUARDED
+        with self._lock:  # `condemn` comes before or after
+            is_fenced = bool(wish.address) and record.pod not in self._wanted
+            removing_at_s = record.created_at_s if is_fenced else None
+            record = replace(
+                record,
+                is_pinned=bool(wish.address),
+                is_guarded=is_guarded,
+                is_fenced=is_fenced,
+                removing_at_s=removing_at_s,
+            )
+            self._records[record.pod] = record
+            self._expected.on_created(record)
+        if self._pair is not None and not is_fenced:
+            problem = wish.problem(record.address) or self._pair.problem(wish, record.address)
+            if problem:
+                subject = f"{record.node}/{record.pod} {record.address}"
+                self._history.violate(Violation("wish", self._history.now(), subject, problem))
+        return record
 
     def _judged(self, record: PodRecord, known: Pod | None) -> PodRecord:
         """With what the control plane gave. A pod that must have groups has the address of its own branch ENI (I19), others none."""

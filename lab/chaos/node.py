@@ -21,7 +21,7 @@ from lab.chaos.watched_daemon import TIMEOUT_S, WATCH_S, WatchedDaemon
 from lab.node import containerd
 from lab.node.daemon import Daemon
 from lab.node.errors import NodeError
-from lab.node.node import Node
+from lab.node.node import EC2_ADDRESS, Node
 from lab.node.process import NodeProcess
 
 MODULE = "lab.chaos.skewed_daemon"
@@ -32,6 +32,9 @@ POLICY_MODE = "NETWORK_POLICY_ENFORCING_MODE"
 DRAIN_MARGIN_S = 15.0
 DAMAGE_KEPT_S = 150.0
 RESTART_PAUSE_S = 0.3
+
+CUT = "chaos-cut"
+"""Table of nftables by which a node is cut off from EC2."""
 
 KERNEL = (
     *(("ip", family, *what) for family in ("-4", "-6") for what in (("address",), ("rule",), ("route", "show", "table", "all"))),
@@ -133,6 +136,21 @@ class ChaosNode:
         self._watched.stop(float(self.daemon.settings["VPC_IPAMD_DRAIN_SECONDS"]) + DRAIN_MARGIN_S)
         self._closed.wait(down_s)
         self._watched.start()
+
+    def stop_instance(self, down_s: float, say_stopped: Callable[[bool], None]) -> None:
+        """Kill the daemon, and have EC2 call the instance stopped for `down_s`; its sandboxes keep running."""
+        self._watched.kill()
+        say_stopped(True)
+        self._closed.wait(down_s)
+        say_stopped(False)
+        self._watched.start()
+
+    def cut_off(self, *, is_cut: bool) -> None:
+        """Drop what the node sends to EC2's endpoint, or end that."""
+        rule = f"ip daddr {EC2_ADDRESS} drop"
+        cut = f"table ip {CUT} {{ chain output {{ type filter hook output priority -300; {rule}; }}; }}"
+        script = cut if is_cut else f"delete table ip {CUT}"
+        self.lab_node.run(["nft", script], check=False)
 
     def await_end(self, timeout_s: float) -> None:
         """Wait until the daemon has ended by itself, at most `timeout_s`."""

@@ -198,7 +198,7 @@ class Observer:
 
     def _reached_by_strangers(self, before: ExpectedSnapshot) -> frozenset[str]:
         """Addresses of living sandboxes with groups that answer a host whom these do not name."""
-        living = [record.address for record in before.pods.values() if record.is_wanted and record.vlan]
+        living = [record.address for record in before.pods.values() if record.is_wanted and (record.vlan or record.is_guarded)]
         if not living or not self._stranger:
             return frozenset()
         answers = self._lab.ping(source=self._stranger, targets=living, timeout_s=ECHO_TIMEOUT_S)

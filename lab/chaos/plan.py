@@ -16,12 +16,17 @@ from typing import Any
 
 from lab.chaos.lies import HANDS, IPV6_HANDS, other_hands, standing_conditions
 from lab.chaos.nemesis import cloud_fault, ipv6_fault
+from lab.chaos.pair import NETWORK_FILE
+from lab.chaos.wishes import DEFAULT_NAMESPACE, KEEPING, KEPT_MAX_S, OWN, POOLS, RANGES, TAKING
 from lab.vpc.family import IPV6
 
 NODES = ("node-a", "node-b")
 IPV6_NODE = "node-c"
 POLICY_NODE = "node-p"
 BRANCH_NODE = "node-s"
+PAIR_NODES = ("node-m", "node-n")
+"""Between which pods move with their addresses, and which have pools of pods."""
+
 COOLDOWN_S = 5
 """Ours: short enough that addresses come round again and again within a run; the default of 30 s would hide reuse."""
 
@@ -59,6 +64,7 @@ class Kind(StrEnum):
     OTHER_HANDS = "other-hands"
     DISTURB_AGENT = "disturb-agent"
     DISTURB_CONTROL = "disturb-control"
+    MOVE_POD = "move-pod"
 
 
 WEIGHTS: Mapping[Kind, float] = {
@@ -94,11 +100,31 @@ BRANCH_WEIGHTS: Mapping[Kind, float] = {
     if kind not in (Kind.CLOUD_FAULT, Kind.OTHER_HANDS)
 }
 
+POOL_PODS = 4
+"""Ours, of each pool and node: more than one ENI has addresses."""
+
 BRANCH_PODS = 10
 """Ours: names that come again and again, one more than the branches of the type, so that a trunk is full now and then."""
 
 BRANCH_FAILPOINTS = ("branch.", "attach.", "detach.", "adopt.", "restore.", "kernel.")
 """How failpoints begin that a kill at the wiring of a branch can hit, or what comes of it."""
+
+PAIR_WEIGHTS: Mapping[Kind, float] = {
+    kind: weight for kind, weight in WEIGHTS.items() if kind not in (Kind.CLOUD_FAULT, Kind.OTHER_HANDS)
+}
+
+PAIR_FAILPOINTS = ("pinned.", "attach.", "detach.", "adopt.", "restore.", "growth.", "release.")
+
+MOVE_GAP_S = 5.0
+"""Mean seconds between two moves. Ours: most moves end before their pod is moved again."""
+
+MOVING_PODS = (*(f"{KEEPING}-{number}" for number in range(4)), *(f"{TAKING}-{number}" for number in range(3)))
+
+MOVES: Mapping[str, Mapping[str, float]] = {
+    KEEPING: {"delete": 4, "kill": 3, "stop": 2, "rival": 2, "end": 1},
+    TAKING: {"delete": 2, "kill": 2, "stop": 1, "cut": 3, "take": 4, "end": 1},
+}
+"""Weights of the ways in which pods of a namespace move (lab/chaos/mover.py). Ours."""
 
 CALM_KINDS = frozenset({Kind.OTHER_HANDS, Kind.DELETE_WIRING, Kind.STEP_CLOCK})
 
@@ -165,7 +191,15 @@ class Plan:
 
 
 def make_plan(
-    seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: bool = True, policy: bool = False, branch: bool = False
+    seed: int,
+    *,
+    minutes: float,
+    failpoints: Sequence[str],
+    ipv6: bool = True,
+    policy: bool = False,
+    branch: bool = False,
+    moves: bool = False,
+    pools: bool = False,
 ) -> Plan:
     """Draw a run.
 
@@ -174,6 +208,8 @@ def make_plan(
             the two nodes of a seed is the same without it.
         policy: whether one more node has a policy agent. It has dice of its own too.
         branch: whether one more node has a trunk, and pods with security groups beside others. So has it.
+        moves, pools: whether there is a pair of nodes more, between which pods move with their addresses, or which have pools of pods.
+            So has it, and moves have dice of their own beside pools.
         minutes: above 0; how long events come. Settling and the last audit take longer.
         failpoints: n >= 1 names, in any order.
     Returns: events ascending in time; the same arguments give the same plan.
@@ -207,6 +243,15 @@ def make_plan(
         near = sorted(name for name in set(failpoints) if name.startswith(BRANCH_FAILPOINTS))
         events += _nemesis_events(Random(own.random()), duration_s, near, _BRANCH_DRAW)
         env[BRANCH_NODE] = _branch_env(own)
+    if moves or pools:
+        own = Random(f"{seed} {PAIR_NODES}")
+        near = sorted(name for name in set(failpoints) if name.startswith(PAIR_FAILPOINTS))
+        events += _nemesis_events(Random(own.random()), duration_s, near, _PAIR_DRAW)
+        env |= {node: _pair_env(own, moves=moves, pools=pools) for node in PAIR_NODES}
+        events += _moves(Random(f"{seed} moves"), duration_s) if moves else []
+        for node in PAIR_NODES if pools else ():
+            apps = (*POOLS, OWN)
+            events += _pods_of_few_names(Random(f"{seed} pools {node}"), node, duration_s, apps=apps, most=POOL_PODS)
     return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)), cloud)
 
 
@@ -236,6 +281,19 @@ def _branch_env(rng: Random) -> dict[str, str]:
         "DISABLE_TCP_EARLY_DEMUX": str(mode == "strict").lower(),
         "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": rng.choice(("annotations", "kubelet")),
     }
+
+
+def _pair_env(rng: Random, *, moves: bool, pools: bool) -> dict[str, str]:
+    """Single addresses only: an ENI that is full of prefixes has no slot for an address that a pod names."""
+    env = _common_env() | {"WARM_IP_TARGET": str(rng.randint(1, 3)), "MINIMUM_IP_TARGET": str(rng.randint(0, 6))}
+    if moves:
+        env["VPC_IPAMD_PINNED_ADDRESSES"] = ",".join(f"{namespace}={cidr}" for namespace, cidr in RANGES.items())
+        env["VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES"] = TAKING
+        env["VPC_IPAMD_PINNED_ADDRESS_KEEP_SECONDS"] = str(KEPT_MAX_S)
+    if pools:
+        env["VPC_IPAMD_NETWORK_FILE"] = NETWORK_FILE
+        env["VPC_IPAMD_POOL_ANNOTATION_NAMESPACES"] = ",".join(f"{DEFAULT_NAMESPACE}={pool}" for pool in POOLS)
+    return env
 
 
 def _common_env() -> dict[str, str]:
@@ -278,6 +336,24 @@ def _pods_of_few_names(
         running ^= {pod}
         events.append(Event(round(at_s, 2), kind, node, {"pod": pod}))
     return events
+
+
+def _moves(rng: Random, duration_s: float) -> list[Event]:
+    """Draw the moves of pods with addresses that stay. The mover knows where each pod is, and runs one that is nowhere."""
+    events: list[Event] = []
+    at_s = 1.0
+    for pod in MOVING_PODS:
+        events.append(_move(rng, at_s, pod))
+        at_s += 0.5
+    while (at_s := at_s + rng.expovariate(1 / MOVE_GAP_S)) < duration_s:
+        events.append(_move(rng, at_s, rng.choice(MOVING_PODS)))
+    return events
+
+
+def _move(rng: Random, at_s: float, pod: str) -> Event:
+    weights = MOVES[pod.partition("-")[0]]
+    how = rng.choices(list(weights), list(weights.values()))[0]
+    return Event(round(at_s, 2), Kind.MOVE_POD, "", {"pod": pod, "how": how, "for_s": round(rng.uniform(2, 14), 2)})
 
 
 def _nemesis_events(rng: Random, duration_s: float, failpoints: Sequence[str], draw: _Draw) -> list[Event]:
@@ -362,3 +438,4 @@ _POLICY_DRAW = _Draw((POLICY_NODE,), NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rul
 _BRANCH_DRAW = _Draw(
     (BRANCH_NODE,), NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "vlan-link", "nft"), BRANCH_WEIGHTS
 )
+_PAIR_DRAW = _Draw(PAIR_NODES, 2 * NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "nft"), PAIR_WEIGHTS)

@@ -20,9 +20,11 @@ from lab.chaos.healing import Healing
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
 from lab.chaos.lies import DENIALS, DESCRIBE_LIES, SLOTS
+from lab.chaos.mover import Mover
 from lab.chaos.node import ADDRESSES_PER_ENI, ChaosNode
 from lab.chaos.observer import Observer
-from lab.chaos.plan import BRANCH_NODE, COOLDOWN_S, Event, Kind, Plan
+from lab.chaos.pair import Pair
+from lab.chaos.plan import BRANCH_NODE, COOLDOWN_S, PAIR_NODES, Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import IPV6_CIDR, Lab
 from lab.node.errors import NodeError
@@ -40,6 +42,7 @@ ATTACH_DELAY_S = 0.6  # ours: long enough to be killed in; EC2's own takes secon
 FAILPOINT_WAIT_S = 6.0  # ours: an armed daemon has this long to reach its point before the next event may hit it
 LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
+MOVES_SETTING, POOLS_SETTING = "VPC_IPAMD_PINNED_ADDRESSES", "VPC_IPAMD_POOL_ANNOTATION_NAMESPACES"
 BRANCH_COOLS_S = 1.0
 """How much longer a branch cools than an address of the pool. Ours."""
 
@@ -74,7 +77,7 @@ def play(plan: Plan, options: Options) -> Report:
             Lab(
                 name=options.name,
                 nodes=plan.nodes,
-                hosts=[HOST, STRANGER] if BRANCH_NODE in plan.nodes else [HOST],
+                hosts=[HOST, STRANGER] if _has_groups(plan) else [HOST],
                 instance_type=TYPE,
                 vpc=Vpc(
                     limits=LIMITS,
@@ -108,6 +111,11 @@ def play(plan: Plan, options: Options) -> Report:
         )
 
 
+def _has_groups(plan: Plan) -> bool:
+    """Whether a host is needed that no security group names."""
+    return BRANCH_NODE in plan.nodes or POOLS_SETTING in plan.env.get(PAIR_NODES[0], {})
+
+
 class _Run:
     """One run; its own thread feeds events to the nodes' threads."""
 
@@ -123,6 +131,7 @@ class _Run:
         self._pause = threading.Event()
         self._faults_in_force = 0
         self._lies_in_force = 0
+        self._moves_under_way: list[Event] = []
         self.facts: dict[str, Any] = {}
         self._nodes = {
             name: ChaosNode(lab.node(name), region=lab.vpc.region, env=plan.env[name], expected=expected, history=history)
@@ -134,15 +143,42 @@ class _Run:
             for name, node in self._nodes.items()
             if node.has_branches
         }
+        self._pair = self._prepared_pair()
         self._hands = OtherHands(lab, expected=expected, history=history, families=families)
         self._kubelets = {
-            name: Kubelet(self._nodes[name], expected=expected, history=history, control=self._controls.get(name))
-            for name in plan.nodes
+            name: Kubelet(
+                node,
+                expected=expected,
+                history=history,
+                control=self._controls.get(name),
+                pair=self._pair if name in PAIR_NODES else None,
+            )
+            for name, node in self._nodes.items()
         }
-        nodes, stranger = list(self._nodes.values()), STRANGER if self._controls else ""
+        self._mover = self._made_mover()
+        nodes, stranger = list(self._nodes.values()), STRANGER if _has_groups(plan) else ""
         self.observer = Observer(
             lab, nodes=nodes, host=HOST, expected=expected, history=history, checker=checker, stranger=stranger
         )
+
+    def _prepared_pair(self) -> Pair | None:
+        """Prepare what EC2 has for the pair of nodes; None without them."""
+        env = self._plan.env.get(PAIR_NODES[0])
+        if env is None:
+            return None
+        pair = Pair(self._lab, nodes=PAIR_NODES, friend=HOST)
+        if MOVES_SETTING in env:
+            pair.reserve_ranges()
+        if POOLS_SETTING in env:
+            pair.prepare_pools()
+        return pair
+
+    def _made_mover(self) -> Mover | None:
+        if MOVES_SETTING not in self._plan.env.get(PAIR_NODES[0], {}):
+            return None
+        nodes = {name: self._nodes[name] for name in PAIR_NODES}
+        kubelets = {name: self._kubelets[name] for name in PAIR_NODES}
+        return Mover(self._lab, nodes=nodes, kubelets=kubelets, history=self._history)
 
     def open(self) -> None:
         """Start all daemons and wait for them. Raises: NodeError."""
@@ -162,7 +198,7 @@ class _Run:
         agenda: list[tuple[float, int, Callable[[], None]]] = []
         for event in self._plan.events:
             heapq.heappush(agenda, (event.at_s, next(order), lambda event=event: self._do(event)))  # type: ignore[misc]
-            if event.kind is Kind.CLOUD_FAULT:
+            if event.kind in (Kind.CLOUD_FAULT, Kind.MOVE_POD):
                 end_s = event.at_s + float(event.arg("for_s"))
                 heapq.heappush(agenda, (end_s, next(order), lambda event=event: self._undo(event)))  # type: ignore[misc]
         with self.observer:
@@ -178,6 +214,8 @@ class _Run:
             self.observer.describe_lies(in_force=False)
             if not self._is_over:
                 self._healing().demand()
+            if self._mover is not None and not self._is_over:
+                self._mover.demand()
             if not self._is_over:
                 for control in self._controls.values():
                     control.calm()
@@ -186,6 +224,8 @@ class _Run:
     def finish(self) -> None:
         """Run the final checks; after a violation do nothing, so that the nodes can be examined."""
         if not self._is_over:
+            if self._mover is not None:
+                self._mover.demand_gone()
             self.facts.update(self._final_checks().audit())
         for problem in (problem for control in self._controls.values() for problem in control.problems()):
             self._history.say(f"the lab itself is not sound: {problem}", counted="lab error")
@@ -235,6 +275,9 @@ class _Run:
             self._lab.faults.apply(event.arg("apply"))
             self._history.say(f"fault {event.arg('name')} for {event.arg('for_s')} s", counted=f"fault {event.arg('name')}")
             return
+        if event.kind is Kind.MOVE_POD:
+            self._move(event)
+            return
         if event.kind is Kind.OTHER_HANDS:
             self._hands.do(event.node, event.args or {})  # at once: hands do not wait for a daemon that is down
             return
@@ -252,16 +295,38 @@ class _Run:
         else:
             node.queue(lambda: self._disturb(event, node))
 
+    def _move(self, event: Event) -> None:
+        """Begin to move a pod. A node that is cut off from EC2 meanwhile is a fault of the cloud for its daemon."""
+        if self._mover is not None and self._mover.begin(event.arg("pod"), event.arg("how"), for_s=event.arg("for_s")):
+            self._moves_under_way.append(event)
+            if event.arg("how") == "cut":
+                self._faults_in_force += 1
+                self.observer.faults_are(in_force=True)
+
+    def _end_move(self, event: Event) -> None:
+        if self._mover is None or event not in self._moves_under_way:
+            return
+        self._moves_under_way.remove(event)
+        self._mover.finish(event.arg("pod"))
+        if event.arg("how") == "cut":
+            self._end_fault()
+
+    def _end_fault(self) -> None:
+        self._faults_in_force -= 1
+        if not self._faults_in_force:
+            self.observer.faults_are(in_force=False)
+
     def _undo(self, event: Event) -> None:
+        if event.kind is Kind.MOVE_POD:
+            self._end_move(event)
+            return
         self._lab.faults.apply(event.arg("undo"))
         self._lie(event, -1)
         self._history.note(f"fault {event.arg('name')} ended")
-        self._faults_in_force -= 1
         if event.arg("name") in DENIALS:
             for node in self._nodes.values():
                 node.queue(node.retry)
-        if not self._faults_in_force:
-            self.observer.faults_are(in_force=False)
+        self._end_fault()
 
     def _lie(self, event: Event, more: int) -> None:
         """Count the faults that have Describe leave objects out, and tell the observer when there are some."""

@@ -18,6 +18,7 @@ from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, parse_key
+from ipamd.model.pinned_address import PinnedList
 from ipamd.model.pod_facts import GroupRequirement
 from ipamd.model.pod_pools import NO_POOLS, PodPools
 from ipamd.model.pool_settings import PoolSettings
@@ -60,6 +61,7 @@ class FakeNode:
         network: NetworkConfig | None = None,
         subnets: SubnetsConfig | None = None,
         custom_network: CustomNetwork | None = None,
+        pinned_list: PinnedList | None = None,
         pod_pools: PodPools = NO_POOLS,
         clock: FakeClock | None = None,
         shipped: Settings = SETTINGS,
@@ -70,6 +72,7 @@ class FakeNode:
         """On the host's disk: it outlives `crash` and `reboot`. Nothing is written before `history.write()`."""
         self.network = network or NetworkConfig()
         self.subnets_config, self.custom_network = subnets or SubnetsConfig(), custom_network
+        self.pinned_list: PinnedList = pinned_list or {}
         self.pod_pools = pod_pools
         self.settings = settings or (
             Settings(network=self.network).pool_settings(max_pods=0) if self.network.ipv6 else PoolSettings()
@@ -127,6 +130,7 @@ class FakeNode:
             runtime=self.runtime,
             spool=self.spool,
             custom_network=self.custom_network,
+            pinned_list=self.pinned_list,
             pod_pools=self.pod_pools,
             has_run_before=self.has_run_before,
             failpoint=self._reached,

@@ -192,6 +192,7 @@ GOOD = {
     ),
     "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES": ("db", ("db",)),
     "VPC_IPAMD_PINNED_ADDRESS_KEEP_SECONDS": ("0", 0),
+    "VPC_IPAMD_PINNED_ADDRESS_LIST": ("true", True),
     "VPC_IPAMD_POD_POOLS": ("web=cards, batch-2=jobs,", ("web=cards", "batch-2=jobs")),
     "VPC_IPAMD_POOL_ANNOTATION_NAMESPACES": ("web=cards,web=jobs,web=cards", ("web=cards", "web=jobs")),
     "AWS_EXTERNAL_SERVICE_CIDRS": ("198.51.100.0/24", (IPv4Network("198.51.100.0/24"),)),
@@ -354,6 +355,7 @@ BAD = {
     ],
     "VPC_IPAMD_SNAT_EXEMPT_PODS": ["10.0.0.1", "10.0.0.0/33", "fd00::/8", "Web"],
     "VPC_IPAMD_SNAT_FORCED_PODS": ["10.0.0.1", "web/x"],
+    "VPC_IPAMD_PINNED_ADDRESS_LIST": ["db"],
     "VPC_IPAMD_PINNED_ADDRESSES": [
         "=10.0.0.0/28",
         "Db",

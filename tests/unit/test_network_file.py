@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode
 from ipamd.model.network_file import NetworkFile
+from ipamd.model.pinned_address import LIST_MAX
 from ipamd.model.pod_pools import NO_POOLS
 from ipamd.process.adapters import load_network as load
 from ipamd.settings import SubnetsConfig
@@ -83,6 +85,40 @@ def test_pools_are_read_without_custom_networking(tmp_path: Path) -> None:
     for settings in ({"pod_pools": ("web=batch",)}, {"pool_annotations": ("web=cards", "web=batch")}):
         with pytest.raises(SettingsError, check=failed(FailureCode.NETWORK_FILE_WRONG, count="1 problem")):
             load(SubnetsConfig(network_file=path, **settings))  # type: ignore[arg-type]
+
+
+LISTED = {"db/db-0": "10.0.12.5", "db/db-1": "10.0.12.6"}
+
+
+def test_a_list_of_addresses_is_read_if_it_is_on(tmp_path: Path) -> None:
+    """Alone, or beside pools and zones; without the setting it has no effect."""
+    path = tmp_path / "network.json"
+    path.write_text(json.dumps({"addresses": LISTED}))
+    network = load(SubnetsConfig(network_file=path, pinned_list=True))
+    assert (network.custom, network.pools) == (None, NO_POOLS)
+    assert network.addresses == {"db/db-0": IPv4Address("10.0.12.5"), "db/db-1": IPv4Address("10.0.12.6")}
+    path.write_text(json.dumps({"addresses": LISTED, "pools": {"cards": {"subnets": ["subnet-0a"]}}}))
+    assert load(SubnetsConfig(network_file=path, pod_pools=("web=cards",))).addresses == {}
+
+
+@pytest.mark.parametrize(
+    ("entries", "count"),
+    [
+        ({"db-0": "10.0.12.5"}, "1 problem"),
+        ({"db/db-0": "10.0.12.5/32", "db/db-1": 5, "db/db-2": "fd00::1"}, "3 problems"),
+        ({"db/db-0": "10.0.12.5", "db/db-1": "10.0.12.5"}, "1 problem"),
+        ({"DB/db-0": "10.0.12.5"}, "1 problem"),
+        ({f"db/db-{number}": "10.0.12.5" for number in range(LIST_MAX + 1)}, "1 problem"),
+        (None, "1 problem"),
+    ],
+    ids=["no namespace", "no IPv4 address", "one address twice", "no name of a namespace", "too many", "missing"],
+)
+def test_a_bad_list_of_addresses_is_an_error_of_settings(tmp_path: Path, entries: object, count: str) -> None:
+    """Every fault is counted, also while the list is off."""
+    path = tmp_path / "network.json"
+    path.write_text(json.dumps({} if entries is None else {"addresses": entries}))
+    with pytest.raises(SettingsError, check=failed(FailureCode.NETWORK_FILE_WRONG, count=count)):
+        load(SubnetsConfig(network_file=path, pinned_list=True))
 
 
 def test_a_fifo_does_not_hold_up_the_start(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ Obtain = Callable[[PinnedWish, IpAddress, Deadline], None]
 """Has the pool's thread get an address from EC2, and waits for that. Raises: PinnedAddressError, DeadlineError."""
 
 
+IsCertain = Callable[[PinnedWish, IpAddress], bool]
+"""Whether nobody can have taken an address that is recorded."""
+
+
 class PinnedSource(Service):
     """Offers pods the addresses that they ask for. Safe from any thread. See `LegSource`."""
 
@@ -54,6 +58,7 @@ class PinnedSource(Service):
         pool: PoolSource,
         cooldown: Cooldown,
         obtain: Obtain,
+        is_certain: IsCertain,
     ) -> None:
         super().__init__(context)
         self._choice = choice
@@ -61,6 +66,7 @@ class PinnedSource(Service):
         self._pool = pool
         self._cooldown = cooldown
         self._obtain = obtain
+        self._is_certain = is_certain
         self._waiting: set[object] = set()
 
     def ask(self, request: AttachRequest, deadline: Deadline) -> PoolOffer | None:
@@ -96,7 +102,9 @@ class PinnedSource(Service):
             raise pinned_refusal(PinnedRefusalCode.IN_PREFIX, pod=wish.pod, address=address, cause=cause)
         if row.state is AddressState.COOLING and row.kept_for == wish.pod:
             self._cooldown.hasten(address)
-        return "" if row.is_free else f"it is {row.state} on this node"
+        if not row.is_free:
+            return f"it is {row.state} on this node"
+        return "" if self._is_certain(wish, address) else FROM_EC2
 
     def _refuse_other_pool(self, wish: PinnedWish, row: Address) -> None:
         """Refuse an address on an ENI of a pool of pods: the pod would get that pool's security groups (docs/adr/0084).

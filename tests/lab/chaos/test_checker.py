@@ -486,3 +486,22 @@ def test_a_row_that_was_there_is_not_hidden_by_a_lie() -> None:
 
     first = next(float(at_s) for at_s in range(51, 400) if found(float(at_s)))
     assert first == 200 + ROW_S
+
+
+@pytest.mark.parametrize(("is_fenced", "expected"), [(True, []), (False, ["I1"])], ids=["fenced", "lives"])
+def test_an_address_that_moved_is_on_two_nodes_only_while_the_old_one_is_fenced(is_fenced: bool, expected: list[str]) -> None:
+    """EC2 has it on the second node; what the first one goes on sending is dropped there."""
+    old = replace(POD, is_pinned=True, is_fenced=is_fenced, removing_at_s=2.0)
+    new = replace(POD, node="node-b", sandbox_id="c2", is_pinned=True)
+    view = ExpectedSnapshot({"c1": old, "c2": new}, {})
+    veth = replace(VETH, name="eni2", container_id="c2")
+    other = NodeObservation(KernelView((veth,), (Route(A, "eni2"),), (Rule(512, "all", A),)), {"c2": A}, {"c2": A})
+    rounds = [round_(at_s, before=view, after=view, other=other, on_enis={A: "node-b"}) for at_s in (100.0, 101.0, 102.0)]
+    assert broken(*rounds) == expected
+
+
+def test_a_pod_of_a_guarded_pool_that_a_stranger_reaches() -> None:
+    """Its ENI's group names one host only."""
+    guarded = replace(POD, is_guarded=True)
+    assert broken(round_(100.0, record=guarded, open=frozenset({A}))) == ["I19"]
+    assert broken(round_(100.0, open=frozenset({A}))) == []

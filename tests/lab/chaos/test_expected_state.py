@@ -129,3 +129,26 @@ def test_what_died_with_a_datastore_is_deleted_after_a_start() -> None:
     stepped = replace(forgotten, stepped_s=60.0)  # its age is reckoned by a clock that was stepped
     assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 2) == []
     assert lasting(lambda at: round_(at, loose_enis=frozenset({"eni-1"}), takes=stepped), LEAKED_S + 62) == ["I9"]
+
+
+def test_a_pod_that_asks_for_its_address_gets_it_again_at_once() -> None:
+    """The cooldown ends early for it (docs/adr/0083), on whatever node; never while the sandbox before lives (I1)."""
+    kept, found, _ = expected_state()
+    first = replace(POD, is_pinned=True)
+    again = replace(first, node="node-b", sandbox_id="c2")
+    kept.on_created(first)
+    kept.on_removing("c1")
+    kept.on_created(again)
+    assert found == []
+    kept.on_created(replace(first, sandbox_id="c3"))
+    assert [violation.invariant for violation in found] == ["I1"]
+
+
+def test_a_fenced_sandbox_is_not_living() -> None:
+    """Its pod was made again elsewhere while its node could not know: nobody demands that it has the address."""
+    kept, found, _ = expected_state()
+    kept.on_created(replace(POD, is_pinned=True))
+    kept.on_fenced("c1")
+    assert kept.wanted("node-a") == []
+    kept.on_created(replace(POD, is_pinned=True, node="node-b", sandbox_id="c2"))
+    assert found == []

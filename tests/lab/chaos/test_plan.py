@@ -14,7 +14,10 @@ from lab.chaos.plan import (
     CALM_KINDS,
     CONTROL_DEEDS,
     IPV6_NODE,
+    MOVES,
     NODES,
+    PAIR_NODES,
+    PAIR_WEIGHTS,
     POLICY_NODE,
     POLICY_WEIGHTS,
     WEIGHTS,
@@ -25,6 +28,7 @@ from lab.chaos.plan import (
 )
 from lab.chaos.seeds import variety
 from lab.chaos.shrink import shrink
+from lab.chaos.wishes import OWN, POOLS
 from lab.vpc.family import IPV4, IPV6, egress_by, family_by
 from lab.vpc.faults import Faults
 
@@ -118,14 +122,15 @@ def test_a_node_with_a_trunk_changes_nothing_for_the_others() -> None:
 
 def test_a_long_plan_has_every_kind_of_event_on_each_node() -> None:
     """No kind of event is forgotten by a table."""
-    events = make_plan(1, minutes=60, failpoints=NAMES, policy=True, branch=True).events
+    events = make_plan(1, minutes=60, failpoints=NAMES, policy=True, branch=True, moves=True).events
     assert {event.kind for event in events} == set(Kind)
     pods = {Kind.RUN_POD, Kind.REMOVE_POD}
     for node in (*NODES, IPV6_NODE):
         assert {event.kind for event in events if event.node == node} == pods | set(WEIGHTS) - {Kind.CLOUD_FAULT}
     assert {event.kind for event in events if event.node == POLICY_NODE} == pods | set(POLICY_WEIGHTS)
     assert {event.kind for event in events if event.node == BRANCH_NODE} == pods | set(BRANCH_WEIGHTS)
-    assert pods | set(WEIGHTS) | set(POLICY_WEIGHTS) | set(BRANCH_WEIGHTS) == set(Kind)
+    assert {event.kind for event in events if event.node in PAIR_NODES} == set(PAIR_WEIGHTS)
+    assert pods | set(WEIGHTS) | set(POLICY_WEIGHTS) | set(BRANCH_WEIGHTS) | {Kind.MOVE_POD} == set(Kind)
 
 
 def test_nothing_is_killed_in_the_calm_that_other_hands_need() -> None:
@@ -233,3 +238,20 @@ def test_the_variety_of_a_plan_counts_different_things_once() -> None:
     twice = [Event(1.0, Kind.OTHER_HANDS, "node-a", {"what": "give"}), Event(2.0, Kind.OTHER_HANDS, "node-b", {"what": "give"})]
     plan = make_plan(1, minutes=1, failpoints=NAMES).with_events([*twice, Event(3.0, Kind.CLOUD_FAULT, "", {"name": "volumes"})])
     assert variety(plan) == {"other-handsgive", "cloud-faultvolumes"}
+
+
+def test_moves_and_pools_change_nothing_for_the_others() -> None:
+    """They have two nodes of their own; moves are the same with and without pools, and every way of moving is drawn."""
+    plain = make_plan(7, minutes=30, failpoints=NAMES)
+    moves = make_plan(7, minutes=30, failpoints=NAMES, moves=True)
+    both = make_plan(7, minutes=30, failpoints=NAMES, moves=True, pools=True)
+    for plan in (moves, both):
+        others = [event for event in plan.events if event.node not in PAIR_NODES and event.kind is not Kind.MOVE_POD]
+        assert others == list(plain.events)
+    moved = [event for event in both.events if event.kind is Kind.MOVE_POD]
+    assert moved == [event for event in moves.events if event.kind is Kind.MOVE_POD]
+    assert {(str(event.arg("pod")).partition("-")[0], event.arg("how")) for event in moved} == {
+        (namespace, how) for namespace, ways in MOVES.items() for how in ways
+    }
+    run = [event.arg("pod") for event in both.events if event.kind is Kind.RUN_POD and event.node in PAIR_NODES]
+    assert {str(pod).partition("-")[0] for pod in run} == {*POOLS, OWN}

@@ -13,7 +13,7 @@ from time import monotonic
 import pytest
 
 from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.eni.pinned import RESERVATIONS_S, UNCLAIMED_S
+from ipamd.eni.pinned import CERTAIN_S, RESERVATIONS_S, UNCLAIMED_S
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
@@ -557,3 +557,42 @@ def test_an_eni_that_is_not_managed_any_more_is_left_alone(make_node: MakeNode) 
         node.pool.run_once()
     assert (node.state(), WANTED in node.addresses_of(eni_id)) == ((AddressState.FREE, None), True)
     assert node.pool._pause_s() != 0.0
+
+
+@pytest.mark.parametrize("takers", [(), ("db",)], ids=["while EC2 called it stopped", "from a running node"])
+def test_an_address_that_was_taken_meanwhile_is_not_given_again(make_node: MakeNode, takers: tuple[str, ...]) -> None:
+    """The node keeps it for the pod, and another node took it: the row goes, and the other one keeps the address (I1, I7)."""
+    node = make_node(pinned_take_namespaces=takers)
+    node.ask("a", kept_s="300")
+    node.delete("a")
+    node.cool()
+    mine = next(eni_id for eni_id, eni in node.ec2.enis.items() if WANTED in eni.secondary_addresses)
+    left = node.ec2.enis[mine].secondary_addresses - {WANTED}
+    node.ec2.enis[mine] = replace(node.ec2.enis[mine], secondary_addresses=left)
+    taker = node.put()
+    if not takers:
+        node.crash()
+        node.bring_up()
+    with refused_with(PinnedRefusalCode.PENDING):
+        node.ask("b", kept_s="300")
+    assert node.addresses_of(taker) == {WANTED}
+    if takers:
+        assert node.ask("c", kept_s="300").address == WANTED
+    else:
+        with refused_with(PinnedRefusalCode.HELD):
+            node.ask("c", kept_s="300")
+
+
+@pytest.mark.parametrize(("takers", "calls"), [((), 0), (("db",), 1)], ids=["nobody may take it", "others may take it"])
+def test_a_kept_address_costs_a_call_only_if_it_may_have_been_taken(
+    make_node: MakeNode, takers: tuple[str, ...], calls: int
+) -> None:
+    """One DescribeInstances, by which EC2 shows that the node still has it."""
+    node = make_node(pinned_take_namespaces=takers)
+    node.ask("a", kept_s="300")
+    node.delete("a")
+    node.cool()
+    node.clock.advance(CERTAIN_S + 1)
+    before = node.calls()
+    assert node.ask("b", kept_s="300").address == WANTED
+    assert node.calls() - before == calls
