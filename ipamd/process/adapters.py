@@ -33,10 +33,7 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.network_file import NetworkFile
-from ipamd.model.pinned_address import PinnedList
-from ipamd.model.pod_pools import NO_POOLS, PodPools
 from ipamd.model.record import dataclass, field
-from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
 from ipamd.ports.aws_node import AwsNode
 from ipamd.ports.cloud import Ec2, Metadata
@@ -97,9 +94,7 @@ class Adapters:
     spool: Spool
     aws_node: AwsNode
     connections: ConnectionTracking = field(default_factory=NoConnections)
-    custom_network: CustomNetwork | None = None
-    pod_pools: PodPools = NO_POOLS
-    pinned_list: PinnedList = field(default_factory=dict)
+    network_file: NetworkFile = field(default_factory=NetworkFile)
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
     boot_id: str = ""
@@ -141,8 +136,7 @@ def connect(
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family
-    daemon, network_file = settings.daemon, load_network(settings.subnets)
-    clock, boot_id = SystemClock(), current_boot_id()
+    daemon, clock, boot_id = settings.daemon, SystemClock(), current_boot_id()
     failpoint, health = failpoints.from_environment(daemon.run_dir), Health(clock, STAGES)
     aws_node = FileAwsNode(settings.takeover, run_dir=daemon.run_dir, conflist=daemon.conflist_path, clock=clock, boot_id=boot_id)
     opened, is_overtaken = _open(settings, aws_node, boot_id=boot_id, clock=clock, failpoint=failpoint, health=health)
@@ -167,9 +161,7 @@ def connect(
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client, family=family),
         runtime=_runtime(settings),
         spool=SpoolDirectory(daemon.run_dir, clock=clock),
-        custom_network=network_file.custom,
-        pod_pools=network_file.pools,
-        pinned_list=network_file.addresses,
+        network_file=load_network(settings.subnets),
         has_run_before=has_run_before,
         failpoint=failpoint,
         boot_id=boot_id,

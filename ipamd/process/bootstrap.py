@@ -227,7 +227,7 @@ class App:
             network.pinned_take_namespaces,
             network.pinned_kept_max_s,
             network.family,
-            self.adapters.pinned_list,
+            self.adapters.network_file.addresses,
         )
 
     def _pinned_source(self, pool: PoolSource) -> PinnedSource | None:
@@ -467,7 +467,7 @@ class App:
 
     def _make_sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
-        node_info, custom = adapters.node_info, adapters.custom_network
+        node_info, custom = adapters.node_info, adapters.network_file.custom
         judgement = quarantined = missing_count = None
         if runtime is not None:
             judgement, quarantined = runtime.present_judgement, runtime.present_verdicts
@@ -511,8 +511,7 @@ class App:
             groups_of=lambda eni_id: pool.enis.book.facts_of(eni_id).security_groups,
             tracking_of=lambda eni_id: pool.enis.book.facts_of(eni_id).connection_tracking,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
-            custom_network=custom,
-            pinned_list=adapters.pinned_list,
+            network_file=adapters.network_file,
             network_judge=pool.subnets,
             version=__version__,
         )
@@ -597,7 +596,7 @@ def compose_pool(
         settings=settings.pool_settings(max_pods=0),
         repeats=repeats,
         pinned=pinned,
-        pools=adapters.pod_pools,
+        pools=adapters.network_file.pools,
     )
     return PoolServices(enis, provisioner, resyncs, maintainer, subnets, pinned)
 
@@ -685,10 +684,10 @@ def _subnets(context: ServiceContext, adapters: Adapters, settings: Settings, *,
         context,
         ec2=adapters.ec2,
         policy=SubnetPolicy(
-            settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network, settings.network.ipv6
+            settings.subnets.discovery, settings.cloud.cluster_name, adapters.network_file.custom, settings.network.ipv6
         ),
         limits=limits,
         identity=adapters.node_info.identity,
         groups_of=lambda eni_id: book.facts_of(eni_id).security_groups,
-        pools=adapters.pod_pools,
+        pools=adapters.network_file.pools,
     )

@@ -136,7 +136,7 @@ class CloudLoop:
     def _set_limits(self, limits: InstanceLimits) -> None:
         """Apply the instance limits and the settings in force to the pool. Retry if the type is unknown."""
         self._limits, self._planned_by = limits, self._app.settings
-        custom = self._app.adapters.custom_network
+        custom = self._app.adapters.network_file.custom
         max_pods = limits.max_pods_without_primary
         if custom is None or custom.primary_carries_pods:
             max_pods = limits.max_pods

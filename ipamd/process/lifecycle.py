@@ -118,7 +118,7 @@ class Lifecycle:
         self._cloud = CloudLoop(app)
         self._files = FileFollowers(health=self._health, clock=context.clock, backoffs=context.backoffs)
         self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
-        in_force = NetworkFile(app.adapters.custom_network, app.adapters.pod_pools, app.adapters.pinned_list)
+        in_force = app.adapters.network_file
         self._network_watch = NetworkFileWatch(app.current.now.subnets, in_force=in_force, health=self._health)
         self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
         self._conflist = self._conflist_keeper()
@@ -288,7 +288,7 @@ class Lifecycle:
     def _follow_settings(self) -> None:
         """Follow the mounted files that settings come from, from the start on."""
         self._files.follow(self.reload)
-        if self._app.adapters.custom_network is not None:
+        if self._app.adapters.network_file != NetworkFile():
             self._files.follow(self._network_watch)
         self._files.loop.start()
 

@@ -108,7 +108,7 @@ def plan_network(sources: Sources, content: bytes, *, source: str) -> NetworkPla
         source,
         is_on,
         zone=identity.availability_zone,
-        in_force=network == NetworkFile(sources.custom_network, sources.pool.pools, sources.pinned_list),
+        in_force=network == sources.network_file,
         entry=entry,
         other_entries=other_entries,
         primary_carries_pods=primary_carries_pods,

@@ -28,7 +28,6 @@ from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel import HostVeth
 from ipamd.model.network_file import NetworkFile
-from ipamd.model.pinned_address import PinnedList
 from ipamd.model.pod_pools import PodPools
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
@@ -182,8 +181,7 @@ class Sources:
     """Timeouts of connection tracking of an ENI, according to EC2's last answer."""
     primary_carries_pods: bool
     """Whether pods may be on the primary ENI; False with custom networking."""
-    custom_network: CustomNetwork | None
-    pinned_list: PinnedList
+    network_file: NetworkFile
     """The file of custom networking that is in force; None without custom networking."""
     network_judge: NetworkJudge
     version: str

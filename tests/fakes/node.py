@@ -18,6 +18,7 @@ from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, parse_key
+from ipamd.model.network_file import NetworkFile
 from ipamd.model.pinned_address import PinnedList
 from ipamd.model.pod_facts import GroupRequirement
 from ipamd.model.pod_pools import NO_POOLS, PodPools
@@ -129,9 +130,7 @@ class FakeNode:
             ec2=self.ec2,
             runtime=self.runtime,
             spool=self.spool,
-            custom_network=self.custom_network,
-            pinned_list=self.pinned_list,
-            pod_pools=self.pod_pools,
+            network_file=NetworkFile(self.custom_network, self.pod_pools, self.pinned_list),
             has_run_before=self.has_run_before,
             failpoint=self._reached,
             history=self.history,
