@@ -26,7 +26,6 @@ from ipamd.host.runtime_directories import RuntimeDirectories
 from ipamd.migration.handover import Handover
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import DatastoreError, IpamError, NotServingError, SettingsError, log_text
-from ipamd.model.network_file import NetworkFile
 from ipamd.model.repair_messages import repair_texts
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
@@ -288,7 +287,7 @@ class Lifecycle:
     def _follow_settings(self) -> None:
         """Follow the mounted files that settings come from, from the start on."""
         self._files.follow(self.reload)
-        if self._app.adapters.network_file != NetworkFile():
+        if self._app.current.now.subnets.reads_network_file:
             self._files.follow(self._network_watch)
         self._files.loop.start()
 
