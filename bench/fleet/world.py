@@ -113,10 +113,8 @@ class VirtualDemand(Demand):
             self._world.sleep(timeout_s)
 
     def take(self, *, is_demand: bool = True, pool: str = "") -> None:
-        """See the base class. The nodes of the simulation have one pool."""
-        if pool:
-            raise NotImplementedError("the simulation has no pools of pods")
-        self.served_count += int(is_demand)
+        """See the base class."""
+        super().take(is_demand=is_demand, pool=pool)
         self.trigger()
 
     def join(self, *, is_demand: bool = True, pool: str = "") -> int:

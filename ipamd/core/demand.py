@@ -6,7 +6,6 @@ A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a s
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 
 from ipamd.model.blocked import Blocked
@@ -75,13 +74,22 @@ def delay(ec2: Ec2, clock: Clock) -> Blocked:
     return Blocked.GROWING
 
 
+class _PoolDemand:
+    """One pool: how many ADDs wait for its addresses, how many took one since start, and the last status published."""
+
+    __slots__ = ("served_count", "status", "waiting_count")
+
+    def __init__(self) -> None:
+        self.waiting_count = 0
+        self.served_count = 0
+        self.status = NOT_PLANNED
+
+
 class Demand:
     """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread.
 
-    The attributes may be read without the lock. `served_count`: ADDs that took an address since start. `supply_count` grows with every
-    announcement: an ADD reads it before it tries to reserve, and passes it to `wait`. `status`: the last one published.
-
-    All of that is about the node's own pool. Pools of pods (`pod_pools.py`) are counted by name.
+    `supply_count` grows with every announcement: an ADD reads it before it tries to reserve, and passes it to `wait`. It and what is
+    read of a pool need no lock. The node's own pool has the empty name.
     """
 
     def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:
@@ -92,30 +100,32 @@ class Demand:
         self._waiting = 0
         self._generation = 0
         self.supply_count = 0
-        self.served_count = 0
-        self.status = PoolStatus()
-        self._waiting_by_pool: Counter[str] = Counter()
-        self._served_by_pool: Counter[str] = Counter()
-        self._status_by_pool: dict[str, PoolStatus] = {}
+        self._own = _PoolDemand()
+        self._pools = {"": self._own}
+
+    @property
+    def status(self) -> PoolStatus:
+        """The last status of the node's own pool."""
+        return self._own.status
 
     def status_of(self, pool: str) -> PoolStatus:
         """Return the last status of a pool."""
-        if not pool:
-            return self.status
-        return self._status_by_pool.get(pool, NOT_PLANNED)
+        return self._of(pool).status
 
     def served_count_of(self, pool: str) -> int:
         """Return how many ADDs of a pool took an address since start."""
-        if not pool:
-            return self.served_count
-        return self._served_by_pool[pool]
+        return self._of(pool).served_count
 
     def waiting_count_of(self, pool: str) -> int:
         """Return how many ADDs wait for an address of a pool."""
-        with self._changed:
-            if pool:
-                return self._waiting_by_pool[pool]
-            return self._waiting - self._waiting_by_pool.total()
+        return self._of(pool).waiting_count
+
+    def _of(self, pool: str) -> _PoolDemand:
+        """Return the record of a pool. The network file bounds the names."""
+        record = self._pools.get(pool)
+        if record is None:
+            record = self._pools.setdefault(pool, _PoolDemand())  # of two threads one makes it
+        return record
 
     def trigger(self) -> None:
         """Wake the pool maintainer: something changed."""
@@ -127,12 +137,9 @@ class Demand:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
     def take(self, *, is_demand: bool = True, pool: str = "") -> None:
-        """Wake the pool maintainer after an ADD took an address. `is_demand`: count it in `served_count`; further ADDs may follow."""
+        """Wake the pool maintainer after an ADD took an address. `is_demand`: count it as served; further ADDs may follow."""
         with self._changed:
-            if pool:
-                self._served_by_pool[pool] += int(is_demand)
-            else:
-                self.served_count += int(is_demand)
+            self._of(pool).served_count += int(is_demand)
         self.triggered.set()
 
     def join(self, *, is_demand: bool = True, pool: str = "") -> int:
@@ -142,8 +149,7 @@ class Demand:
         """
         with self._changed:
             self._waiting += int(is_demand)
-            if pool:
-                self._waiting_by_pool[pool] += int(is_demand)
+            self._of(pool).waiting_count += int(is_demand)
             self._generation += 1
             self._changed.notify_all()
             self.triggered.set()
@@ -153,8 +159,7 @@ class Demand:
         """End the wait of an ADD: work that yielded to it may go on."""
         with self._changed:
             self._waiting -= int(is_demand)
-            if pool:
-                self._waiting_by_pool[pool] -= int(is_demand)
+            self._of(pool).waiting_count -= int(is_demand)
         self.triggered.set()
 
     def waiting(self) -> tuple[int, int]:
@@ -172,17 +177,15 @@ class Demand:
     def publish(self, status: PoolStatus, pool: str = "") -> None:
         """Publish the maintainer's decision about a pool, and wake the waiting ADDs."""
         with self._changed:
-            if pool:
-                self._status_by_pool[pool] = status
-            else:
-                self.status = status
+            self._of(pool).status = status
             self._changed.notify_all()
 
     def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float, pool: str = "") -> None:
         """Sleep until supply was announced, the status of the pool changed, or time is up."""
+        record = self._of(pool)
 
         def is_changed() -> bool:
-            return self.supply_count != seen_supply or self.status_of(pool) is not seen_status
+            return self.supply_count != seen_supply or record.status is not seen_status
 
         with self._changed:
             self._changed.wait_for(is_changed, timeout=timeout_s)

@@ -195,11 +195,12 @@ class MemoryState:
         with self._lock:
             rows = self.rows.addresses
             changed = [rows[address] for address in self._pool.suspected ^ addresses if address in rows]
-            self._pool.suspect(addresses, changed=changed)
+            with self._pool.reclassified(changed):
+                self._pool.suspected = addresses
 
     def pin(self, ranges: tuple[IPv4Network, ...]) -> None:
-        with self._lock:
-            self._pool.pin(ranges, changed=self.rows.addresses.values())
+        with self._lock, self._pool.reclassified(self.rows.addresses.values()):
+            self._pool.pinned_ranges = ranges
 
     def pinned(self) -> frozenset[IpAddress]:
         with self._lock:
@@ -400,7 +401,8 @@ class MemoryState:
         if withheld != self._pool.withheld:
             rows = self.rows.addresses
             changed = [rows[address] for address in self._pool.withheld ^ withheld if address in rows]
-            self._pool.withhold(withheld, changed=changed)
+            with self._pool.reclassified(changed):
+                self._pool.withheld = withheld
 
     def _pool_empty(self, key: AttachmentKey, pool: str) -> PoolEmptyError:
         counts = counts_of_pool(self._pool.stock(), pool)

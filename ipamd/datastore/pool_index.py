@@ -6,7 +6,8 @@ address, which is kept for a pod or in a range from which only named addresses a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from ipaddress import IPv4Network
 
 from ipamd.datastore.buckets import Bucket, EniSlot
@@ -20,7 +21,11 @@ from ipamd.model.snapshot import eni_place
 
 
 class PoolIndex:
-    """The ENIs with their counters and free addresses. `slots`: sorted by network card and device index."""
+    """The ENIs with their counters and free addresses.
+
+    `slots`: sorted by network card and device index. `withheld`, `suspected`: addresses that are not offered, or assigned last.
+    `pinned_ranges`: from which only named addresses are given. All three are replaced within `reclassified`.
+    """
 
     def __init__(self) -> None:
         self.slots: dict[EniId, EniSlot] = {}
@@ -83,30 +88,13 @@ class PoolIndex:
         """Whether a unit of work is changing an address."""
         return address in self._claimed
 
-    def withhold(self, withheld: frozenset[IpAddress], *, changed: Iterable[Address]) -> None:
-        """Replace the withheld addresses. `changed`: the rows of addresses that are in only one of the two sets."""
+    @contextmanager
+    def reclassified(self, changed: Iterable[Address]) -> Iterator[None]:
+        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows that are judged otherwise afterwards."""
         rows = list(changed)
         for row in rows:
             self.drop(row)
-        self.withheld = withheld
-        for row in rows:
-            self.put(row)
-
-    def suspect(self, suspected: frozenset[IpAddress], *, changed: Iterable[Address]) -> None:
-        """Replace the addresses that are assigned last. `changed`: the rows of addresses that are in only one of the two sets."""
-        rows = list(changed)
-        for row in rows:
-            self.drop(row)
-        self.suspected = suspected
-        for row in rows:
-            self.put(row)
-
-    def pin(self, ranges: tuple[IPv4Network, ...], *, changed: Iterable[Address]) -> None:
-        """Replace the ranges from which only named addresses are given. `changed`: the rows of all addresses."""
-        rows = list(changed)
-        for row in rows:
-            self.drop(row)
-        self.pinned_ranges = ranges
+        yield
         for row in rows:
             self.put(row)
 

@@ -22,7 +22,7 @@ from ipamd.eni.enis import EniService
 from ipamd.eni.resync import ResyncReason, ResyncScheduler
 from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import AddressHolder, DescribedEni, InstanceIdentity
-from ipamd.model.conditions import ConditionCode, problem_of
+from ipamd.model.conditions import ConditionCode, problem, problem_of
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, PinnedAddressError, log_text
 from ipamd.model.family import IpAddress
@@ -48,6 +48,9 @@ ROOM_S = 60.0
 RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
 """Back-off key of the releases, and the pause after one that changed nothing, as while an ADD waits. After a refusal of EC2 the pause
 is that of its kind (I13). Ours."""
+
+SUBJECT = "pinned addresses"
+"""Subject of the conditions."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
 """Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
@@ -118,7 +121,8 @@ class PinnedAddresses(Service):
         self._identity = identity
         self._release = release
         self._cooldown_s = cooldown_s
-        self._condition = context.health.claim("pinned addresses")
+        self._condition = context.health.claim(SUBJECT, part="ranges")
+        self._release_condition = context.health.claim(SUBJECT, part="release")
         self._changed = threading.Condition()
         self._wants: list[_Want] = []
         self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
@@ -405,7 +409,9 @@ class PinnedAddresses(Service):
         due = [row for row in self._pinned_rows() if self._due_s(row) <= now_s]
         self._end_keeping([row for row in due if row.kept_for is not None])
         to_release = [row for row in due if self._is_of_range(row) and self._is_in_pool(row)]
-        if to_release and self._backoffs.is_due(RELEASE):
+        if not to_release:
+            self._release_condition.report(None)
+        elif self._backoffs.is_due(RELEASE):
             self._release_of_one_eni(to_release)
 
     def _end_keeping(self, kept: Sequence[Address]) -> None:
@@ -426,9 +432,12 @@ class PinnedAddresses(Service):
         except IpamError as error:
             log.warning("pinned addresses stay, will retry eni=%s error=%s", eni_id, log_text(error))
             self._backoffs.back_off(RELEASE, schedule_of(error))
+            texts = ", ".join(map(str, addresses))
+            self._release_condition.report(problem(ConditionCode.PINNED_RELEASE_REFUSED, addresses=texts, cause=log_text(error)))
             return
         if is_released and not any(map(self._datastore.address, addresses)):
             self._backoffs.clear(RELEASE)
+            self._release_condition.report(None)
         else:
             self._backoffs.put(RELEASE, in_s=RELEASE_AGAIN_S)
 

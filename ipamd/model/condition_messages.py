@@ -86,6 +86,9 @@ MESSAGES: Mapping[StrEnum, str] = {
     ConditionCode.DUPLICATE_ADDRESSES: "{addresses}: assigned to no other sandbox; delete the sandbox that should not have it",
     ConditionCode.UNRECORDED_SANDBOXES: "{subject}: wired, but {sandboxes}",
     ConditionCode.RANGES_UNRESERVED: "{subject}: EC2 may give addresses of them to others: {cause}",
+    ConditionCode.PINNED_RELEASE_REFUSED: (
+        "{subject}: EC2 does not take back {addresses}, so that the pods' next nodes do not get them: {cause}; retried"
+    ),
     ConditionCode.CONNECTIONS_KEPT: "{subject}: {count} cannot be assigned again: {cause}; retried",
     ConditionCode.OTHER_CONFLIST: "{subject}: {other} sorts before {own}: the runtime calls its plugin for new pods",
     ConditionCode.CONFLIST_NOT_FOLLOWED: "{subject}: {other} sorts before {own}, and where it leads cannot be seen on this node",

@@ -18,7 +18,9 @@ from ipamd.model.family import IpAddress, family_of, read_spelling
 from ipamd.model.history import HistoryEvent
 from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion, refusal
 from ipamd.model.history_subject import HistorySubject
+from ipamd.model.ids import EniId
 from ipamd.model.kernel import duplicate_addresses
+from ipamd.model.pod_pools import NO_POOLS, pool_word
 from ipamd.model.record import dataclass
 from ipamd.model.time_text import rfc3339
 from ipamd.model.wiring_differences import wiring_differences
@@ -84,6 +86,7 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
     if row is None:
         return _explain_address_without_row(sources, address)
     sentences = [f"{address} is {row.state} since {rfc3339(row.since)} on {row.eni_id}"]
+    sentences += _explain_pool(sources, row.eni_id)
     if row.prefix is not None:
         sentences.append(f"it is part of the delegated prefix {row.prefix}")
     if row.reason:
@@ -98,6 +101,14 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
     if owner:
         sentences += _explain_attachment(sources, owner)
     return sentences
+
+
+def _explain_pool(sources: Sources, eni_id: EniId) -> list[str]:
+    """Name the pool of an ENI. Returns: [] unless the network file names pools, or the ENI has one from before."""
+    eni = sources.datastore.eni(eni_id)
+    if eni is None or (sources.pool.pools == NO_POOLS and not eni.pool):
+        return []
+    return [f"{eni_id} is of pool {pool_word(eni.pool)}"]
 
 
 def _owner(sources: Sources, row: Address) -> Attachment | None:
@@ -214,6 +225,7 @@ def _explain_attachments(sources: Sources, attachments: Iterable[Attachment]) ->
     sentences = []
     for attachment in attachments:
         sentences += _explain_attachment(sources, attachment)
+        sentences += _explain_pool(sources, attachment.eni_id)
     return sentences
 
 

@@ -244,6 +244,16 @@ class Cooldown(Service):
             deadlines = [*self._cooling.values(), *([now] if self._uplink_addresses else [])]
         return max(min(deadlines), self._connections_due_s) - now if deadlines else None
 
+    def next_free_s(self) -> float | None:
+        """Seconds until the next address has cooled that any pod may have; None if none is cooling.
+
+        An address that is kept for a pod, or in a range from which only named addresses are given, is nobody else's.
+        """
+        pinned = self._datastore.pinned()
+        with self._lock:
+            deadlines = [until_s for address, until_s in self._cooling.items() if address not in pinned]
+        return max(min(deadlines), self._connections_due_s) - self._clock.monotonic() if deadlines else None
+
     def turn(self) -> float | None:
         """Delete the marked links and free the cooled addresses. Returns: seconds until the next address has cooled, None without
         one.

@@ -196,7 +196,7 @@ class PoolSource(Service):
 
     def _cooled_s(self, pool: str) -> float | None:
         """Seconds until an address of a pool may have cooled; None if none cools. The one that is due first may be another pool's."""
-        due_s = self._cooldown.next_due_s()
+        due_s = self._cooldown.next_free_s()
         if due_s is None or not self._pools.is_on or counts_of_pool(self._datastore.stock(), pool).cooling:
             return due_s
         return None

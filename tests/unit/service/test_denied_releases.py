@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.eni.pinned import SUBJECT
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
 from ipamd.model.intent import IntentKind
 from ipamd.model.pinned_address import PinnedRange
 from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from ipamd.settings import NetworkConfig
+from tests.conditions import codes
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_leaked_enis import leak
@@ -358,6 +361,8 @@ def test_a_named_address_that_iam_keeps_is_rarely_tried(tmp_path: Path) -> None:
     ec2.denied.add("unassign")
     pass_time(node, DAY_S)
     assert 2 <= ec2.calls["unassign"] <= IDLE_MAX
+    assert codes(node.health, SUBJECT) >= {ConditionCode.PINNED_RELEASE_REFUSED}
     ec2.denied.clear()
     pass_time(node, 2 * HOUR_S)
     assert node.datastore.address(named) is None
+    assert ConditionCode.PINNED_RELEASE_REFUSED not in codes(node.health, SUBJECT)

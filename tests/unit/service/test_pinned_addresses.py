@@ -596,3 +596,34 @@ def test_a_kept_address_costs_a_call_only_if_it_may_have_been_taken(
     before = node.calls()
     assert node.ask("b", kept_s="300").address == WANTED
     assert node.calls() - before == calls
+
+
+def test_a_cooling_address_that_is_kept_is_nobody_elses(make_node: MakeNode) -> None:
+    """An ADD of another pod does not wait for it, and is not told that it will be free."""
+    node = make_node()
+    node.ask("a", kept_s="300")
+    assert node.delete("a")
+    assert node.cooldown.next_due_s() is not None
+    assert node.cooldown.next_free_s() is None
+    node.ask("b", None, pod="db-1")
+    assert node.delete("b")
+    assert node.cooldown.next_free_s() is not None
+
+
+def test_after_a_lost_datastore_the_sandbox_keeps_its_address(make_node: MakeNode) -> None:
+    """Its row comes from its link and the runtime. How long the address was to be kept is lost: it goes back to EC2 a minute after
+    the DEL, and is given to nobody else meanwhile.
+    """
+    node = make_node()
+    node.ask("a", kept_s="300")
+    node.runtime.run("a")
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert node.state() == (AddressState.ASSIGNED, None)
+    assert node.delete("a")
+    node.cool()
+    assert node.state() == (AddressState.FREE, None)
+    assert node.ask("b", None, pod="db-1").address != WANTED
+    node.clock.advance(UNCLAIMED_S + 1.0)
+    node.pool.cycle()
+    assert WANTED not in {address for eni in node.ec2.enis.values() for address in eni.secondary_addresses}

@@ -17,11 +17,13 @@ from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.eni_tags import POOL_TAG
 from ipamd.model.errors import CloudError
+from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import SubnetId
 from ipamd.model.pod_annotations import POOL
-from ipamd.model.pod_pools import NOT_IN_FILE, OTHER_GROUPS, PodPool, PodPools
+from ipamd.model.pod_pools import NOT_IN_FILE, OTHER_GROUPS, OTHER_SUBNET, PodPool, PodPools
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.refusals import RefusalCode
+from ipamd.report.explain import explain
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.settings import SubnetsConfig
 from tests.crash.test_simulated import KilledHere, kill_at
@@ -356,3 +358,45 @@ def test_a_pause_of_the_pools_thread_is_told_to_every_pool(make_node: MakeNode) 
     statuses = [node.demand.status_of(pool) for pool in POOLS.by_name]
     assert [(status.generation, status.kind) for status in statuses] == [(generation, Blocked.ERROR)] * len(statuses)
     assert node.ec2.calls["create_eni"] == 0
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["of the node's own pool", "attached by hand"])
+def test_a_tag_written_by_hand_gives_nobody_other_groups(make_node: MakeNode, is_ours: bool) -> None:
+    """An ENI that was not made for the pool is not of its subnet and groups: no pod gets its addresses, and sandboxes stay (I2)."""
+    node = make_node(limits=InstanceLimits("t", 6, 4))
+    own = [attach(node, request(node, f"own-{number}", "default")) for number in range(4)]
+    eni_id = next(attachment.eni_id for attachment in own if attachment.eni_id != PRIMARY)
+    described = node.ec2.enis[eni_id]
+    tags = dict(described.tags) if is_ours else {}
+    node.ec2.enis[eni_id] = replace(described, tags={**tags, POOL_TAG: "cards"})
+    for attachment in own:
+        node.runtime.run(attachment.key.container_id)
+    if not is_ours:  # no row says that it was of another pool
+        node.crash(keep_datastore=False)
+        node.bring_up()
+    node.look_twice()
+    eni = node.datastore.eni(eni_id)
+    assert eni is not None
+    assert (eni.pool, eni.excluded) == ("cards", f"{OTHER_SUBNET}cards")
+    node.cool()
+    for name, namespace in (("card", "pay"), ("own-9", "default")):
+        assert attach(node, request(node, name, namespace), seconds=20.0).eni_id != eni_id
+    assert {attachment.address for attachment in own} <= {attachment.address for attachment in node.datastore.attachments()}
+
+
+def test_explain_names_the_pool(make_node: MakeNode) -> None:
+    """Of an address and of a pod; on a node without pools nothing is added."""
+    node = make_node()
+    card, own = attach(node, request(node, "card", "pay")), attach(node, request(node, "own", "default"))
+
+    def explained(subject: str) -> str:
+        return " | ".join(explain(node.app.introspection.sources, HistoryQuestion(subject, 10)).sentences)
+
+    for subject in (str(card.address), "pay/card"):
+        assert f"{card.eni_id} is of pool cards" in explained(subject)
+    assert f"{own.eni_id} is of pool default" in explained("default/own")
+    plain = FakeNode(node.run_dir / "plain")
+    plain.bring_up()
+    address = next(row.address for row in plain.datastore.addresses())
+    sentences = explain(plain.app.introspection.sources, HistoryQuestion(str(address), 10)).sentences
+    assert not any("pool" in sentence for sentence in sentences)
