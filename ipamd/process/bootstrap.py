@@ -467,11 +467,10 @@ class App:
 
     def _make_sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
-        node_info, custom = adapters.node_info, adapters.custom_network
-        judgement = quarantined = missing_count = None
+        node_info, custom, judgement, quarantined, missing_count = adapters.node_info, adapters.custom_network, None, None, None
         if runtime is not None:
-            judgement, quarantined = runtime.present_judgement, runtime.present_verdicts
             missing_count = self.quarantine.judge.missing_count
+            judgement, quarantined = runtime.present_judgement, runtime.present_verdicts
         return Sources(
             clock=context.clock,
             health=context.health,

@@ -229,30 +229,48 @@ def make_plan(
         events += _nemesis_events(Random(own.random()), duration_s, names, _IPV6_DRAW)
         env[IPV6_NODE] = _ipv6_env(own)
         env[NODES[-1]] = env[NODES[-1]] | {"ENABLE_V6_EGRESS": own.choice(("true", "false"))}
-    if policy:
-        own = Random(f"{seed} {POLICY_NODE}")
-        events += _pods_of_few_names(Random(own.random()), POLICY_NODE, duration_s)
-        near = sorted(name for name in set(failpoints) if name.startswith(POLICY_FAILPOINTS))
-        events += _nemesis_events(Random(own.random()), duration_s, near, _POLICY_DRAW)
-        env[POLICY_NODE] = _env(own) | {"VPC_IPAMD_POD_VETH_NAMES": "true", "NETWORK_POLICY_ENFORCING_MODE": "standard"}
-    if branch:
-        own = Random(f"{seed} {BRANCH_NODE}")
-        events += _pods_of_few_names(
-            Random(own.random()), BRANCH_NODE, duration_s, apps=("sg-db", "sg-web", "web"), most=BRANCH_PODS // 2
-        )
-        near = sorted(name for name in set(failpoints) if name.startswith(BRANCH_FAILPOINTS))
-        events += _nemesis_events(Random(own.random()), duration_s, near, _BRANCH_DRAW)
-        env[BRANCH_NODE] = _branch_env(own)
+    for is_on, more in ((policy, _policy_node), (branch, _branch_node)):
+        if is_on:
+            events += more(seed, duration_s, failpoints, env)
     if moves or pools:
-        own = Random(f"{seed} {PAIR_NODES}")
-        near = sorted(name for name in set(failpoints) if name.startswith(PAIR_FAILPOINTS))
-        events += _nemesis_events(Random(own.random()), duration_s, near, _PAIR_DRAW)
-        env |= {node: _pair_env(own, moves=moves, pools=pools) for node in PAIR_NODES}
-        events += _moves(Random(f"{seed} moves"), duration_s) if moves else []
-        for node in PAIR_NODES if pools else ():
-            apps = (*POOLS, OWN)
-            events += _pods_of_few_names(Random(f"{seed} pools {node}"), node, duration_s, apps=apps, most=POOL_PODS)
+        events += _pair(seed, duration_s, failpoints, env, moves=moves, pools=pools)
     return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)), cloud)
+
+
+def _policy_node(seed: int, duration_s: float, failpoints: Sequence[str], env: dict[str, dict[str, str]]) -> list[Event]:
+    """Draw the events of the node with a policy agent, and add its settings to `env`."""
+    own = Random(f"{seed} {POLICY_NODE}")
+    events = _pods_of_few_names(Random(own.random()), POLICY_NODE, duration_s)
+    near = sorted(name for name in set(failpoints) if name.startswith(POLICY_FAILPOINTS))
+    events += _nemesis_events(Random(own.random()), duration_s, near, _POLICY_DRAW)
+    env[POLICY_NODE] = _env(own) | {"VPC_IPAMD_POD_VETH_NAMES": "true", "NETWORK_POLICY_ENFORCING_MODE": "standard"}
+    return events
+
+
+def _branch_node(seed: int, duration_s: float, failpoints: Sequence[str], env: dict[str, dict[str, str]]) -> list[Event]:
+    """Draw the events of the node with a trunk, and add its settings to `env`."""
+    own = Random(f"{seed} {BRANCH_NODE}")
+    apps = ("sg-db", "sg-web", "web")
+    events = _pods_of_few_names(Random(own.random()), BRANCH_NODE, duration_s, apps=apps, most=BRANCH_PODS // 2)
+    near = sorted(name for name in set(failpoints) if name.startswith(BRANCH_FAILPOINTS))
+    events += _nemesis_events(Random(own.random()), duration_s, near, _BRANCH_DRAW)
+    env[BRANCH_NODE] = _branch_env(own)
+    return events
+
+
+def _pair(
+    seed: int, duration_s: float, failpoints: Sequence[str], env: dict[str, dict[str, str]], *, moves: bool, pools: bool
+) -> list[Event]:
+    """Draw the events of the pair of nodes with moves or pools, and add their settings to `env`."""
+    own = Random(f"{seed} {PAIR_NODES}")
+    near = sorted(name for name in set(failpoints) if name.startswith(PAIR_FAILPOINTS))
+    events = _nemesis_events(Random(own.random()), duration_s, near, _PAIR_DRAW)
+    env |= {node: _pair_env(own, moves=moves, pools=pools) for node in PAIR_NODES}
+    if moves:
+        events += _moves(Random(f"{seed} moves"), duration_s)
+    for node in PAIR_NODES if pools else ():
+        events += _pods_of_few_names(Random(f"{seed} pools {node}"), node, duration_s, apps=(*POOLS, OWN), most=POOL_PODS)
+    return events
 
 
 def _env(rng: Random) -> dict[str, str]:
