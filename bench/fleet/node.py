@@ -32,6 +32,7 @@ from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.errors import IpamError, PoolEmptyError
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, ContainerId, IfName
+from ipamd.model.pod_pools import NO_POOLS, PodPools
 from ipamd.node_info import NodeInfo
 from ipamd.ports.aws_node import AwsNode
 from ipamd.ports.cloud import Metadata
@@ -85,13 +86,24 @@ class VirtualEc2(BotoEc2):
 class FleetNode:
     """One node. `spawn` starts it; everything else happens by itself."""
 
-    def __init__(self, model: Ec2Model, trace: NodeTrace, index: int, *, settings: Settings, measure: Measure) -> None:
+    def __init__(
+        self,
+        model: Ec2Model,
+        trace: NodeTrace,
+        index: int,
+        *,
+        settings: Settings,
+        measure: Measure,
+        pools: PodPools = NO_POOLS,
+    ) -> None:
+        """`pools`: of which the node's pods take turns, the node's own pool first."""
         self._world: World = model.world
         self._trace = trace
         self._index = index
         self._settings = settings
         self._measure = measure
-        self._waiting: deque[tuple[int, Pod]] = deque()
+        self._pools = pools.names
+        self._waiting: dict[str, deque[tuple[int, Pod]]] = {pool: deque() for pool in self._pools}
         self._is_serving = False
         self._sweep_s = math.inf
         host = VirtualHost(model, index, trace.limits)
@@ -109,10 +121,14 @@ class FleetNode:
             backoffs=Backoffs(self._world, is_urgent=lambda: self.demand.waiting()[0] > 0),
         )
         self._cooldown = Cooldown(self._context, connections=NoConnections(), period_s=lambda: float(settings.pool.cooldown_s))
+        adapters = self._make_adapters(model, host, health, pools)
+        self.pool = compose_pool(self._context, self._cooldown, adapters, CurrentSettings(settings))
+
+    def _make_adapters(self, model: Ec2Model, host: VirtualHost, health: Health, pools: PodPools) -> Adapters:
         metadata = cast("Metadata", host)
         self._node_info = NodeInfo(metadata, datastore=self._datastore, clock=self._world)
-        self._ec2 = VirtualEc2(model, index)
-        adapters = Adapters(
+        self._ec2 = VirtualEc2(model, self._index)
+        return Adapters(
             clock=self._world,
             health=health,
             opened=OpenedDatastore(self._datastore, INTACT),
@@ -126,8 +142,8 @@ class FleetNode:
             runtime=None,
             spool=cast("Spool", None),
             aws_node=cast("AwsNode", None),
+            pod_pools=pools,
         )
-        self.pool = compose_pool(self._context, self._cooldown, adapters, CurrentSettings(settings))
 
     def spawn(self) -> None:
         """Start the node when the trace says so."""
@@ -153,19 +169,24 @@ class FleetNode:
     def _arrive(self, number: int, pod: Pod) -> None:
         """ADD."""
         if not self._add(number, pod):  # as in the daemon: who comes asks first, and waits if there is none
-            self._waiting.append((number, pod))
-            self.demand.join()
+            pool = self._pool_of(number)
+            self._waiting[pool].append((number, pod))
+            self.demand.join(pool=pool)
+
+    def _pool_of(self, number: int) -> str:
+        """Return the pool of a pod."""
+        return self._pools[number % len(self._pools)]
 
     def _add(self, number: int, pod: Pod) -> bool:
         """Give an address if there is one."""
         key = AttachmentKey(ContainerId(f"{self._index}-{number}"), IFNAME)
         try:
-            reserved = self._datastore.reserve(key)
+            reserved = self._datastore.reserve(key, pool=self._pool_of(number))
         except PoolEmptyError:
             return False
         with self._datastore.transaction() as uow:
             uow.confirm(self._attachment(key, reserved))
-        self.demand.take()
+        self.demand.take(pool=self._pool_of(number))
         self._measure.addressed(self._index, pod, now_s=self._world.now_s)
         if pod.leaves_s < math.inf:
             self._world.at(max(pod.leaves_s, self._world.now_s + 1.0), lambda: self._leave(key, reserved.address))
@@ -206,12 +227,13 @@ class FleetNode:
         self._sweep_when_due()
 
     def _on_supply(self) -> None:
-        if self._waiting:
+        if any(self._waiting.values()):
             self._world.at(self._world.now_s, self._serve)
 
     def _serve(self) -> None:
-        while self._waiting and self._add(*self._waiting[0]):
-            _, pod = self._waiting.popleft()
-            self.demand.leave()
-            waited_s = self._world.now_s - pod.arrives_s
-            self._measure.unserved(pod, count=math.ceil(max(waited_s - NO_WAIT_S, 0.0) / DEFAULT_DEADLINE_S))
+        for pool, waiting in self._waiting.items():
+            while waiting and self._add(*waiting[0]):
+                _, pod = waiting.popleft()
+                self.demand.leave(pool=pool)
+                waited_s = self._world.now_s - pod.arrives_s
+                self._measure.unserved(pod, count=math.ceil(max(waited_s - NO_WAIT_S, 0.0) / DEFAULT_DEADLINE_S))

@@ -105,6 +105,7 @@ class Cooldown(Service):
         self._pending_rollbacks: dict[IpAddress, str] = {}
         # Addresses of deleted uplinks: they are not in the pool and do not cool, but their tracked connections are still to be
         # deleted.
+        self._hastened: set[IpAddress] = set()  # cooling addresses whose cooldown was ended early
         self._uplink_addresses: set[IpAddress] = set()
         self._connections_due_s = 0.0  # when the tracked connections may be dumped next, on the monotonic clock
         self._has_new = False
@@ -120,10 +121,21 @@ class Cooldown(Service):
         """Start the cooldown of an address and schedule its link, if any, for deletion. The address may have no row yet (I8)."""
         with self._lock:
             self._cooling[address] = self._clock.monotonic() + self._period()
+            self._hastened.discard(address)
             self._has_new = True
             if dying_veth is not None:
                 self._dying[dying_veth] = DyingLink(address)
             self.loop.wake()
+
+    def start_after_leftover(self, address: IpAddress) -> None:
+        """Start the cooldown of an address whose leftover links were removed just now; one that was ended early stays so.
+
+        The runtime repeats a DEL within milliseconds, while the link of the first one is still being deleted.
+        """
+        with self._lock:
+            is_ended = address in self._cooling and address in self._hastened
+        if not is_ended:
+            self.start(address, dying_veth=None)
 
     def release(self, wiring: WiringSpec, *, host_veth: str) -> None:
         """Start the cooldown after a DEL, whose links are marked. An address that is not the pool's does not cool: only links are
@@ -143,6 +155,7 @@ class Cooldown(Service):
         with self._lock:
             if address in self._cooling:
                 self._cooling[address] = min(self._cooling[address], self._clock.monotonic())
+                self._hastened.add(address)
                 self.loop.wake()
 
     def roll_back(self, wiring: WiringSpec, *, reason: str, is_unused: bool, is_unwired: bool, is_marked: bool) -> None:
@@ -366,6 +379,7 @@ class Cooldown(Service):
                 with self._lock:
                     if self._cooling.get(address) == deadline:  # the address may have been assigned and released again since
                         del self._cooling[address]
+                        self._hastened.discard(address)
         finally:
             if freed_count:
                 self._demand.announce_supply()

@@ -162,7 +162,7 @@ class DetachService(Service):
         """
         address = self._wiring.remove_leftover(host_veth=host_veth, address=address, key=key, uplink=uplink)
         if address and uplink is None:
-            self._cooldown.start(address, dying_veth=None)
+            self._cooldown.start_after_leftover(address)
         elif address:
             self._cooldown.delete_connections_soon(address)
 

@@ -223,72 +223,54 @@ def make_plan(
     events += _nemesis_events(Random(rng.random()), duration_s, names, _IPV4_DRAW)
     env = {node: _env(rng) for node in NODES}
     cloud = standing_conditions(Random(rng.random()))
-    draw = _MoreNodes(seed, duration_s, set(failpoints), events, env)
     if ipv6:
-        draw.ipv6()
-    if policy:
-        draw.policy()
-    if branch:
-        draw.branch()
+        own = Random(f"{seed} {IPV6_NODE}")
+        events += _pods(Random(own.random()), IPV6_NODE, duration_s, gap_s=2 * POD_GAP_S, most=PODS_MOST // 2)
+        events += _nemesis_events(Random(own.random()), duration_s, names, _IPV6_DRAW)
+        env[IPV6_NODE] = _ipv6_env(own)
+        env[NODES[-1]] = env[NODES[-1]] | {"ENABLE_V6_EGRESS": own.choice(("true", "false"))}
+    for is_on, more in ((policy, _policy_node), (branch, _branch_node)):
+        if is_on:
+            events += more(seed, duration_s, failpoints, env)
     if moves or pools:
-        draw.pair(moves=moves, pools=pools)
+        events += _pair(seed, duration_s, failpoints, env, moves=moves, pools=pools)
     return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)), cloud)
 
 
-class _MoreNodes:
-    """Draws what happens to the nodes beside the first two. Each has dice of its own, so that none changes what happens to another."""
+def _policy_node(seed: int, duration_s: float, failpoints: Sequence[str], env: dict[str, dict[str, str]]) -> list[Event]:
+    """Draw the events of the node with a policy agent, and add its settings to `env`."""
+    own = Random(f"{seed} {POLICY_NODE}")
+    events = _pods_of_few_names(Random(own.random()), POLICY_NODE, duration_s)
+    near = sorted(name for name in set(failpoints) if name.startswith(POLICY_FAILPOINTS))
+    events += _nemesis_events(Random(own.random()), duration_s, near, _POLICY_DRAW)
+    env[POLICY_NODE] = _env(own) | {"VPC_IPAMD_POD_VETH_NAMES": "true", "NETWORK_POLICY_ENFORCING_MODE": "standard"}
+    return events
 
-    def __init__(
-        self, seed: int, duration_s: float, failpoints: set[str], events: list[Event], env: dict[str, dict[str, str]]
-    ) -> None:
-        """`events`, `env`: what is drawn is added to them."""
-        self._seed = seed
-        self._duration_s = duration_s
-        self._failpoints = failpoints
-        self._events = events
-        self._env = env
 
-    def ipv6(self) -> None:
-        """A node of IPv6, and egress of IPv6 for the second node with some seeds."""
-        own = Random(f"{self._seed} {IPV6_NODE}")
-        names = sorted(name for name in self._failpoints if not name.startswith(POLICY_FAILPOINTS[0]))
-        self._events += _pods(Random(own.random()), IPV6_NODE, self._duration_s, gap_s=2 * POD_GAP_S, most=PODS_MOST // 2)
-        self._events += _nemesis_events(Random(own.random()), self._duration_s, names, _IPV6_DRAW)
-        self._env[IPV6_NODE] = _ipv6_env(own)
-        self._env[NODES[-1]] = self._env[NODES[-1]] | {"ENABLE_V6_EGRESS": own.choice(("true", "false"))}
+def _branch_node(seed: int, duration_s: float, failpoints: Sequence[str], env: dict[str, dict[str, str]]) -> list[Event]:
+    """Draw the events of the node with a trunk, and add its settings to `env`."""
+    own = Random(f"{seed} {BRANCH_NODE}")
+    apps = ("sg-db", "sg-web", "web")
+    events = _pods_of_few_names(Random(own.random()), BRANCH_NODE, duration_s, apps=apps, most=BRANCH_PODS // 2)
+    near = sorted(name for name in set(failpoints) if name.startswith(BRANCH_FAILPOINTS))
+    events += _nemesis_events(Random(own.random()), duration_s, near, _BRANCH_DRAW)
+    env[BRANCH_NODE] = _branch_env(own)
+    return events
 
-    def policy(self) -> None:
-        """A node with a policy agent."""
-        own = Random(f"{self._seed} {POLICY_NODE}")
-        self._events += _pods_of_few_names(Random(own.random()), POLICY_NODE, self._duration_s)
-        near = self._near(POLICY_FAILPOINTS)
-        self._events += _nemesis_events(Random(own.random()), self._duration_s, near, _POLICY_DRAW)
-        self._env[POLICY_NODE] = _env(own) | {"VPC_IPAMD_POD_VETH_NAMES": "true", "NETWORK_POLICY_ENFORCING_MODE": "standard"}
 
-    def branch(self) -> None:
-        """A node with a trunk, and pods with security groups beside others."""
-        own = Random(f"{self._seed} {BRANCH_NODE}")
-        apps = ("sg-db", "sg-web", "web")
-        self._events += _pods_of_few_names(Random(own.random()), BRANCH_NODE, self._duration_s, apps=apps, most=BRANCH_PODS // 2)
-        near = self._near(BRANCH_FAILPOINTS)
-        self._events += _nemesis_events(Random(own.random()), self._duration_s, near, _BRANCH_DRAW)
-        self._env[BRANCH_NODE] = _branch_env(own)
-
-    def pair(self, *, moves: bool, pools: bool) -> None:
-        """A pair of nodes, between which pods move with their addresses, or which have pools of pods."""
-        own = Random(f"{self._seed} {PAIR_NODES}")
-        near = self._near(PAIR_FAILPOINTS)
-        self._events += _nemesis_events(Random(own.random()), self._duration_s, near, _PAIR_DRAW)
-        for node in PAIR_NODES:
-            self._env[node] = _pair_env(own, moves=moves, pools=pools)
-        if moves:
-            self._events += _moves(Random(f"{self._seed} moves"), self._duration_s)
-        for node in PAIR_NODES if pools else ():
-            dice = Random(f"{self._seed} pools {node}")
-            self._events += _pods_of_few_names(dice, node, self._duration_s, apps=(*POOLS, OWN), most=POOL_PODS)
-
-    def _near(self, prefixes: tuple[str, ...]) -> list[str]:
-        return sorted(name for name in self._failpoints if name.startswith(prefixes))
+def _pair(
+    seed: int, duration_s: float, failpoints: Sequence[str], env: dict[str, dict[str, str]], *, moves: bool, pools: bool
+) -> list[Event]:
+    """Draw the events of the pair of nodes with moves or pools, and add their settings to `env`."""
+    own = Random(f"{seed} {PAIR_NODES}")
+    near = sorted(name for name in set(failpoints) if name.startswith(PAIR_FAILPOINTS))
+    events = _nemesis_events(Random(own.random()), duration_s, near, _PAIR_DRAW)
+    env |= {node: _pair_env(own, moves=moves, pools=pools) for node in PAIR_NODES}
+    if moves:
+        events += _moves(Random(f"{seed} moves"), duration_s)
+    for node in PAIR_NODES if pools else ():
+        events += _pods_of_few_names(Random(f"{seed} pools {node}"), node, duration_s, apps=(*POOLS, OWN), most=POOL_PODS)
+    return events
 
 
 def _env(rng: Random) -> dict[str, str]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from lab.demo import crash, ipv6, pools, report, setup, snat, teardown
+from lab.demo import crash, ipv6, moves, pools, report, setup, snat, teardown
 from lab.demo.checks import Check, Checks, Step, Verdict, run_steps
 from lab.demo.context import ADDRESSES_PER_ENI, ENI_LIMIT, INSTANCE_TYPE, PODS_PER_NODE, WORKERS_PER_NODE, DemoContext
 from lab.demo.progress import Progress
@@ -28,6 +28,7 @@ RUN = f"{2 * PODS_PER_NODE} sandboxes, {WORKERS_PER_NODE} at a time on each node
 PING = "who reaches whom"
 ELASTIC = "one more pod, with an elastic IP"
 OTHER_POOL = "one more pod, of another pool"
+MOVES = "one more pod, which moves to the other node with its address"
 KILL = "kill -9 of one daemon; sandboxes are removed and created meanwhile"
 RESTART = "restart and reconciliation"
 LOSE = "kill -9 of the other daemon, and its datastore is deleted"
@@ -79,6 +80,7 @@ def story(context: DemoContext) -> list[Step]:
         step(PING, (setup.ACROSS, setup.FROM_HOST), setup.ping, grown),
         step(ELASTIC, (snat.ELASTIC_IP,), snat.show, grown),
         step(OTHER_POOL, (pools.OTHER_POOL,), pools.show, grown),
+        step(MOVES, (moves.MOVED,), moves.show, grown),
         step(IPV6, ipv6.PROMISES, ipv6.show, up),
         step(KILL, away, crash.without_daemon, grown),
         step(RESTART, back, crash.restart, (*grown, KILL)),

@@ -20,6 +20,9 @@ HOLD_S = "3"
 """What is in excess is released after so many seconds, not after an hour, so that the demo's end shows it. Ours."""
 
 
+PINNED_RANGE = "10.0.3.224/28"
+"""The end of the nodes' subnet, from which pods may name addresses (`lab/demo/moves.py`)."""
+
 NETWORK_FILE = "/run/vpc-ipamd/network.json"
 """The network file, which names one pool (`lab/demo/pools.py`)."""
 
@@ -54,6 +57,7 @@ class DemoNode:
         settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD_SECONDS": HOLD_S, **family.settings}
         settings["VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES"] = "default"  # the runtime hands over the annotations of all pods then
         if family is IPV4:
+            settings["VPC_IPAMD_PINNED_ADDRESSES"] = f"default={PINNED_RANGE}"
             settings["VPC_IPAMD_NETWORK_FILE"] = NETWORK_FILE
             settings["VPC_IPAMD_POOL_ANNOTATION_NAMESPACES"] = "default=cards"
         settings["DISABLE_LEAKED_ENI_CLEANUP"] = "true"  # its one look, 1 to 2 min after a start, may fall into the idle seconds

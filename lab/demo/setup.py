@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.demo import pools
+from lab.demo import moves, pools
 from lab.demo.checks import Verdict
 from lab.demo.context import ADDRESSES_PER_ENI, PODS_PER_NODE, DemoContext, brief
 from lab.vpc.model import Eni
@@ -27,6 +27,7 @@ def build(context: DemoContext, verdict: Verdict) -> None:
     """Build the lab."""
     context.enter()
     pools.prepare(context)
+    moves.prepare(context)
     versions = {node.lab_node.run(["containerd", "--version"]).stdout.split()[2] for node in context.every_node}
     names = ", ".join([*context.lab.nodes, *context.lab.hosts])
     verdict(LAB_IS_UP, not context.lab.fabric.problems, f"{names}; containerd {', '.join(sorted(versions))} on each node")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lab.demo import moves
 from lab.demo.checks import Verdict
 from lab.demo.context import EVERY_NODE, PODS_PER_NODE, DemoContext, brief
 from lab.demo.node import DemoNode
@@ -106,11 +107,12 @@ def observers(context: DemoContext, verdict: Verdict) -> None:
 def _hear_of_reuse(context: DemoContext, verdict: Verdict) -> None:
     """Check each reuse by the runtimes' ledger (from StopPodSandbox's call, before the DEL, to RunPodSandbox's answer).
 
+    The pod that names its address gets it again before (docs/adr/0083).
     Cooldowns are stored in the datastore and lost with it: a reuse after the datastore was deleted is reported, not checked.
     """
     lost_at = context.datastore_lost_at
     excused = [r for r in context.kubelets.reuses if r.at_s > lost_at.get(r.holder.partition("/")[0], math.inf)]
-    judged = [reuse for reuse in context.kubelets.reuses if reuse not in excused]
+    judged = [reuse for reuse in context.kubelets.reuses if reuse not in excused and reuse.address != moves.STAYING]
     hot = [f"{r.address} after {r.after_s:.1f} s" for r in judged if r.after_s < COOLDOWN_S]
     told = f"{len(judged)} given again, none within {COOLDOWN_S:.0f} s"
     if excused:

@@ -14,6 +14,7 @@ from bench.fleet.buckets import Buckets, bound_s
 from bench.fleet.ec2 import Ec2Model, Refused
 from bench.fleet.loads import LOADS, is_met, run
 from bench.fleet.measure import percentile
+from bench.fleet.pools import with_pools
 from bench.fleet.reference import KUBELET_RETRY_S, reference
 from bench.fleet.run import Outcome, run_fleet
 from bench.fleet.scenarios import MODES, SCENARIOS, Scenario, queue_waits_s, run_scenario
@@ -180,3 +181,12 @@ def test_nodes_that_are_done_leave_the_calls_to_others() -> None:
     alone_s = 5.0
     assert outcome.is_done
     assert percentile(outcome.node_waits_s, 0.99) <= 1.2 * (percentile(queue_s, 0.99) + alone_s)
+
+
+def test_pods_of_two_pools_get_addresses_too() -> None:
+    """Every pod is served, beside the node's own pool, on ENIs of the pools' subnets; each node makes at least one for each pool."""
+    plain = small()
+    outcome = small(make_node=with_pools)
+    assert outcome.is_done
+    assert outcome.calls["CreateNetworkInterface"] >= plain.calls.get("CreateNetworkInterface", 0)
+    assert outcome.calls["CreateNetworkInterface"] >= 2 * outcome.node_count

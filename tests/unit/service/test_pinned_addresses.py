@@ -627,3 +627,18 @@ def test_after_a_lost_datastore_the_sandbox_keeps_its_address(make_node: MakeNod
     node.clock.advance(UNCLAIMED_S + 1.0)
     node.pool.cycle()
     assert WANTED not in {address for eni in node.ec2.enis.values() for address in eni.secondary_addresses}
+
+
+@pytest.mark.parametrize(("kept_s", "is_free"), [("0", True), ("300", False)], ids=["it goes back to EC2", "it is kept"])
+def test_a_repeated_del_does_not_prolong_a_cooldown_that_was_ended(make_node: MakeNode, kept_s: str, is_free: bool) -> None:
+    """The runtime sends it while the link of the first DEL is still there; else the pod's next node waits for a whole cooldown."""
+    node = make_node()
+    made = node.ask("a", kept_s=kept_s)
+    assert node.delete("a")
+    node.wiring.wired[made.host_veth] = made.wiring  # the link is still being deleted
+    assert not node.delete("a")
+    assert made.host_veth not in node.wiring.wired
+    node.cooldown.work()
+    row = node.datastore.address(WANTED)
+    assert row is not None
+    assert row.is_free is is_free
