@@ -14,6 +14,7 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import NotServingError, SettingsError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import EniId
+from ipamd.model.network_cards import without_cards
 from ipamd.model.network_file import NetworkFile
 from ipamd.model.record import dataclass, replace
 from ipamd.model.release import why_never_released
@@ -108,7 +109,7 @@ def plan_network(sources: Sources, content: bytes, *, source: str) -> NetworkPla
         source,
         is_on,
         zone=identity.availability_zone,
-        in_force=network == NetworkFile(sources.custom_network, sources.pool.pools),
+        in_force=network == NetworkFile(sources.custom_network, without_cards(sources.pool.pools)),
         entry=entry,
         other_entries=other_entries,
         primary_carries_pods=primary_carries_pods,

@@ -14,6 +14,7 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import POD_IFNAME, Attachment, WiringSpec, veth_name
+from ipamd.model.card_interfaces import further_keys
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
@@ -67,7 +68,8 @@ class DetachService(Service):
         reason: str,
         event: LedgerEvent = LedgerEvent.UNASSIGNED,
     ) -> bool:
-        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+        """Detach one interface of one sandbox; an unknown or repeated one is fine. Those of further network cards end with the pod's
+        first one, before it, so that a DEL that a crash interrupts finds them again.
 
         Args:
             reason: who requests it (DEL, GC), or the verdict's reasons; recorded.
@@ -77,6 +79,9 @@ class DetachService(Service):
             attachment is still recorded and a retry is safe.
         """
         with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
+            for further in further_keys(key):
+                if self._datastore.attachment(further) is not None:
+                    self.detach_sandbox(further, deadline=deadline, steps=steps, reason=reason, event=event)
             attachment = self._datastore.attachment(key)
             if attachment is None:
                 with steps.step("leftover"):
@@ -127,7 +132,12 @@ class DetachService(Service):
         if attachment.key.ifname == POD_IFNAME or not attachment.netns:
             return
         try:
-            self._wiring.forget_inside(netns=attachment.netns, identity=attachment.netns_identity, address=attachment.address)
+            self._wiring.forget_inside(
+                netns=attachment.netns,
+                identity=attachment.netns_identity,
+                ifname=attachment.key.ifname,
+                address=attachment.address,
+            )
         except IpamError as error:
             log.info("a routing rule was not removed from a sandbox sandbox=%s error=%s", attachment.key, log_text(error))
 

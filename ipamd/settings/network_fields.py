@@ -128,6 +128,19 @@ class NetworkConfig:
         False,
         "Serve pods that have security groups of their own, by branch ENIs (docs/security-groups.md).",
     )
+    multi_nic: bool = setting(
+        "ENABLE_MULTI_NIC",
+        parse_bool,
+        False,
+        "Manage the ENIs of every network card, so that a pod can have an interface of each (docs/network-cards.md).",
+    )
+    multi_nic_namespaces: tuple[str, ...] = setting(
+        "VPC_IPAMD_MULTI_NIC_NAMESPACES",
+        parse_namespaces,
+        (),
+        "Namespaces, comma separated, whose pods may ask for an interface of each network card (k8s.amazonaws.com/nicConfig); no "
+        "effect without ENABLE_MULTI_NIC.",
+    )
     pod_groups_mode: str = setting(
         "POD_SECURITY_GROUP_ENFORCING_MODE",
         choice(*EnforcingMode),
@@ -164,6 +177,11 @@ class NetworkConfig:
     def has_pinned_addresses(self) -> bool:
         """Whether pods may ask for addresses. Pods of IPv6 cannot."""
         return not self.ipv6 and bool(self.pinned_ranges)
+
+    @property
+    def has_multi_nic_pods(self) -> bool:
+        """Whether pods may ask for an interface of each network card."""
+        return self.multi_nic and bool(self.multi_nic_namespaces)
 
     @property
     def extra_family(self) -> Family | None:
