@@ -90,6 +90,11 @@ class InstanceLimits:
     tcp_timeout_s: int = 0
     further_card_enis: tuple[int, ...] = ()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether they are those of the instance type, and not a guess that holds for most types."""
+        return self.source != "default"
+
     def eni_count_of(self, card: int) -> int:
         """Return how many ENIs a network card takes; 0 for a card that the type does not have."""
         if not 0 <= card < self.network_card_count:

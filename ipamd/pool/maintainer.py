@@ -216,10 +216,13 @@ class PoolMaintainer(Service):
         self.pools = with_cards(without_cards(self.pools), cards)
 
     def managed_cards(self) -> tuple[int, ...] | None:
-        """Return the network cards of which pods may get interfaces now; None before they are known. From any thread."""
+        """Return the network cards of which pods may get interfaces now; None before they are known. From any thread.
+
+        Limits that hold for every instance type say nothing about cards.
+        """
         if not self._has_cards:
             return (0,)
-        if self.limits is None:
+        if self.limits is None or not self.limits.is_known:
             return None
         cards = map(card_of_pool, self.pools.names)
         return managed_cards(cards, self._datastore.enis(), occupied=self._enis.book.unrecorded_enis().values())

@@ -25,7 +25,7 @@ from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.report.pod_pools import pod_pool_reports
 from ipamd.settings import NetworkConfig
-from tests.crash.test_simulated import KilledHere, kill_at
+from tests.crash.test_simulated import KilledHere, kill_at, look_often, vanish
 from tests.fakes.aws_node import OURS, SAVED
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -175,9 +175,10 @@ def test_annotations_that_the_runtime_keeps_back_refuse_the_pod(make_node: MakeN
 def test_before_the_limits_are_known_the_cards_are_not(make_node: MakeNode) -> None:
     """An ADD without time to wait is refused."""
     node = make_node()
-    node.pool.limits = None
-    with refused_with(RefusalCode.MULTI_NIC_CARDS_UNKNOWN):
-        add_pod(node, "pod")
+    for limits in (None, replace(LIMITS, source="default")):
+        node.pool.limits = limits
+        with refused_with(RefusalCode.MULTI_NIC_CARDS_UNKNOWN):
+            add_pod(node, "pod")
 
 
 def test_a_card_whose_enis_are_not_for_pods_is_left_alone(make_node: MakeNode) -> None:
@@ -400,3 +401,36 @@ def test_an_export_is_refused_while_a_pod_has_several_interfaces(make_node: Make
     assert not node.aws_node.is_exporting
     node.delete("pod")
     assert service.export().problems == []
+
+
+def test_a_card_that_ec2_refuses_an_eni_does_not_bound_the_others(make_node: MakeNode) -> None:
+    """EC2 allows fewer ENIs there than it said: card 0 gets its next one all the same."""
+    node = make_node(limits=InstanceLimits("two.cards", 3, 3, network_card_count=2, further_card_enis=(2,)))
+    node.ec2.limits = replace(LIMITS, ipv4_per_eni=3, further_card_enis=(1,))
+    for number in range(2):
+        add_pod(node, f"pod{number}")
+        run_pool(node)
+    assert len(enis_of_card(node, 1)) == 1
+    assert node.pool.preview("card:1").growth.eni_cap == 1  # type: ignore[union-attr]
+    assert node.pool.preview().growth.eni_cap is None  # type: ignore[union-attr]
+    for number in range(2):
+        add_pod(node, f"single{number}", value=None)
+        run_pool(node)
+    assert len(enis_of_card(node, 0)) == 3
+    node.assert_sound()
+
+
+def test_a_pod_that_ends_without_a_del_is_reaped_whole(make_node: MakeNode) -> None:
+    """Each interface has the same evidence, and the first one takes the others along."""
+    node = make_node()
+    node.runtime.run("pod")
+    add_pod(node, "pod")
+    del node.runtime.listed["pod"]
+    vanish(node, "pod")
+    further = node.datastore.attachment(key_of("pod", 1))
+    assert further is not None
+    del node.wiring.wired[further.host_veth]
+    look_often(node)
+    assert names_of(node, "pod") == []
+    node.cool()
+    node.assert_sound()
