@@ -143,12 +143,8 @@ class PoolMaintainer(Service):
         self._has_cards = has_cards
         self._own = PlannedPool(None)
         self._planned = {OWN: self._own, **{name: PlannedPool(pool) for name, pool in pools.by_name.items()}}
-        parts = (
-            CREATION,
-            ALLOCATION,
-            RECOVERY,
-            *(_part(kind, name) for kind in (CREATION, ALLOCATION) for name in pools.by_name),
-        )
+        by_pool = (_part(kind, name) for kind in (CREATION, ALLOCATION) for name in pools.by_name)
+        parts = (CREATION, ALLOCATION, RECOVERY, *by_pool)
         self._refused_growth = {part: context.health.claim("ec2", part=part) for part in parts}
         self.loop = Loop("pool", self.turn, health=context.health, clock=context.clock, changed=context.demand.triggered)
 

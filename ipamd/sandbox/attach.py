@@ -2,7 +2,8 @@
 
 Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
 if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction:
-after any failure the wiring is undone and the address cools.
+after any failure the wiring is undone and the address cools. A pod that may have an interface of each network card gets all of them
+so, each with an attachment of its own (docs/adr/0086).
 """
 
 from __future__ import annotations
