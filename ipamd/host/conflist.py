@@ -79,10 +79,7 @@ def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -
     has_facts = settings.network.pod_eni and settings.pod_facts.source == FROM_ANNOTATIONS
     network = settings.network
     may_choose = (
-        network.snat_annotation_namespaces
-        or network.pinned_ranges
-        or network.has_multi_nic_pods
-        or settings.subnets.pool_annotations
+        network.snat_annotation_namespaces or network.pinned_ranges or network.multi_nic or settings.subnets.pool_annotations
     )
     if has_facts or may_choose:
         ours["capabilities"] = {POD_ANNOTATIONS: True}

@@ -179,11 +179,6 @@ class NetworkConfig:
         return not self.ipv6 and bool(self.pinned_ranges)
 
     @property
-    def has_multi_nic_pods(self) -> bool:
-        """Whether pods may ask for an interface of each network card."""
-        return self.multi_nic and bool(self.multi_nic_namespaces)
-
-    @property
     def extra_family(self) -> Family | None:
         """The other family, if sandboxes may reach it by the node's own address."""
         if self.ipv6 and self.v4_egress:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.host.conflist import render
 from ipamd.migration.export import ExportService
 from ipamd.model.attachment import Attachment, Wired, WiringSpec, pod_veth_name
 from ipamd.model.cni_request import AttachRequest, SandboxNames
@@ -18,13 +19,13 @@ from ipamd.model.errors import TryAgainError, WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, EniId, parse_key
-from ipamd.model.pod_annotations import MULTI_NIC, NIC_CONFIG
+from ipamd.model.pod_annotations import MULTI_NIC, NIC_CONFIG, POD_ANNOTATIONS
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.refusals import RefusalCode
 from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.report.pod_pools import pod_pool_reports
-from ipamd.settings import NetworkConfig
+from ipamd.settings import NetworkConfig, Settings
 from tests.crash.test_simulated import KilledHere, kill_at, look_often, vanish
 from tests.fakes.aws_node import OURS, SAVED
 from tests.fakes.cloud import FakeEc2
@@ -376,9 +377,10 @@ def test_the_policy_agent_learns_how_many_interfaces_there_are(tmp_path: Path) -
     node.datastore.close()
 
 
-def test_an_audit_and_an_explanation_know_every_interface(make_node: MakeNode) -> None:
-    """Nothing is wrong with a pod that has several, and each address is explained."""
-    node = make_node()
+@pytest.mark.parametrize("network", [NETWORK, NETWORK_V6], ids=["ipv4", "ipv6"])
+def test_an_audit_and_an_explanation_know_every_interface(make_node: MakeNode, network: NetworkConfig) -> None:
+    """Nothing is wrong with a pod that has several, each address is explained, and each card has its report."""
+    node = make_node(network=network)
     node.runtime.run("pod")
     add_pod(node, "pod")
     sources = node.app.introspection.sources
@@ -434,3 +436,11 @@ def test_a_pod_that_ends_without_a_del_is_reaped_whole(make_node: MakeNode) -> N
     assert names_of(node, "pod") == []
     node.cool()
     node.assert_sound()
+
+
+def test_the_conflist_asks_for_annotations() -> None:
+    """Also without a namespace in the list, so that a pod which may not ask is refused."""
+    (ours,) = [
+        entry for entry in render(Settings(network=NetworkConfig(multi_nic=True)))["plugins"] if entry["type"] == "vpc-cni"
+    ]
+    assert ours["capabilities"] == {POD_ANNOTATIONS: True}
