@@ -32,6 +32,7 @@ from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.errors import IpamError, PoolEmptyError
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, ContainerId, IfName
+from ipamd.model.network_file import NetworkFile
 from ipamd.model.pod_pools import NO_POOLS, PodPools
 from ipamd.node_info import NodeInfo
 from ipamd.ports.aws_node import AwsNode
@@ -142,7 +143,7 @@ class FleetNode:
             runtime=None,
             spool=cast("Spool", None),
             aws_node=cast("AwsNode", None),
-            pod_pools=pools,
+            network_file=NetworkFile(pools=pools),
         )
 
     def spawn(self) -> None:

@@ -272,9 +272,18 @@ def from_ec2(instance_type: str, answer: Mapping[str, Any]) -> InstanceLimits | 
                 is_bare_metal=described_type.get("BareMetal", False),
                 trunk_capacity=trunk_capacity(instance_type),
                 tcp_timeout_s=network.get("ConnectionTrackingConfiguration", {}).get("DefaultTcpEstablishedTimeout", 0),
+                further_card_enis=_further_card_enis(cards),
                 source="ec2",
             )
     return None
+
+
+def _further_card_enis(cards: Mapping[int, Mapping[str, Any]]) -> tuple[int, ...]:
+    """Return how many ENIs the cards from 1 on take, as far as EC2's answer lists them without a gap."""
+    counts: list[int] = []
+    while "MaximumNetworkInterfaces" in cards.get(len(counts) + 1, {}):
+        counts.append(cards[len(counts) + 1]["MaximumNetworkInterfaces"])
+    return tuple(counts)
 
 
 def from_table(instance_type: str) -> InstanceLimits | None:

@@ -308,11 +308,11 @@ class EniBook(Service):
         occupied = {*self.unrecorded_enis().values(), *self._present()}
         return frozenset(cast("Place", place) for _, place in refused if place not in occupied)
 
-    def free_index(self, *, beside: Collection[int]) -> int:
-        """Return the lowest free device index of the first network card. `beside`: indexes that are requested already."""
+    def free_index(self, *, card: int = 0, beside: Collection[int]) -> int:
+        """Return the lowest free device index of a network card. `beside`: indexes that are requested already, on any card."""
         recorded = {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}
         occupied = {*recorded, *self.unrecorded_enis().values(), *self.refused()}
-        return next(free_indexes({0, *beside, *(index for card, index in occupied if card == 0)}))
+        return next(free_indexes({0, *beside, *(index for on_card, index in occupied if on_card == card)}))
 
     def _present(self) -> set[Place]:
         """Return the places of the recorded ENIs that EC2 still shows. An ENI that it no longer shows may occupy a refused place."""

@@ -30,13 +30,14 @@ from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
 from ipamd.model.eni import OPERATOR, Eni, EniState, operator_exclusion
-from ipamd.model.eni_tags import TRUNK, is_created_by_us, is_managed, pool_of
+from ipamd.model.eni_tags import POOL_TAG, TRUNK, is_created_by_us, is_managed, pool_of
 from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.family import Family, IpAddress, IpNetwork, members, stand_in
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import Create
 from ipamd.model.legs.refusals import no_trunk
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
+from ipamd.model.network_cards import card_of_pool, card_pool
 from ipamd.model.trunk import ASK_FOR_TRUNK
 from ipamd.ports.cloud import Ec2
 from ipamd.ports.datastore import UnitOfWork
@@ -84,9 +85,11 @@ class EniService(Service):
         on_quarantined: Callable[[], None],
         is_datastore_lost: bool,
         family: Family,
+        has_cards: bool = False,
     ) -> None:
         """Args: exclusion: returns why an ENI gets no new sandbox, "" if it may get one. on_quarantined: called when EC2 showed the
-        address of a sandbox that is not recorded, so that it can be adopted; must not block. family: of the pool.
+        address of a sandbox that is not recorded, so that it can be adopted; must not block. family: of the pool. has_cards: ENIs of
+        further network cards may be for pods.
         """
         self.book = book
         remember_open_releases(book, context)
@@ -95,6 +98,7 @@ class EniService(Service):
         self._evidence = CloudEvidence(self._datastore.doubts())
         self._ec2 = ec2
         self.family = family
+        self._has_cards = has_cards
         self.differences = CloudDifferences(context)
         self._log = OperationLog(context)
         self._identity = identity
@@ -206,11 +210,18 @@ class EniService(Service):
             is_primary=is_primary,
             state=EniState.ATTACHED,
             created_by_us=is_created_by_us(described, identity),
-            managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
+            managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id, has_cards=self._has_cards),
             excluded=operator_exclusion(described) or _excluded_before(recorded_eni),
-            pool=(recorded_eni.pool if recorded_eni else "") or pool_of(described, is_primary=is_primary),
+            pool=self._pool_of(described, recorded_eni, is_primary=is_primary),
         )
         return replace(eni, excluded=self._exclusion(eni))
+
+    def _pool_of(self, described: DescribedEni, recorded_eni: Eni | None, *, is_primary: bool) -> str:
+        """Return the pool of an ENI: that of its card, else that which its row has, else that of its tag."""
+        if self._has_cards and described.network_card:
+            return card_pool(described.network_card)
+        pool = (recorded_eni.pool if recorded_eni else "") or pool_of(described, is_primary=is_primary)
+        return "" if self._has_cards and card_of_pool(pool) else pool
 
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
         """Store one ENI from the answer to a call of ours. Its new addresses become free, and no row is removed.
@@ -370,7 +381,7 @@ class EniService(Service):
             device_index=eni.device_index,
             address_count=0,
             prefix_count=0,
-            tags={},
+            tags={POOL_TAG: card_pool(eni.network_card)} if eni.network_card else {},
             security_group_ids=eni.security_group_ids,
             eni_id=eni.eni_id,
         )
@@ -548,9 +559,13 @@ class EniService(Service):
         return used_prefixes
 
     def _is_for_pods(self, eni: Eni) -> bool:
-        """Whether a new /80, from which all pods of the node then get addresses, may be on this ENI."""
+        """Whether a new /80, from which all pods of the node then get addresses, may be on this ENI. A further network card has one
+        for itself, from which pods get the addresses of their further interfaces.
+        """
         if eni.excluded:
             return False
+        if card_of_pool(eni.pool):
+            return True
         primary = next((eni for eni in self._datastore.enis() if eni.is_primary), None)
         return eni.is_primary or (primary is not None and bool(primary.excluded))
 

@@ -35,6 +35,7 @@ from ipamd.model.errors import (
 )
 from ipamd.model.growth_state import GrowthRefusal, GrowthState, growth_refusal
 from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.network_cards import card_of_pool
 from ipamd.model.pool_actions import CreateEni, Growth
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import counted
@@ -100,6 +101,8 @@ class Ec2Request:
             return call_key(self.kind, stopped, self.pool)
         if (stopped,) in (PREFIXES, PREFIX_COUNT):
             return prefix_key((stopped,), self.pool)
+        if (stopped,) == ENI_COUNT:
+            return eni_count_key(self.pool)
         return (stopped,)
 
     def is_matched_by(self, word: str, error: BaseException) -> bool:
@@ -144,6 +147,13 @@ def prefix_key(key: Key, pool: str) -> Key:
     if pool:
         return *key, pool
     return key
+
+
+def eni_count_key(pool: str) -> Key:
+    """Return the key of the ENIs that EC2 refused to attach. Each further network card has a limit of its own."""
+    if card_of_pool(pool):
+        return *ENI_COUNT, pool
+    return ENI_COUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +256,7 @@ class Limits:
                 self.room_refused(request.home, request.action, error)
             return
         cause = None
-        if key == ENI_COUNT:
+        if key == eni_count_key(request.pool):
             self._keep_eni_size()
             cause = _eni_count_cause(request, error)
         cap = getattr(request, rule.cap) if rule.cap else 0
@@ -292,21 +302,21 @@ class Limits:
     def succeeded(self, request: Ec2Request) -> None:
         """End the refusals that a successful request has disproved."""
         self.clear(*(request.key(stopped) for stopped in ("error", "denied", "spare")))
-        self.clear(ENI_COUNT if request.kind == CREATION else request.key("slots"))
+        self.clear(eni_count_key(request.pool) if request.kind == CREATION else request.key("slots"))
         if request.action.prefix_count:
             self.clear(prefix_key(PREFIXES, request.pool))
         if request.kind == ALLOCATION and request.home is not None and not request.is_other_subnet:
             self.took_room(request.home, request.action)
 
-    def drop_stale_cap(self, attached_count: int) -> bool:
-        """Drop the cap if the instance has more ENIs than it allows. Returns: whether that is so; then the pool has to plan again.
+    def drop_stale_cap(self, attached_count: int, pool: str = "") -> bool:
+        """Drop the cap if a pool's card has more ENIs than it allows. Returns: whether that is so; then the pool has to plan again.
 
         The cap was counted when EC2 refused, without an ENI that Describe did not show then (a lag, after a lost datastore).
         """
-        cap = self.cap(ENI_COUNT)
+        cap = self.cap(eni_count_key(pool))
         if cap is None or attached_count <= cap:
             return False
-        self.clear(ENI_COUNT)
+        self.clear(eni_count_key(pool))
         return True
 
     def refusal(self, *keys: Key) -> GrowthRefusal | None:
@@ -369,8 +379,8 @@ class Limits:
             or self._spare_refusal(CREATION, is_urgent, pool),
             allocation=stopped[ALLOCATION] or home_refusal or self._spare_refusal(ALLOCATION, is_urgent, pool),
             prefixes=self.refusal(prefix_key(PREFIXES, pool)),
-            eni_cap=self.cap(ENI_COUNT),
-            cap=self.refusal(ENI_COUNT),
+            eni_cap=self.cap(eni_count_key(pool)),
+            cap=self.refusal(eni_count_key(pool)),
             slot_caps=self._slot_caps(),
             room=room,
             prefix_cap=self.cap(prefix_key(PREFIX_COUNT, pool)),

@@ -44,6 +44,7 @@ from ipamd.model.errors import (
 from ipamd.model.growth_state import GrowthState, PendingEni
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Assign, Create, Delete, DeleteReason, Intent, IntentKind, Operation, Unassign
+from ipamd.model.network_cards import card_of_pool
 from ipamd.model.pool_actions import Allocate, CreateEni, Growth, Release, ReleaseAddresses
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import first_of
@@ -295,7 +296,7 @@ class EniProvisioner(Service):
         """Add the possible effects of open operations for the planner: ENIs and slots that may be in use, and addresses that may come;
         also slots with addresses that are recorded elsewhere. A malformed intent is left out, and its recovery reports it.
 
-        `pool`: operations of other pools take their places and bring it no address.
+        `pool`: operations of other pools take their places, unless they are on another network card, and bring it no address.
         """
         enis: list[PendingEni] = []
         slots = Counter(self.enis.book.enis_with_conflicting_slots())
@@ -309,7 +310,8 @@ class EniProvisioner(Service):
                 continue
             pending_eni = self._pending_eni(intent, operation, pool)
             if pending_eni is not None:
-                enis.append(pending_eni)
+                if card_of_pool(pending_eni.pool) == card_of_pool(pool):
+                    enis.append(pending_eni)
             elif isinstance(operation, Assign):
                 slots[operation.eni_id] += operation.count
                 eni = self._datastore.eni(operation.eni_id)

@@ -318,7 +318,7 @@ class OperationRunner(Service):
             if reason:
                 raise UselessEniError(f"ENI {work.seen.eni_id} is useless and is deleted", details=reason)
             self._guard.require_creation_allowed()
-            place = (0, work.create.device_index)
+            place = (work.create.network_card, work.create.device_index)
             attachment_id = self._ec2.attach_eni(
                 work.seen.eni_id, instance_id=work.node.instance_id, device_index=place[1], network_card=place[0]
             )
@@ -381,7 +381,7 @@ class OperationRunner(Service):
             has_news = self._adopt_once(work)
             if self._datastore.eni(eni_id) is not None or eni_id in book.unrecorded_enis():
                 raise error  # the ENI already occupies this index; the next attempt adopts it
-            book.mark_taken((0, creation.device_index))
+            book.mark_taken((creation.network_card, creation.device_index))
             if creation.moves_left and not has_news:
                 self._move_to_free_place(work)
                 return State.NAMED
@@ -411,7 +411,9 @@ class OperationRunner(Service):
         """Choose the next free device index for a created ENI, and record the choice."""
         creation = work.create
         requested = [intent.payload.get("device_index", "") for intent in self._log.all_open()]
-        index = self._enis.book.free_index(beside={int(text) for text in requested if text.isdecimal()})
+        index = self._enis.book.free_index(
+            card=creation.network_card, beside={int(text) for text in requested if text.isdecimal()}
+        )
         log.warning(
             "device index taken by an ENI that EC2 does not show taken=%d eni=%s index=%d",
             creation.device_index,

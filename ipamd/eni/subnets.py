@@ -27,6 +27,7 @@ from ipamd.model.errors import (
     log_text,
 )
 from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.network_cards import subnet_pool
 from ipamd.model.network_file import NetworkFile
 from ipamd.model.pod_pools import NO_POOLS, PodPools, pool_exclusion
 from ipamd.model.pool_actions import Action, CreateEni
@@ -110,7 +111,7 @@ class Subnets(Service):
 
     def home_of(self, pool: str, identity: InstanceIdentity) -> SubnetId | None:
         """Return the default subnet of a pool: for one of pods that of its first ENI, or of its next one; None before it is known."""
-        if not pool:
+        if not subnet_pool(pool):
             return self.home(identity)
         for eni in self._datastore.enis():
             if eni.pool == pool and not eni.excluded:
@@ -127,7 +128,7 @@ class Subnets(Service):
 
         Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room; CloudError if EC2 does not answer.
         """
-        usable = self._usable_of_pool(action.pool, identity) if action.pool else self._usable(identity)
+        usable = self._usable_of_pool(action.pool, identity) if subnet_pool(action.pool) else self._usable(identity)
         groups = self._own_groups(action.pool, identity) or identity.security_group_ids
         self._candidates[action.pool] = tuple(subnet_id for subnet_id, _ in usable)
         for subnet_id, free_count in usable:
@@ -142,13 +143,13 @@ class Subnets(Service):
 
     @staticmethod
     def _more_room_step(pool: str) -> str:
-        if pool:
+        if subnet_pool(pool):
             return f"delete unused ENIs there, or give pool {pool} another subnet of this zone in the network file"
         return "delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1"
 
     def _own_groups(self, pool: str, identity: InstanceIdentity) -> tuple[str, ...]:
         """Return the security groups that the file names for a pool's ENIs; () for those of the primary ENI."""
-        if pool:
+        if subnet_pool(pool):
             return self._pools.by_name[pool].security_group_ids
         zone = self._zone(identity)
         return zone.security_group_ids if zone else ()
@@ -185,7 +186,7 @@ class Subnets(Service):
         return self._exclusion(eni, replace(self._policy, custom=network.custom), network.pools)
 
     def _exclusion(self, eni: Eni, policy: SubnetPolicy, pools: PodPools) -> str:
-        if eni.pool:
+        if subnet_pool(eni.pool):
             return pool_exclusion(eni, pools, self._listed, security_group_ids=self._groups_of(eni.eni_id))
         identity = self._identity()
         zone = identity.availability_zone if identity else ""
@@ -278,7 +279,7 @@ class Subnets(Service):
 
     def follows_primary(self, eni: Eni) -> bool:
         """Whether an ENI must have the primary ENI's security groups: the network file names no others."""
-        if eni.pool:
+        if subnet_pool(eni.pool):
             pool = self._pools.by_name.get(eni.pool)
             return pool is not None and not pool.security_group_ids
         if self._policy.custom is None:

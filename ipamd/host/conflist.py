@@ -78,7 +78,9 @@ def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -
     ours: dict[str, Any] = {"type": PLUGIN_TYPE}
     has_facts = settings.network.pod_eni and settings.pod_facts.source == FROM_ANNOTATIONS
     network = settings.network
-    may_choose = network.snat_annotation_namespaces or network.pinned_ranges or settings.subnets.pool_annotations
+    may_choose = (
+        network.snat_annotation_namespaces or network.pinned_ranges or network.multi_nic or settings.subnets.pool_annotations
+    )
     if has_facts or may_choose:
         ours["capabilities"] = {POD_ANNOTATIONS: True}
     plugins = [ours]

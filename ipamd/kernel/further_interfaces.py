@@ -3,7 +3,8 @@
 Inside the sandbox the interface gets a route table of its own with the next hop and a default route, and a rule from its address to
 that table. So replies to a packet leave by the interface that it came by, whatever the default route of the sandbox is. A sandbox
 without any default route also gets one through the interface, with a metric so high that the pod's own interface, if it is added
-later, is preferred.
+later, is preferred. An interface of a further network card (`mNicIf1`) has the table and the priority of its number
+(`ipamd/model/card_interfaces.py`), any other interface ours.
 
 On the host a further interface is wired like any other. With the link the kernel removes all of the sandbox's side except the rule,
 which `remove_source_rule` removes. A rule that stays after a crash has no effect, because its table is empty (docs/adr/0070).
@@ -15,6 +16,7 @@ from ipamd.kernel import messages
 from ipamd.kernel.netlink import Message, NetlinkSocket, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel_numbers
+from ipamd.model.card_interfaces import inside_routing, interface_number
 from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.family import Family, IpAddress
 from ipamd.model.legs import Leg
@@ -38,7 +40,7 @@ def routing(leg: Leg, index: int, *, has_default_route: bool) -> list[Message]:
     """
     name = leg.ifname
     gateway = leg.gateway
-    table = TABLES + index
+    table, priority = _place(name, index)
     batch = [
         messages.add_route(gateway, index=index, table=table, step=f"add route {gateway} dev {name} table {table}"),
         messages.add_route(None, index=index, via=gateway, table=table, step=f"add default route via {gateway} table {table}"),
@@ -48,7 +50,15 @@ def routing(leg: Leg, index: int, *, has_default_route: bool) -> list[Message]:
             messages.add_route(gateway, index=index, metric=METRIC, step=f"add route {gateway} dev {name}"),
             messages.add_route(None, index=index, via=gateway, metric=METRIC, step=f"add default route via {gateway}"),
         ]
-    return [*batch, messages.add_rule(kernel_numbers.FROM_SANDBOX_PRIORITY, table=table, source=leg.address)]
+    return [*batch, messages.add_rule(priority, table=table, source=leg.address)]
+
+
+def _place(ifname: str, index: int) -> tuple[int, int]:
+    """Return the table of an interface, and the priority of the rule to it. `index`: of the link inside the sandbox."""
+    table, priority = inside_routing(interface_number(ifname) or 0)
+    if priority is not None:
+        return table, priority
+    return TABLES + index, kernel_numbers.FROM_SANDBOX_PRIORITY
 
 
 def has_default_route(sandbox: NetlinkSocket, family: Family) -> bool:
@@ -67,12 +77,13 @@ def remove_added_rules(sandbox: NetlinkSocket, removals: list[Message], *, cause
             cause.add_note(f"{outcome.message.step} failed: {outcome.cause}")
 
 
-def remove_source_rule(host: HostNetns, netns: str, identity: NetnsIdentity | None, address: IpAddress) -> None:
+def remove_source_rule(host: HostNetns, netns: str, identity: NetnsIdentity | None, *, ifname: str, address: IpAddress) -> None:
     """Remove the rule from an address in its sandbox. Does nothing if the path leads to another namespace by now.
 
     `identity`: of the sandbox's namespace; None: whatever the path leads to. Raises: NetnsError, WiringError.
     """
-    removal = messages.delete_rule(kernel_numbers.FROM_SANDBOX_PRIORITY, table=0, source=address)
+    _, priority = _place(ifname, 0)
+    removal = messages.delete_rule(priority, table=0, source=address)
     with opened_netns(netns) as (descriptor, present):
         if present == host.identity or (identity is not None and present != identity):
             return

@@ -110,8 +110,20 @@ def table_repairs(host_state: HostState, eni: Eni, link: answers.Link, *, router
 
 
 def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
-    """Compare the rules 32765 from the ENI's primary address: there must be one, to the ENI's table."""
+    """Compare the rules 32765 from the ENI's primary address: there must be one, to the ENI's table.
+
+    For ENIs of further network cards the node's image may have made rules already, at another priority or to tables of its own. One
+    that leads to the ENI's table is used, and no rule is removed there. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go,
+    getRouteTableNumberForENI, which also takes over a table with another number.
+    """
     priority, address = kernel_numbers.FROM_ENI_PRIORITY, eni.primary_address
+    if eni.network_card:
+        is_led = any(
+            rule.source == address and rule.source_length == 32 and rule.table == eni.route_table for rule in host_state.rules
+        )
+        if not is_led:
+            yield rule_repair(priority, table=eni.route_table, source=address, is_wanted=True)
+        return
     tables = list[int]()
     for rule in host_state.rules:
         if rule.priority == priority and rule.source == address and rule.source_length == 32:

@@ -270,11 +270,11 @@ class KernelWiring(Wiring):
             host.carry_out([*link_removals, *rule_removals], operation=f"unwiring of {spec.key}")
         self._leave_sets(legs_of(spec))
         if spec.is_further:
-            self.forget_inside(netns=spec.netns, identity=None, address=spec.address)
+            self.forget_inside(netns=spec.netns, identity=None, ifname=spec.key.ifname, address=spec.address)
 
-    def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, address: IpAddress) -> None:
+    def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, ifname: str, address: IpAddress) -> None:
         with contextlib.suppress(NetnsError):  # the namespace is gone, with everything in it
-            further_interfaces.remove_source_rule(self._host, netns, identity, address)
+            further_interfaces.remove_source_rule(self._host, netns, identity, ifname=ifname, address=address)
 
     def mark_for_deletion(
         self, spec: WiringSpec, *, is_source_checked: bool = False, owner: AttachmentKey | None = None

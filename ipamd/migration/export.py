@@ -17,6 +17,7 @@ from ipamd.core.deadline import Deadline
 from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import Allocation
 from ipamd.model.aws_node_export import recorded, unrecorded, wanted_name
+from ipamd.model.card_interfaces import is_further_card
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
@@ -25,6 +26,7 @@ from ipamd.model.freeze import FreezeCause
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY
 from ipamd.model.legs import first_alone, legs_of
+from ipamd.model.network_cards import subnet_pool
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.repair_messages import repair_texts
 from ipamd.model.repairs import RepairKind, RepairReport
@@ -154,6 +156,7 @@ class ExportService(Service):
             self._require_common_snat()
             self._require_unpinned()
             self._require_no_pools()
+            self._require_one_card()
         try:
             aws_node.begin_export()
         finally:
@@ -174,9 +177,15 @@ class ExportService(Service):
         if pinned:
             raise failure(TakeoverError, FailureCode.EXPORT_PINNED, sandboxes=first_of(pinned, NAMED_MAX))
 
+    def _require_one_card(self) -> None:
+        """Refuse while pods have interfaces of several network cards: our file for it has none. Raises: TakeoverError."""
+        pods = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if is_further_card(row.key.ifname)]
+        if pods:
+            raise failure(TakeoverError, FailureCode.EXPORT_MULTI_NIC, sandboxes=first_of(sorted(set(pods)), NAMED_MAX))
+
     def _require_no_pools(self) -> None:
         """Refuse while the node has an ENI of a pool of pods. Raises: TakeoverError."""
-        enis = [f"{eni.eni_id} ({eni.pool})" for eni in self._datastore.enis() if eni.pool]
+        enis = [f"{eni.eni_id} ({eni.pool})" for eni in self._datastore.enis() if subnet_pool(eni.pool)]
         if enis:
             raise failure(TakeoverError, FailureCode.EXPORT_POD_POOLS, enis=first_of(enis, NAMED_MAX))
 

@@ -250,12 +250,14 @@ def name_key(host_veth: str) -> AttachmentKey:
     return AttachmentKey(ContainerId(host_veth), IfName(POD_IFNAME))
 
 
-def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str) -> str:
+def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str, number: int = 0) -> str:
     """Return the host veth's name that amazon-vpc-cni-k8s gives to a pod, which policy agents compute (docs/adr/0024).
 
+    `number`: of the pod's interface (`card_interfaces.py`), 0 for the first one.
     Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethName.
     """
-    digest = hashlib.sha1(f"{pod_namespace}.{pod_name}".encode(), usedforsecurity=False).hexdigest()
+    interface = f"{pod_namespace}.{pod_name}.{number}" if number else f"{pod_namespace}.{pod_name}"
+    digest = hashlib.sha1(interface.encode(), usedforsecurity=False).hexdigest()
     return prefix + digest[:VETH_HASH_LENGTH]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -35,14 +36,30 @@ _IP_VERSION_UNTIL = "1.0.0"
 """Before this version every IP configuration had a field with its family, 4 or 6."""
 
 
-def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | None = None) -> bytes:
+def build_result(
+    spec: WiringSpec,
+    wired: Wired,
+    *,
+    prev_result: JsonObject | None = None,
+    further: Iterable[tuple[WiringSpec, Wired]] = (),
+) -> bytes:
     """Describe a wired sandbox as a canonical result.
 
     Args:
         prev_result: the result of the plugins before us in the chain; ours is appended to it.
+        further: the pod's interfaces of further network cards, which follow its first one. They have addresses and no route.
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
     base = _as_lists(prev_result or {})
+    _append_interface(base, spec, wired)
+    for further_spec, further_wired in further:
+        _append_interface(base, further_spec, replace(further_wired, is_default_route=False))
+    base["cniVersion"] = CANONICAL_VERSION
+    return _ENCODER.encode(base).encode()
+
+
+def _append_interface(base: dict[str, Any], spec: WiringSpec, wired: Wired) -> None:
+    """Append an interface of the sandbox, its address and its default route to a result."""
     first = len(base["interfaces"])
     base["interfaces"] += [
         {"name": spec.host_veth, "mac": wired.host_mac, "mtu": spec.mtu},
@@ -55,12 +72,10 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
         ]
     base["interfaces"] += first_leg(spec).entries_for_others
     family = family_of(spec.address)
-    address, gateway = f"{spec.address}/{spec.address.max_prefixlen}", str(family.gateway)
+    address, gateway = f"{spec.address}/{spec.address.max_prefixlen}", str(first_leg(spec).gateway)
     base["ips"].append({"address": address, "gateway": gateway, "interface": first + 1})
     if wired.is_default_route:
         base["routes"].append({"dst": str(family.any_route), "gw": gateway})
-    base["cniVersion"] = CANONICAL_VERSION
-    return _ENCODER.encode(base).encode()
 
 
 def convert_result(stored: bytes, *, version: str) -> bytes:

@@ -75,7 +75,8 @@ class InstanceLimits:
     """ENIs and addresses that an instance type can have. `source`: ec2, table or default.
 
     `trunk_capacity`: ENIs that its trunk ENI can carry, 0 if it can have no trunk; None: not known. `tcp_timeout_s`: after how many
-    seconds EC2 forgets an established TCP connection by default; 0: EC2 did not say.
+    seconds EC2 forgets an established TCP connection by default; 0: EC2 did not say. `eni_count`: of network card 0.
+    `further_card_enis`: of the cards from 1 on; cards that are missing there take as many as card 0.
     """
 
     instance_type: str
@@ -87,6 +88,20 @@ class InstanceLimits:
     source: str = "table"
     trunk_capacity: int | None = None
     tcp_timeout_s: int = 0
+    further_card_enis: tuple[int, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether they are those of the instance type, and not a guess that holds for most types."""
+        return self.source != "default"
+
+    def eni_count_of(self, card: int) -> int:
+        """Return how many ENIs a network card takes; 0 for a card that the type does not have."""
+        if not 0 <= card < self.network_card_count:
+            return 0
+        if card and card <= len(self.further_card_enis):
+            return self.further_card_enis[card - 1]
+        return self.eni_count
 
     @property
     def slots_per_eni(self) -> int:

@@ -74,8 +74,8 @@ def pool_of(described: DescribedEni, *, is_primary: bool) -> str:
     return described.tags.get(POOL_TAG, "")
 
 
-def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:
-    """Whether an attached ENI's addresses are for sandboxes.
+def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str, has_cards: bool = False) -> bool:
+    """Whether an attached ENI's addresses are for sandboxes. `has_cards`: those of further network cards may be.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setUnmanagedENIs.
     """
@@ -83,7 +83,7 @@ def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -
         return False
     if is_primary:
         return True
-    if described.interface_type in FOREIGN_INTERFACE_TYPES or described.network_card > 0:
+    if described.interface_type in FOREIGN_INTERFACE_TYPES or (described.network_card > 0 and not has_cards):
         return False
     if NO_MANAGE_TAG in described.tags:
         return described.tags[NO_MANAGE_TAG] != "true"

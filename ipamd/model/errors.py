@@ -19,6 +19,7 @@
     |  +- PinnedAddressError           11  yes    the address that the pod asks for may not or cannot be had now
     |  +- PoolAnnotationError          11  yes    the pod's annotation about its pool is not allowed, or cannot be followed
     |  +- PodPoolEmptyError            11  yes    the pod's pool has no address, and other pools may have some
+    |  +- MultiNicError                11  yes    the pod's annotation about network cards is not allowed, or cannot be followed
     |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
     |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
@@ -190,6 +191,10 @@ class PinnedAddressError(TryAgainError):
 
 class PoolAnnotationError(TryAgainError):
     """The pod's annotation about its pool is not allowed, cannot be followed, or could not be read."""
+
+
+class MultiNicError(TryAgainError):
+    """The pod's annotation about network cards is not allowed, cannot be followed now, or could not be read."""
 
 
 class PodPoolEmptyError(TryAgainError):

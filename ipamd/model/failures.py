@@ -209,6 +209,7 @@ class FailureCode(StrEnum):
     INVENTORY_STATE_UNREADABLE = "inventory-state-unreadable"
     POOL_UNKNOWN = "pool-unknown"
     EXPORT_POD_POOLS = "export-pod-pools"
+    EXPORT_MULTI_NIC = "export-multi-nic"
 
 
 class FailureMessage(NamedTuple):
@@ -604,6 +605,10 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     FailureCode.EXPORT_POD_POOLS: FailureMessage(
         "amazon-vpc-cni-k8s knows no pools, and would give addresses of these ENIs to any pod: {enis}",
         "delete the pods of their pools, take the pools out of the settings, and let the ENIs drain",
+    ),
+    FailureCode.EXPORT_MULTI_NIC: FailureMessage(
+        "pods have interfaces of several network cards, which the file for amazon-vpc-cni-k8s does not describe: {sandboxes}",
+        "delete these pods first",
     ),
     FailureCode.ANNOTATION_VALUES: FailureMessage("{key}: {names} must be strings"),
     FailureCode.INVENTORY_CALLS_SPENT: FailureMessage(

@@ -13,8 +13,10 @@ from enum import StrEnum
 
 from ipamd.model.cloud import ConnectionTracking, all_addresses
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
+from ipamd.model.eni_tags import POOL_TAG
 from ipamd.model.family import IpAddress, IpNetwork, read_address, read_network
 from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.network_cards import card_of_pool
 from ipamd.model.record import dataclass
 
 SETTLED_AT = "settled_at_monotonic_s"
@@ -68,6 +70,11 @@ class Create:
     moves_left: int = 0
     eni_id: EniId | None = None
     refused: str = ""
+
+    @property
+    def network_card(self) -> int:
+        """The network card to which the ENI is attached. Its tag with the pool says it, as long as EC2 shows no attachment."""
+        return card_of_pool(self.tags.get(POOL_TAG, ""))
 
     @property
     def supply_count(self) -> int:

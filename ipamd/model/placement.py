@@ -212,7 +212,7 @@ def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni 
     place_count = free_places(snapshot, settings)
     if not place_count:
         return None
-    return CreateEni(next(_free_indexes(snapshot)), other_place_count=place_count - 1)
+    return CreateEni(next(_free_indexes(snapshot)), other_place_count=place_count - 1, pool=snapshot.pool)
 
 
 def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:

@@ -26,7 +26,11 @@ ADDRESS_KEPT = "vpc-ipamd/address-keep-seconds"
 POOL = "vpc-ipamd/pool"
 """The annotation by which a pod chooses the pool of its address: a name in the network file."""
 
-ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT, POOL)
+NIC_CONFIG, MULTI_NIC = "k8s.amazonaws.com/nicConfig", "multi-nic-attachment"
+"""The annotation by which a pod asks for an interface of each network card, and the only value that does, in exactly this case.
+Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go, add."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT, POOL, NIC_CONFIG)
 
 ANNOTATION_MAX = 16 * 1024
 """Characters of `POD_ENI`. Ours: the controller's has 300."""

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable
 
 from ipamd.model.eni import Eni
 from ipamd.model.growth_state import PendingEni
+from ipamd.model.network_cards import card_of_pool
 from ipamd.model.placement import free_places
 from ipamd.model.pod_pools import OWN, PodPools, pool_word
 from ipamd.model.pool_counts import EniStock, PoolCounts, Stock
@@ -46,10 +47,12 @@ def stock_of_pool(stock: Stock, pool: str, pools: PodPools) -> Stock:
     """Return the stock from the view of one pool: ENIs of other pools take places and are not managed by it.
 
     An ENI of a pool that the file does not name is in the plan of the node's own pool, which releases it: it is excluded, and no pod
-    gets its addresses.
+    gets its addresses. ENIs of other network cards take no places, and are left out.
     """
     enis = []
     for eni_stock in stock.enis:
+        if eni_stock.eni.network_card != card_of_pool(pool):
+            continue
         if not eni_stock.eni.managed or _planned_by(eni_stock.eni, pools) == pool:
             enis.append(eni_stock)
         elif not eni_stock.has_left:
@@ -59,13 +62,18 @@ def stock_of_pool(stock: Stock, pool: str, pools: PodPools) -> Stock:
 
 
 def other_pool_eni_count(stock: Stock, pool: str, pools: PodPools) -> int:
-    """Count the ENIs of other pools that take places."""
-    return sum(_is_taking(eni_stock) and _planned_by(eni_stock.eni, pools) != pool for eni_stock in stock.enis)
+    """Count the ENIs of other pools that take places on the pool's network card."""
+    on_card = [eni_stock for eni_stock in stock.enis if eni_stock.eni.network_card == card_of_pool(pool)]
+    return sum(_is_taking(eni_stock) and _planned_by(eni_stock.eni, pools) != pool for eni_stock in on_card)
 
 
 def claims(stock: Stock, pools: PodPools, pending: Iterable[PendingEni] = ()) -> tuple[PoolClaim, ...]:
-    """Return the claim of every pool, the node's own first. `pending`: ENIs that EC2 may have created."""
-    counts = dict.fromkeys(pools.names, 0)
+    """Return the claim of every pool of card 0, the node's own first. `pending`: ENIs that EC2 may have created.
+
+    A further network card has one pool, so that nothing is shared there.
+    """
+    names = [name for name in pools.names if not card_of_pool(name)]
+    counts = dict.fromkeys(names, 0)
     for eni_stock in stock.enis:
         if _is_taking(eni_stock) and not eni_stock.eni.excluded and eni_stock.eni.pool in counts:
             counts[eni_stock.eni.pool] += 1
@@ -73,7 +81,8 @@ def claims(stock: Stock, pools: PodPools, pending: Iterable[PendingEni] = ()) ->
         if eni.pool in counts:
             counts[eni.pool] += 1
     made = [PoolClaim(OWN, counts[OWN], OWN_RESERVED)]
-    for pool in pools.by_name.values():
+    for name in names[1:]:
+        pool = pools.by_name[name]
         made.append(PoolClaim(pool.name, counts[pool.name], pool.reserved_enis, pool.max_enis))
     return tuple(made)
 
@@ -90,13 +99,16 @@ def with_share(snapshot: PoolSnapshot, settings: PoolSettings, claims_of_all: Co
 def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
     """Return the most addresses of a pool: maxPods less the pods with addresses of other pools; 0: no cap.
 
-    Free addresses of other pools do not count, because a pool that keeps many must not keep another one from growing.
+    Free addresses of other pools do not count, because a pool that keeps many must not keep another one from growing. Addresses on
+    other network cards are of pods that have one on card 0 too.
     """
     if not max_pods:
         return 0
-    in_use_count = sum(
-        eni_stock.counts.in_use for eni_stock in stock.enis if eni_stock.eni.managed and eni_stock.eni.pool != pool
-    )
+    in_use_count = 0
+    for eni_stock in stock.enis:
+        is_other_pod = eni_stock.eni.pool != pool and card_of_pool(eni_stock.eni.pool) == card_of_pool(pool)
+        if eni_stock.eni.managed and is_other_pod:
+            in_use_count += eni_stock.counts.in_use
     return max(max_pods - in_use_count, 1)
 
 

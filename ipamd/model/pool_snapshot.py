@@ -49,7 +49,7 @@ class PoolSnapshot:
     `has_trunk`: the control plane has attached its trunk ENI, which is one of the unmanaged ones.
     `pool`: the pool of pods that is planned, "" for the node's own. `other_pool_eni_count`: ENIs of other pools, which are unmanaged.
     `place_cap`: the most ENIs that it may get more, because of the shares of other pools; None: no bound (`pool_shares.py`).
-    `share`: what bounds it so.
+    `share`: what bounds it so. `network_card`: the card whose ENIs it has; the ENIs of a card above 0 are never released.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -73,6 +73,7 @@ class PoolSnapshot:
     other_pool_eni_count: int = 0
     place_cap: int | None = None
     share: str = ""
+    network_card: int = 0
 
     @property
     def bars_enis(self) -> bool:
@@ -118,6 +119,7 @@ def pool_snapshot(
     frozen: str = "",
     may_grow_for_adds: bool = False,
     has_trunk: bool = False,
+    network_card: int = 0,
 ) -> PoolSnapshot:
     """Add up slots, prefixes and addresses for the planner; the other arguments are documented in `PoolSnapshot`.
 
@@ -131,7 +133,7 @@ def pool_snapshot(
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`. Pure; costs the number of ENIs.
     """
     managed, usable, leaving = _sorted_out(stock)
-    unmanaged_indexes = _unmanaged_device_indexes(stock, occupied)
+    unmanaged_indexes = _unmanaged_device_indexes(stock, occupied, network_card)
     return PoolSnapshot(
         enis=tuple(_capacity(eni_stock) for eni_stock in managed),
         counts=_without_leaving(stock.counts, leaving),
@@ -142,13 +144,14 @@ def pool_snapshot(
         leaving_cooling_count=sum(counts.cooling for counts in leaving),
         unmanaged_eni_count=len(unmanaged_indexes),
         unmanaged_device_indexes=frozenset(index for index in unmanaged_indexes if index >= 0),
-        refused_device_indexes=frozenset(_on_first_card(refused)),
+        refused_device_indexes=frozenset(_on_card(refused, network_card)),
         waiting_count=waiting_count,
         fault=fault,
         growth=growth or GrowthState(),
         frozen=frozen,
         may_grow_for_adds=may_grow_for_adds,
         has_trunk=has_trunk,
+        network_card=network_card,
     )
 
 
@@ -192,18 +195,18 @@ def _free_prefix_count(managed: Iterable[EniStock]) -> int:
     return sum(eni_stock.free_prefix_count for eni_stock in managed if not eni_stock.eni.excluded)
 
 
-def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]]) -> list[int]:
-    """Device indexes on card 0 of ENIs that give us nothing, one entry an ENI."""
+def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]], card: int) -> list[int]:
+    """Device indexes on a network card of ENIs that give us nothing, one entry an ENI."""
     unmanaged = []
     for eni_stock in stock.enis:
-        if not eni_stock.eni.managed and eni_stock.eni.network_card == 0:
+        if not eni_stock.eni.managed and eni_stock.eni.network_card == card:
             unmanaged.append(eni_stock.eni.device_index)
-    return unmanaged + _on_first_card(occupied)
+    return unmanaged + _on_card(occupied, card)
 
 
-def _on_first_card(places: Collection[tuple[int, int]]) -> list[int]:
-    """Device indexes of the places on network card 0."""
-    return [device_index for network_card, device_index in places if network_card == 0]
+def _on_card(places: Collection[tuple[int, int]], card: int) -> list[int]:
+    """Device indexes of the places on a network card."""
+    return [device_index for network_card, device_index in places if network_card == card]
 
 
 def _capacity(eni_stock: EniStock) -> EniCapacity:

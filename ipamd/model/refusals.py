@@ -16,6 +16,7 @@ from ipamd.model.errors import (
     ChainedPluginMissingError,
     DeadlineError,
     IpamError,
+    MultiNicError,
     NetnsError,
     NotServingError,
     PluginNotAvailableError,
@@ -66,6 +67,9 @@ class RefusalCode(StrEnum):
     POOL_NOT_APPLICABLE = "pool-not-applicable"
     POOL_ANNOTATION_UNKNOWN = "pool-annotation-unknown"
     POOL_WITHOUT_ADDRESS = "pool-without-address"
+    MULTI_NIC_NOT_ALLOWED = "multi-nic-not-allowed"
+    MULTI_NIC_ANNOTATION_UNKNOWN = "multi-nic-annotation-unknown"
+    MULTI_NIC_CARDS_UNKNOWN = "multi-nic-cards-unknown"
     CHAIN_INCOMPLETE = "chain-incomplete"
     TOO_MANY_SANDBOXES = "too-many-sandboxes"
     ADDRESSES_UNDELETED = "addresses-undeleted"
@@ -190,6 +194,22 @@ REFUSALS: Mapping[RefusalCode, Refusal] = {
         PodPoolEmptyError,
         "no address of pool {pool} for sandbox {sandbox}",
         "cause: {cause}; {counts}; next: {step}; other pools serve on",
+    ),
+    RefusalCode.MULTI_NIC_NOT_ALLOWED: Refusal(
+        MultiNicError,
+        "{pod} gets no address: its annotation {annotation} is not allowed in namespace {namespace}",
+        "add the namespace to VPC_IPAMD_MULTI_NIC_NAMESPACES, or remove the annotation",
+    ),
+    RefusalCode.MULTI_NIC_ANNOTATION_UNKNOWN: Refusal(
+        MultiNicError,
+        "{pod} gets no address: the runtime did not hand over its annotations, so {annotation} is not known",
+        "containerd does from 1.5 on and CRI-O from 1.29 on, if our conflist asks for them: it does some seconds after the daemon's "
+        "start; retry; or remove the namespace from VPC_IPAMD_MULTI_NIC_NAMESPACES",
+    ),
+    RefusalCode.MULTI_NIC_CARDS_UNKNOWN: Refusal(
+        MultiNicError,
+        "{pod} gets no address: it asks for an interface of each network card, and the node's cards are not known yet",
+        "retry: they are known once EC2 or the built-in table has named the limits of the instance type",
     ),
     RefusalCode.CHAIN_INCOMPLETE: Refusal(
         ChainedPluginMissingError,

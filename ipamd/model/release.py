@@ -33,6 +33,11 @@ NAMED_COUNT = 3
 """How many ENIs a sentence names. Ours: `ipamctl status` is for people."""
 
 
+ON_FURTHER_CARD = "is on a further network card"
+"""Why an ENI is not released: a card has one or two places, and the next pod needs its ENI at once. Source: amazon-vpc-cni-k8s
+pkg/ipamd/ipamd.go, tryFreeENI."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draining:
     """ENIs and kinds of addresses that are assigned last, so that they become empty. They are assigned if there are no others.
@@ -120,7 +125,7 @@ def draining(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int, be
     is_prefix = is_prefix_mode(snapshot, settings)
     remaining, chosen = surplus, set()
     for eni in sorted(snapshot.enis, key=lambda eni: (eni.eni_id not in before, *_sparsest_first(eni))):
-        if not eni.created_by_us or eni.is_primary or eni.state is not EniState.ATTACHED:
+        if not eni.created_by_us or eni.is_primary or eni.state is not EniState.ATTACHED or snapshot.network_card:
             continue
         needed = eni.counts.total  # its sandboxes will need as many addresses elsewhere
         if needed <= remaining:
@@ -248,6 +253,8 @@ def why_never_released(*, is_primary: bool, created_by_us: bool) -> str:
 def _why_eni_stays(eni: EniCapacity, snapshot: PoolSnapshot, min_age_s: float) -> str:
     """Return why an ENI must not be deleted, even if there is a surplus; "" if it may. Source: `getDeletableENI`, see above."""
     counts = eni.counts
+    if snapshot.network_card:
+        return ON_FURTHER_CARD
     reason = why_never_released(is_primary=eni.is_primary, created_by_us=eni.created_by_us)
     if reason:
         return reason

@@ -27,9 +27,6 @@ from ipamd.ports.cloud import Metadata
 from ipamd.ports.policy import PolicyAgent
 from ipamd.ports.process import Clock
 
-INTERFACE_COUNT = 1
-"""Interfaces of a pod in a request. Always 1, because we use only one network card."""
-
 SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """Status codes of a call that the agent did not answer."""
 
@@ -49,10 +46,10 @@ class GrpcPolicyAgent(PolicyAgent):
         self._socket = socket
         self._peer = Peer(socket, network_policy_pb2_grpc.NPBackendStub, answer_max_bytes=ANSWER_MAX_BYTES)
 
-    def enforce(self, pod: PodName, *, mode: str, timeout_s: float) -> None:
+    def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:
         """See the port."""
         request = pb.EnforceNpRequest(
-            K8S_POD_NAME=pod.pod, K8S_POD_NAMESPACE=pod.namespace, NETWORK_POLICY_MODE=mode, InterfaceCount=INTERFACE_COUNT
+            K8S_POD_NAME=pod.pod, K8S_POD_NAMESPACE=pod.namespace, NETWORK_POLICY_MODE=mode, InterfaceCount=interface_count
         )
         self._ask("EnforceNpToPod", request, pod, timeout_s=timeout_s, is_patient=True)
 
@@ -94,8 +91,11 @@ class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
         metadata: Metadata,
         health: Health,
         clock: Clock,
+        has_cards: bool = False,
     ) -> None:
+        """`has_cards`: whether pods may have interfaces of several network cards."""
         self._mode = mode
+        self._has_cards = has_cards
         self._family = family
         self._identity = identity
         self._metadata = metadata
@@ -126,7 +126,7 @@ class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
             ipv4_address, ipv6_address = "", self._ipv6_address()
         return pb.NetworkPolicyAgentConfigReply(
             NetworkPolicyMode=self._mode,
-            MultiNICEnabled=False,
+            MultiNICEnabled=self._has_cards,
             NodeIPv4=ipv4_address,
             NodeIPv6=ipv6_address,
             InstanceID=identity.instance_id,

@@ -51,7 +51,7 @@ class PolicyHook(Service):
         self._is_unsure = is_unsure
         self._failures = FailureIsolation(context.health, work=CLEANUP)
 
-    def enforce(self, request: AttachRequest, deadline: Deadline) -> None:
+    def enforce(self, request: AttachRequest, deadline: Deadline, *, interface_count: int = 1) -> None:
         """Make the agent filter a sandbox that is wired and not recorded yet; the lock of its name is held.
 
         The agent finds a sandbox only by a pod's name and its first interface, so nothing is requested for other sandboxes and
@@ -74,7 +74,7 @@ class PolicyHook(Service):
                 self._agent.forget(pod, timeout_s=until.remaining_s(), is_patient=True)
                 self._failpoint("policy.forgotten-first")
             if not request.is_wired_by_caller:
-                self._agent.enforce(pod, mode=self.mode, timeout_s=until.remaining_s())
+                self._agent.enforce(pod, mode=self.mode, timeout_s=until.remaining_s(), interface_count=interface_count)
         self._failpoint("policy.enforced")
 
     def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:

@@ -36,6 +36,15 @@ from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni, InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, cause_of_error, log_text
 from ipamd.model.growth_state import GrowthRefusal, GrowthState, PendingEni, growth_refusal
 from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.network_cards import (
+    card_of_pool,
+    card_pools,
+    limits_of_card,
+    managed_cards,
+    possible_cards,
+    with_cards,
+    without_cards,
+)
 from ipamd.model.placement import is_prefix_mode, trunk_places
 from ipamd.model.plan import Plan, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pod_pools import NO_POOLS, OWN, PodPools
@@ -85,7 +94,8 @@ log = logging.getLogger(__name__)
 
 
 class PoolMaintainer(Service):
-    """The pools of one network card: the node's own, and those of pods that the network file names. Each is planned by itself.
+    """The pools: the node's own, those of pods that the network file names, and those of further network cards. Each is planned by
+    itself.
 
     There is no lock: everything that other threads read is a single reference, which is replaced as a whole.
     """
@@ -102,6 +112,7 @@ class PoolMaintainer(Service):
         repeats: Callable[[], Repeats] = lambda: NO_REPEATS,
         pinned: PinnedAddresses | None = None,
         pools: PodPools = NO_POOLS,
+        has_cards: bool = False,
     ) -> None:
         """Keep what a turn needs.
 
@@ -109,6 +120,7 @@ class PoolMaintainer(Service):
             repeats: returns the addresses that pods hold beyond those of their present sandboxes.
             pinned: obtains addresses that pods ask for; None if no pod may ask for one.
             pools: further pools, of pods.
+            has_cards: whether further network cards are managed; they are known with the limits of the instance type.
         """
         super().__init__(context)
         self._repeats = repeats
@@ -127,15 +139,12 @@ class PoolMaintainer(Service):
         """The limits of the instance type; None until they are known."""
         self._refused = provisioner.subnets.limits
         self.pools = pools
-        """The further pools."""
+        """The further pools, those of network cards too."""
+        self._has_cards = has_cards
         self._own = PlannedPool(None)
         self._planned = {OWN: self._own, **{name: PlannedPool(pool) for name, pool in pools.by_name.items()}}
-        parts = (
-            CREATION,
-            ALLOCATION,
-            RECOVERY,
-            *(_part(kind, name) for kind in (CREATION, ALLOCATION) for name in pools.by_name),
-        )
+        by_pool = (_part(kind, name) for kind in (CREATION, ALLOCATION) for name in pools.by_name)
+        parts = (CREATION, ALLOCATION, RECOVERY, *by_pool)
         self._refused_growth = {part: context.health.claim("ec2", part=part) for part in parts}
         self.loop = Loop("pool", self.turn, health=context.health, clock=context.clock, changed=context.demand.triggered)
 
@@ -179,6 +188,8 @@ class PoolMaintainer(Service):
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
         """Set the limits of the instance type: the pool may grow from now on."""
         self.settings = settings  # before the limits, because other threads use the settings once there are limits
+        if self._has_cards:
+            self._plan_cards(possible_cards(limits))
         self.limits = limits
         has_prefixes = settings.prefix_delegation and limits.supports_prefixes
         self._drain_other_kind(is_prefix_mode=has_prefixes)
@@ -188,6 +199,34 @@ class PoolMaintainer(Service):
             unsupported = problem(code, instance_type=limits.instance_type)
         self._health.report("prefixes", unsupported)
         self._demand.trigger()
+
+    def _plan_cards(self, cards: Collection[int]) -> None:
+        """Plan a pool for each network card above 0 from now on."""
+        further, handles = dict(self._planned), dict(self._refused_growth)
+        for name, pool in card_pools(cards).items():
+            further.setdefault(name, PlannedPool(pool))
+            for part in (_part(CREATION, name), _part(ALLOCATION, name)):
+                if part not in handles:
+                    handles[part] = self._health.claim("ec2", part=part)
+        self._refused_growth, self._planned = handles, further
+        self.pools = with_cards(without_cards(self.pools), cards)
+
+    def managed_cards(self) -> tuple[int, ...] | None:
+        """Return the network cards of which pods may get interfaces now; None before they are known. From any thread.
+
+        Limits that hold for every instance type say nothing about cards.
+        """
+        if not self._has_cards:
+            return (0,)
+        if self.limits is None or not self.limits.is_known:
+            return None
+        cards = map(card_of_pool, self.pools.names)
+        return managed_cards(cards, self._datastore.enis(), occupied=self._enis.book.unrecorded_enis().values())
+
+    def _is_left_alone(self, planned: PlannedPool) -> bool:
+        """Whether a pool is that of a network card that has ENIs, and none of them is for pods."""
+        card = card_of_pool(planned.name)
+        return bool(card) and card not in (self.managed_cards() or ())
 
     def _drain_other_kind(self, *, is_prefix_mode: bool) -> None:
         """Assign addresses of the disabled mode last, so that they become free (docs/adr/0029)."""
@@ -263,6 +302,9 @@ class PoolMaintainer(Service):
 
     def _step(self, planned: PlannedPool, decided: dict[str, Plan]) -> StepOutcome:
         """Plan one pool, and do the first action of its plan. The plan is added to `decided`."""
+        if self._is_left_alone(planned):
+            self._publish(planned, "left alone: its ENIs are not for pods", None, generation=self._demand.waiting()[1])
+            return NEXT
         waiting, generation = self._prepare_plan(planned)
         counts, now_s = self._counts_of(planned), self._clock.monotonic()
         if self.limits is not None:  # until then the node's ENIs may not be recorded yet
@@ -279,7 +321,7 @@ class PoolMaintainer(Service):
             self._prepare_for_limits(counts)
             decided.clear()
             return STOP
-        if self._refused.drop_stale_cap(snapshot.known_eni_count):
+        if self._refused.drop_stale_cap(snapshot.known_eni_count, planned.name):
             return AGAIN
         decided[planned.name] = plan_of_pool = self._decide(planned, snapshot, generation=generation, now_s=now_s)
         if self.loop.is_stopped:
@@ -373,9 +415,11 @@ class PoolMaintainer(Service):
         planned = self._planned[pool]
         growth = self._growth(planned, is_urgent=waiting_count > 0)
         stock = self._datastore.stock()
+        card = card_of_pool(pool)
         snapshot_of = partial(
             pool_snapshot,
-            limits=self.limits,
+            limits=limits_of_card(self.limits, card),
+            network_card=card,
             fault=self._refused.refusal(FAULT),
             growth=growth,
             occupied=self._enis.book.unrecorded_enis().values(),
@@ -409,6 +453,8 @@ class PoolMaintainer(Service):
         snapshot = snapshot_of(stock, waiting_count=waiting_count)
         count = other_pool_eni_count(whole, planned.name, self.pools)
         snapshot = replace(snapshot, pool=planned.name, other_pool_eni_count=count)
+        if snapshot.network_card:
+            return snapshot
         return with_share(snapshot, self._settings_of(planned), claims(whole, self.pools, pending))
 
     def _growth(self, planned: PlannedPool, *, is_urgent: bool) -> GrowthState:
@@ -450,8 +496,12 @@ class PoolMaintainer(Service):
         )
 
     def _is_other_pool_starved(self, planned: PlannedPool, now_s: float) -> bool:
-        """Whether an ADD of another pool has lately found no place for an ENI, so that this pool keeps no surplus."""
-        return any(other.is_starved(now_s) for other in self._planned.values() if other is not planned)
+        """Whether an ADD of another pool has lately found no place for an ENI on the same network card, so that this pool keeps no
+        surplus.
+        """
+        card = card_of_pool(planned.name)
+        others = [other for other in self._planned.values() if other is not planned and card_of_pool(other.name) == card]
+        return any(other.is_starved(now_s) for other in others)
 
     def _may_name_addresses(self, snapshot: PoolSnapshot, settled: int | None, settings: PoolSettings) -> bool:
         """Whether a plan may name single addresses or prefixes to release.

@@ -43,7 +43,7 @@ class Wiring(Protocol):
     def unwire(self, spec: WiringSpec) -> None:
         """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
 
-    def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, address: IpAddress) -> None:
+    def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, ifname: str, address: IpAddress) -> None:
         """Remove the rule that a further interface (`net1`) has inside its sandbox, which may live on without this interface.
 
         A namespace that is gone is fine. If another namespace than `identity` is at the path by now, nothing in it changes; with

@@ -12,8 +12,8 @@ class PolicyAgent(Protocol):
     name that it has already. Both methods raise PolicyAgentSilentError, PolicyAgentRefusedError.
     """
 
-    def enforce(self, pod: PodName, *, mode: str, timeout_s: float) -> None:
-        """Make the agent attach filters to the host veth that is named after the pod. Waits for an agent that is away."""
+    def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:
+        """Make the agent attach filters to the host veths named after the pod's interfaces. Waits for an agent that is away."""
 
     def forget(self, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
         """Make the agent drop a name; an unknown name is fine. `is_patient`: wait for an agent that is away."""

@@ -73,6 +73,7 @@ from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.gc import GcService
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.pool import PoolSource
+from ipamd.sandbox.multi_nic_choice import MultiNicChoice
 from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
@@ -255,6 +256,14 @@ class App:
         subnets = self.current.now.subnets
         return PodPoolChoice(subnets.pod_pools, subnets.pool_annotations)
 
+    def _multi_nic_choice(self) -> MultiNicChoice:
+        network = self.current.now.network
+        return MultiNicChoice(
+            is_on=network.multi_nic,
+            namespaces=network.multi_nic_namespaces,
+            cards=lambda: self.pool.maintainer.managed_cards(),
+        )
+
     def _snat_choice(self) -> PodSnatChoice:
         network = self.current.now.network
         return PodSnatChoice(
@@ -348,6 +357,7 @@ class App:
             waiting_limit=max(current.now.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
             require_chain=lambda request: chain.require_plugins(request.plugin_directories),
             policy=self.policy,
+            cards=self._multi_nic_choice(),
         )
         check = CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity)
         return SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
@@ -414,6 +424,7 @@ class App:
                 metadata=self.adapters.metadata,
                 health=self.context.health,
                 clock=self.context.clock,
+                has_cards=self.current.now.network.multi_nic,
             )
             further_services.append(config_servicer.add_to)
         return CniBackendServer(servicer, path=Path(takeover.questions_socket), further_services=further_services)
@@ -584,6 +595,7 @@ def compose_pool(
         on_quarantined=list_soon,
         is_datastore_lost=adapters.is_datastore_lost,
         family=settings.network.family,
+        has_cards=settings.network.multi_nic,
     )
     provisioner = _provisioner(context, adapters, current, enis=enis, subnets=subnets, check_other_daemon=look_for_other_daemon)
     pinned = _pinned(context, adapters, settings, provisioner=provisioner, resyncs=resyncs, cooldown=cooldown)
@@ -597,6 +609,7 @@ def compose_pool(
         repeats=repeats,
         pinned=pinned,
         pools=adapters.network_file.pools,
+        has_cards=settings.network.multi_nic,
     )
     return PoolServices(enis, provisioner, resyncs, maintainer, subnets, pinned)
 

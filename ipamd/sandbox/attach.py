@@ -2,7 +2,8 @@
 
 Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
 if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction:
-after any failure the wiring is undone and the address cools.
+after any failure the wiring is undone and the address cools. A pod that may have an interface of each network card gets all of them
+so, each with an attachment of its own (docs/adr/0086).
 """
 
 from __future__ import annotations
@@ -15,20 +16,25 @@ from contextlib import ExitStack, contextmanager
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.attachment import Attachment, Wired, WiringSpec, record_of
+from ipamd.model.card_interfaces import interface_name
 from ipamd.model.cni_request import AttachRequest, NetnsIdentity, fingerprint
 from ipamd.model.cniresult import build_result
 from ipamd.model.errors import IpamError, NothingWiredError, log_text
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.record import dataclass
+from ipamd.model.record import dataclass, replace
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.hooks import PolicyEnforcement
-from ipamd.sandbox.legs.pool import PoolSource
+from ipamd.sandbox.legs.pool import POOL_WAIT_MARGIN_S, PoolSource
 from ipamd.sandbox.legs.source import LegOffer, LegSource
+from ipamd.sandbox.multi_nic_choice import MultiNicChoice, pod_of
 
 log = logging.getLogger(__name__)
 
-FAILPOINTS = ("rename.recorded", "attach.wired", "attach.committed", "attach.unwired")
+CARDS_LOOK_S = 0.5
+"""How often an ADD looks whether the network cards are known by now. Ours."""
+
+FAILPOINTS = ("rename.recorded", "attach.interface-wired", "attach.wired", "attach.committed", "attach.unwired")
 """Between every two effects of an ADD; datastore and kernel adapter list their own."""
 
 
@@ -38,6 +44,14 @@ class _Pending:
 
     source: LegSource
     pending: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Interface:
+    """One interface of a sandbox that an ADD makes. `request`: with the key of this interface."""
+
+    request: AttachRequest
+    spec: WiringSpec
 
 
 class AttachService(Service):
@@ -53,6 +67,7 @@ class AttachService(Service):
         waiting_limit: int,
         require_chain: Callable[[AttachRequest], None] = lambda _: None,
         policy: PolicyEnforcement | None = None,
+        cards: MultiNicChoice | None = None,
     ) -> None:
         """Keep what ADD needs.
 
@@ -61,8 +76,10 @@ class AttachService(Service):
             waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
             require_chain: raises ChainedPluginMissingError if the runtime would fail after this ADD.
             policy: calls the network policy agent; None if no setting requires it.
+            cards: decides which pods get an interface of each network card; None: no pod does.
         """
         super().__init__(context)
+        self._cards = cards or MultiNicChoice()
         self._cooldown = cooldown
         self._pool = pool
         self._sources = tuple(sources)
@@ -107,6 +124,7 @@ class AttachService(Service):
         self._health.wait_until_serving_adds(deadline)
         self._require_chain(request)  # before any source is called and any address is reserved
         key = request.key
+        card_pools = self._card_pools(request, deadline)
         offer = self._offer(request, deadline, steps)
         if isinstance(offer, _Pending):
             return offer
@@ -125,7 +143,56 @@ class AttachService(Service):
             if offer is None:  # the sandbox was attached until a moment ago, so no decision was made for its pod (I19)
                 raise refusal(RefusalCode.JUST_DETACHED, sandbox=key)
             with offer.claimed(deadline, steps) as spec:
-                return self._carry_out(request, spec, identity, deadline, steps)
+                first = _Interface(request, spec)
+                if not card_pools or not spec.is_of_pool:  # a branch ENI is the pod's only interface
+                    return self._carry_out([first], identity, deadline, steps)
+                with self._further_claimed(first, card_pools, deadline, steps) as further:
+                    return self._carry_out([first, *further], identity, deadline, steps)
+
+    def _card_pools(self, request: AttachRequest, deadline: Deadline) -> tuple[str, ...]:
+        """Return the pools of a pod's further interfaces. After a start it waits until the instance's network cards are known.
+
+        Raises: MultiNicError, DeadlineError.
+        """
+        if not self._cards.asks(request):
+            return ()
+        while True:
+            seen_supply, seen_status = self._demand.supply_count, self._demand.status
+            card_pools = self._cards.further_pools()
+            if card_pools is not None:
+                return card_pools
+            deadline.check("waiting for the instance's network cards")
+            remaining_s = deadline.remaining_s() - POOL_WAIT_MARGIN_S
+            if remaining_s <= 0:
+                raise refusal(RefusalCode.MULTI_NIC_CARDS_UNKNOWN, pod=pod_of(request))
+            self._demand.wait(seen_supply=seen_supply, seen_status=seen_status, timeout_s=min(remaining_s, CARDS_LOOK_S))
+
+    @contextmanager
+    def _further_claimed(
+        self, first: _Interface, card_pools: Sequence[str], deadline: Deadline, steps: StepTimer
+    ) -> Iterator[list[_Interface]]:
+        """Reserve an address of each further network card, in the order of the cards: all, or none and not the first one either.
+
+        Locks are taken in the order of the interfaces, after that of the first one. Raises: as `PoolSource.claimed`.
+        """
+        with ExitStack() as claims:
+            further: list[_Interface] = []
+            try:
+                for number, card_pool in enumerate(card_pools, start=1):
+                    key = AttachmentKey(first.request.key.container_id, interface_name(number))
+                    request = replace(first.request, key=key, prev_result=None)
+                    claims.enter_context(self._locks.hold(key, "ADD", deadline))
+                    offer = self._pool.offer(request, card_pool=card_pool)
+                    further.append(_Interface(request, claims.enter_context(offer.claimed(deadline, steps))))
+            except BaseException as error:
+                with ExitStack() as undo:
+                    for interface in [first, *further]:
+                        undo.callback(self._return_unused, interface.spec, log_text(error))
+                raise
+            yield further
+
+    def _return_unused(self, spec: WiringSpec, reason: str) -> None:
+        self._cooldown.roll_back(spec, reason=reason, is_unused=True, is_unwired=True, is_marked=False)
 
     def _offer(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> LegOffer | _Pending | None:
         """Ask the sources for the first leg of the sandbox; None if its row or tombstone answers the ADD without asking them."""
@@ -156,40 +223,72 @@ class AttachService(Service):
         )
 
     def _carry_out(
-        self, request: AttachRequest, spec: WiringSpec, identity: NetnsIdentity, deadline: Deadline, steps: StepTimer
+        self, interfaces: Sequence[_Interface], identity: NetnsIdentity, deadline: Deadline, steps: StepTimer
     ) -> Attachment:
-        """Wire a sandbox and record it; if one of the two fails, undo the wiring and raise."""
-        key = request.key
+        """Wire the interfaces of a sandbox and record them in one transaction; if anything fails, undo all of it and raise.
+
+        Returns: the attachment of the first interface.
+        """
+        request = interfaces[0].request
+        begun: list[_Interface] = []
         try:
             with steps.step("wire"):
-                wired = Wired(MacAddress(""), MacAddress(""), identity)
-                if not request.is_wired_by_caller:
-                    deadline.check(f"wiring sandbox {key}")
-                    wired = self._wiring.wire(spec)
-                    if wired.netns_identity != identity:
-                        raise refusal(RefusalCode.NETNS_REPLACED, netns=spec.netns, sandbox=key)
+                wired: list[Wired] = []
+                for interface in interfaces:
+                    begun.append(interface)
+                    wired.append(self._wire(interface, identity, deadline))
+                    if len(interfaces) > 1:
+                        self._failpoint("attach.interface-wired")
             self._failpoint("attach.wired")
             if self._policy is not None:
                 with steps.step("policy"):
-                    self._policy.enforce(request, deadline)
+                    self._policy.enforce(request, deadline, interface_count=len(interfaces))
             with steps.step("commit"):
-                attachment = self._attachment(request, spec, wired)
-                deadline.check(f"attaching sandbox {key}")
+                attachments = self._attachments(interfaces, wired)
+                deadline.check(f"attaching sandbox {request.key}")
                 self._health.require_adds_allowed()  # another daemon may have come while this ADD waited for its address (I20)
                 with self._datastore.transaction() as uow:
-                    uow.confirm(attachment)
+                    for attachment in attachments:
+                        uow.confirm(attachment)
         except BaseException as error:
-            self._roll_back(spec, reason=log_text(error), is_unused=isinstance(error, NothingWiredError))
+            is_unused = isinstance(error, NothingWiredError)
+            with ExitStack() as undo:
+                for interface in interfaces[len(begun) :]:
+                    undo.callback(self._return_unused, interface.spec, log_text(error))
+                for interface in begun:
+                    is_last = interface is begun[-1]
+                    undo.callback(self._roll_back, interface.spec, reason=log_text(error), is_unused=is_unused and is_last)
             raise
         self._failpoint("attach.committed")
-        return attachment
+        return attachments[0]
 
-    def _attachment(self, request: AttachRequest, spec: WiringSpec, wired: Wired) -> Attachment:
+    def _wire(self, interface: _Interface, identity: NetnsIdentity, deadline: Deadline) -> Wired:
+        """Wire one interface, unless the caller does that after our reply."""
+        spec = interface.spec
+        if interface.request.is_wired_by_caller:
+            return Wired(MacAddress(""), MacAddress(""), identity)
+        deadline.check(f"wiring sandbox {spec.key}")
+        wired = self._wiring.wire(spec)
+        if wired.netns_identity != identity:
+            raise refusal(RefusalCode.NETNS_REPLACED, netns=spec.netns, sandbox=spec.key)
+        return wired
+
+    def _attachments(self, interfaces: Sequence[_Interface], wired: Sequence[Wired]) -> list[Attachment]:
+        """Return the records of a sandbox's interfaces. The CNI result of the first one has them all."""
+        pairs = [(interface.spec, outcome) for interface, outcome in zip(interfaces, wired, strict=True)]
+        attachments = []
+        for interface, outcome in zip(interfaces, wired, strict=True):
+            is_first = interface is interfaces[0]
+            attachments.append(self._attachment(interface, outcome, further=pairs[1:] if is_first else ()))
+        return attachments
+
+    def _attachment(self, interface: _Interface, wired: Wired, *, further: Sequence[tuple[WiringSpec, Wired]]) -> Attachment:
+        request, spec = interface.request, interface.spec
         return record_of(
             spec,
             netns_identity=wired.netns_identity,
             fingerprint=fingerprint(request, wired.netns_identity),
-            result=build_result(spec, wired, prev_result=request.prev_result),
+            result=build_result(spec, wired, prev_result=request.prev_result, further=further),
             created_at=self._clock.now(),
             network_name=request.network_name,
             names=request.names,

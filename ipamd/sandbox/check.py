@@ -16,8 +16,9 @@ from ipamd.model.cni_request import AttachRequest
 from ipamd.model.cniresult import recorded_spec, result_differences
 from ipamd.model.errors import CheckFailedError, UnknownAttachmentError
 from ipamd.model.routing_difference import RoutingDifference
-from ipamd.model.wiring_difference import advised_texts
+from ipamd.model.wiring_difference import WiringDifference, advised_texts
 from ipamd.ports.kernel import HostNetwork
+from ipamd.sandbox.recorded_interfaces import recorded_further
 
 
 class CheckService(Service):
@@ -41,14 +42,19 @@ class CheckService(Service):
                 raise UnknownAttachmentError(
                     f"sandbox {request.key} is not attached", details="DEL it and let the runtime make a new one"
                 )
-            lost = self._lost_at_ec2(attachment)
-            problems = [lost] if lost else []
-            if request.prev_result is not None:
-                problems += result_differences(
-                    request.prev_result, ifname=request.key.ifname, address=attachment.address, netns=request.netns
-                )
-            wiring = self._wiring.check(recorded_spec(attachment, netns=request.netns))
-            host = self._host_problems(attachment)
+            lost, problems = "", []
+            wiring: list[WiringDifference] = []
+            host: list[RoutingDifference] = []
+            for interface in self._interfaces(attachment):
+                lost_here = self._lost_at_ec2(interface)
+                problems += [lost_here] if lost_here else []
+                if request.prev_result is not None:
+                    problems += result_differences(
+                        request.prev_result, ifname=interface.key.ifname, address=interface.address, netns=request.netns
+                    )
+                lost = lost or lost_here
+                wiring += self._wiring.check(recorded_spec(interface, netns=request.netns))
+                host += [difference for difference in self._host_problems(interface) if difference not in host]
             problems += advised_texts(wiring)
             problems += [f"host: {difference.advised_text}" for difference in host]
         if problems:
@@ -60,6 +66,10 @@ class CheckService(Service):
                 lost=lost,
                 differences=(*(difference.code for difference in wiring), *(difference.code for difference in host)),
             )
+
+    def _interfaces(self, attachment: Attachment) -> list[Attachment]:
+        """Return an attachment, and with a pod's first interface those of further network cards."""
+        return [attachment, *recorded_further(self._datastore, attachment.key)]
 
     def _host_problems(self, attachment: Attachment) -> list[RoutingDifference]:
         """List the faults of the node, and of the ENI that has the address, that keep packets from the sandbox."""

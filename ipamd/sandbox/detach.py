@@ -25,6 +25,7 @@ from ipamd.model.uplink import Uplink
 from ipamd.ports.datastore import Datastore
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.hooks import PolicyEnforcement
+from ipamd.sandbox.recorded_interfaces import recorded_further
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class DetachService(Service):
         reason: str,
         event: LedgerEvent = LedgerEvent.UNASSIGNED,
     ) -> bool:
-        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+        """Detach one interface of one sandbox; an unknown or repeated one is fine. Those of further network cards end with the pod's
+        first one, before it, so that a DEL that a crash interrupts finds them again.
 
         Args:
             reason: who requests it (DEL, GC), or the verdict's reasons; recorded.
@@ -77,6 +79,8 @@ class DetachService(Service):
             attachment is still recorded and a retry is safe.
         """
         with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
+            for further in reversed(recorded_further(self._datastore, key)):
+                self.detach_sandbox(further.key, deadline=deadline, steps=steps, reason=reason, event=event)
             attachment = self._datastore.attachment(key)
             if attachment is None:
                 with steps.step("leftover"):
@@ -127,7 +131,12 @@ class DetachService(Service):
         if attachment.key.ifname == POD_IFNAME or not attachment.netns:
             return
         try:
-            self._wiring.forget_inside(netns=attachment.netns, identity=attachment.netns_identity, address=attachment.address)
+            self._wiring.forget_inside(
+                netns=attachment.netns,
+                identity=attachment.netns_identity,
+                ifname=attachment.key.ifname,
+                address=attachment.address,
+            )
         except IpamError as error:
             log.info("a routing rule was not removed from a sandbox sandbox=%s error=%s", attachment.key, log_text(error))
 

@@ -13,6 +13,7 @@ import logging
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.attachment import Attachment
+from ipamd.model.card_interfaces import pod_key
 from ipamd.model.errors import RuntimeUnreachableError, log_text
 from ipamd.model.evidence import SandboxVerdict
 from ipamd.model.failures import FailureCode, failure
@@ -53,7 +54,7 @@ class GcService(Service):
             if the kernel could not be read: after these nothing is freed (I11). Else the first error, after every candidate was tried.
         """
         attachments = self._datastore.attachments()
-        candidates = [a for a in attachments if a.network_name == network_name and a.key not in valid]
+        candidates = [a for a in attachments if a.network_name == network_name and not {a.key, pod_key(a.key)} & valid]
         if not candidates:
             return GcOutcome((), ())
         listed, survey = self._listed(attachments), self._wiring.survey()

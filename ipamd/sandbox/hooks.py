@@ -16,9 +16,11 @@ from ipamd.ports.datastore import UnitOfWork
 class PolicyEnforcement(Protocol):
     """Informs the network policy agent before a sandbox gets its network, and after it is gone."""
 
-    def enforce(self, request: AttachRequest, deadline: Deadline) -> None:
+    def enforce(self, request: AttachRequest, deadline: Deadline, *, interface_count: int = 1) -> None:
         """Tell the agent to apply network policies to a sandbox that is wired. Raises: IpamError if the agent refuses; the ADD
         fails.
+
+        `interface_count`: the pod's interfaces, of which the agent finds the further ones by their names.
         """
 
     def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.model.attachment import POD_IFNAME, VETH_HASH_LENGTH, Attachment, name_key, pod_veth_name, veth_name
+from ipamd.model.attachment import VETH_HASH_LENGTH, Attachment, name_key, pod_veth_name, veth_name
+from ipamd.model.card_interfaces import interface_number
 from ipamd.model.cni_request import AttachRequest
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
@@ -60,10 +61,11 @@ class VethNames(Service):
             raises nothing.
         """
         key, names = request.key, request.names
-        if not (self._is_by_pod and names.pod_name and names.pod_namespace and key.ifname == POD_IFNAME):
+        number = interface_number(key.ifname)
+        if not (self._is_by_pod and names.pod_name and names.pod_namespace and number is not None):
             yield veth_name(key, prefix=self._prefix)
             return
-        name = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._prefix)
+        name = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._prefix, number=number)
         pod_link = self._lock_prefix + name[-VETH_HASH_LENGTH:]
         with self._locks.hold(name_key(pod_link), "NAME", deadline):
             self._free_name(name, pod_link, key, deadline)

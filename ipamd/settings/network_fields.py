@@ -128,6 +128,19 @@ class NetworkConfig:
         False,
         "Serve pods that have security groups of their own, by branch ENIs (docs/security-groups.md).",
     )
+    multi_nic: bool = setting(
+        "ENABLE_MULTI_NIC",
+        parse_bool,
+        False,
+        "Manage the ENIs of every network card, so that a pod can have an interface of each (docs/network-cards.md).",
+    )
+    multi_nic_namespaces: tuple[str, ...] = setting(
+        "VPC_IPAMD_MULTI_NIC_NAMESPACES",
+        parse_namespaces,
+        (),
+        "Namespaces, comma separated, whose pods may ask for an interface of each network card (k8s.amazonaws.com/nicConfig); no "
+        "effect without ENABLE_MULTI_NIC.",
+    )
     pod_groups_mode: str = setting(
         "POD_SECURITY_GROUP_ENFORCING_MODE",
         choice(*EnforcingMode),

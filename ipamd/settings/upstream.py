@@ -117,9 +117,10 @@ UPSTREAM: tuple[UpstreamSetting, ...] = (
         "as a freeze of the pool: no ENI is made, nothing is assigned or released; EC2 is still read, because metadata alone "
         "confirms no address (I7)",
     ),
-    _different(
+    UpstreamSetting(
         "ENABLE_MULTI_NIC",
-        "one network card is managed, and a pod has one interface of it: pods that need more run on nodes with amazon-vpc-cni-k8s",
+        Fate.HONOURED,
+        "as docs/network-cards.md describes; the annotation is read in the namespaces of VPC_IPAMD_MULTI_NIC_NAMESPACES only",
     ),
     _different(
         "ANNOTATE_POD_IP",

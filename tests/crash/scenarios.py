@@ -277,6 +277,7 @@ ELSEWHERE: dict[str, str] = {
     "adopt.settled": "tests/crash/test_simulated.py",
     "export.begun": "tests/unit/service/test_import_and_export.py",
     "export.renamed": "tests/unit/service/test_import_and_export.py",
+    "attach.interface-wired": "tests/lab/packets/test_network_cards.py",
     "export.written": "tests/unit/service/test_import_and_export.py",
     "export.restored": "tests/unit/service/test_import_and_export.py",
     "import.second": "tests/unit/service/test_import_and_export.py",

@@ -271,11 +271,10 @@ class FakeEc2:
             eni = self._eni(eni_id)
             if eni.instance_id and not (self.is_place_first and eni.device_index == device_index):
                 raise _refused(f"ENI {eni_id} is in use")
-            if any((e.instance_id, e.device_index) == (instance_id, device_index) for e in self.enis.values()):
+            on_card = [e for e in self.enis.values() if (e.instance_id, e.network_card) == (instance_id, network_card)]
+            if any(e.device_index == device_index for e in on_card):
                 raise DeviceIndexTakenError(f"instance {instance_id} has a device {device_index} already")
-            if sum(e.instance_id == instance_id for e in self.enis.values()) >= min(
-                self.limits.eni_count, self.attached_count_max
-            ):
+            if len(on_card) >= min(self.limits.eni_count_of(network_card), self.attached_count_max):
                 raise EniLimitError(f"instance {instance_id} takes no further ENI", details="AttachmentLimitExceeded")
             self.enis[eni_id] = replace(
                 eni,
@@ -284,6 +283,7 @@ class FakeEc2:
                 attachment_status="attached",
                 instance_id=instance_id,
                 device_index=device_index,
+                network_card=network_card,
             )
         self._lose("attach_eni")
         return f"attach-{eni_id}"

@@ -114,7 +114,7 @@ class FakeWiring:
         macs = sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox")
         return Wired(*macs, identity, is_default_route=is_default)
 
-    def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, address: IpAddress) -> None:
+    def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, ifname: str, address: IpAddress) -> None:
         """See the port."""
         self._maybe_fail("forget_inside")
         self.forgotten_inside.append((netns, address))

@@ -20,6 +20,7 @@ class FakePolicyAgent:
     def __init__(self, clock: FakeClock) -> None:
         self.calls: list[str] = []
         self.timeouts_s: list[float] = []
+        self.interface_counts: list[int] = []
         self.modes: set[str] = set()
         self.known: set[PodName] = set()
         self.filters = 0
@@ -30,10 +31,11 @@ class FakePolicyAgent:
         self.meanwhile: Callable[[], None] = lambda: None
         self._clock = clock
 
-    def enforce(self, pod: PodName, *, mode: str, timeout_s: float) -> None:
+    def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:
         """See the port."""
         self._take("enforce", timeout_s, is_patient=True)
         self.modes.add(mode)
+        self.interface_counts.append(interface_count)
         if pod in self.known:
             self.unfiltered.append(pod)
         else:

@@ -96,11 +96,11 @@ def test_each_ends_alone_in_any_order(world, pod, order):
     world.wiring.wire(specs[1])
     first, second = (specs[place] for place in order)
     world.mark_for_deletion(first)
-    world.wiring.forget_inside(netns=first.netns, identity=None, address=first.address)
+    world.wiring.forget_inside(netns=first.netns, identity=None, ifname="net1", address=first.address)
     world.wiring.sweep()
     assert world.wiring.check(second) == []
     world.mark_for_deletion(second)
-    world.wiring.forget_inside(netns=second.netns, identity=None, address=second.address)
+    world.wiring.forget_inside(netns=second.netns, identity=None, ifname="net1", address=second.address)
     world.wiring.sweep()
     assert (pod.link_names(), rules(pod)) == (set(), [])
     assert world.wiring.survey().veths == ()
@@ -183,10 +183,10 @@ def test_forgetting_leaves_another_namespace_alone(world, pod):
     other = world.space()
     table = TABLES + 1
     other.sh(f"ip {pod.dash} rule add pref 1536 from {spec.address} lookup {table}")
-    world.wiring.forget_inside(netns=other.path, identity=identity, address=spec.address)
+    world.wiring.forget_inside(netns=other.path, identity=identity, ifname="net1", address=spec.address)
     assert rules(other) == [(str(spec.address), table)]
-    world.wiring.forget_inside(netns="/run/netns/gone-for-good", identity=identity, address=spec.address)
-    world.wiring.forget_inside(netns=pod.path, identity=identity, address=spec.address)
+    world.wiring.forget_inside(netns="/run/netns/gone-for-good", identity=identity, ifname="net1", address=spec.address)
+    world.wiring.forget_inside(netns=pod.path, identity=identity, ifname="net1", address=spec.address)
     assert rules(pod) == []
 
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from ipamd.model.attachment import WiringSpec, sandbox_mac
+from ipamd.model.card_interfaces import next_hop
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.family import IPV6, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress
@@ -98,7 +99,7 @@ class Leg(ABC):
     @property
     def gateway(self) -> IpAddress:
         """The next hop inside the sandbox."""
-        return family_of(self.address).gateway
+        return next_hop(family_of(self.address), self.ifname)
 
     @property
     @abstractmethod

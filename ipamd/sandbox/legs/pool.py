@@ -84,25 +84,33 @@ class PoolSource(Service):
         self._request_list = request_list
         self.pool_empty: Counter[Blocked] = Counter()
 
-    def offer(self, request: AttachRequest, claim: PinnedClaim | None = None, *, pending: str = "") -> PoolOffer:
+    def offer(
+        self, request: AttachRequest, claim: PinnedClaim | None = None, *, pending: str = "", card_pool: str = ""
+    ) -> PoolOffer:
         """Offer an address, which is reserved when the offer is claimed.
 
         Args:
             claim: what the pod asks for; None: any address.
             pending: why the ADD must wait before it can have it.
+            card_pool: the pool of the network card of which the interface must be; "" for a pod's first interface.
         """
-        return PoolOffer(self, request, claim, pending)
+        return PoolOffer(self, request, claim, pending, card_pool)
 
     @contextmanager
     def claimed(
-        self, request: AttachRequest, deadline: Deadline, steps: StepTimer, claim: PinnedClaim | None = None
+        self,
+        request: AttachRequest,
+        deadline: Deadline,
+        steps: StepTimer,
+        claim: PinnedClaim | None = None,
+        card_pool: str = "",
     ) -> Iterator[WiringSpec]:
-        """Reserve an address and a name; see `LegOffer.claimed`.
+        """Reserve an address and a name; see `LegOffer.claimed`, and for `card_pool` `offer`.
 
         Raises: SnatAnnotationError, PinnedAddressError, PoolAnnotationError, UndeletedSandboxesError, PoolEmptyError,
             PodPoolEmptyError, LocalRangeEmptyError, VethNameTakenError, BusyError, WiringError, DeadlineError, DatastoreError.
         """
-        snat, pool = self._snat.by_annotation(request), self._pools.of(request)
+        snat, pool = self._snat.by_annotation(request), card_pool or self._pools.of(request)
         names = self._pod_names if request.is_wired_by_caller else self._names
         with names.claimed(request, deadline) as host_veth:
             has_earlier = self._require_few(request)
@@ -114,7 +122,8 @@ class PoolSource(Service):
                     reserved = self._take_named(request, claim, egress)
                 else:
                     reserved = self._reserve(request, deadline, egress=egress, pool=pool)
-            self._repeated.record_taken(request, reserved.address)
+            if not card_pool:  # a pod with several addresses at once has no earlier sandboxes because of that
+                self._repeated.record_taken(request, reserved.address)
             self._failpoint("attach.reserved")
             spec = self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))
             yield spec if claim is None else replace(spec, kept_s=claim.kept_s)
@@ -232,13 +241,16 @@ class PoolSource(Service):
 
 @dataclass(frozen=True, slots=True)
 class PoolOffer:
-    """An address of the pool for one ADD. See `LegOffer`. `claim`: what the pod asks for; None: any address."""
+    """An address of the pool for one ADD. See `LegOffer`. `claim`: what the pod asks for; None: any address. `card_pool`: as in
+    `PoolSource.offer`.
+    """
 
     source: PoolSource
     request: AttachRequest
     claim: PinnedClaim | None = None
     pending: str = ""
+    card_pool: str = ""
 
     def claimed(self, deadline: Deadline, steps: StepTimer) -> AbstractContextManager[WiringSpec]:
         """Reserve the address; see `PoolSource.claimed`."""
-        return self.source.claimed(self.request, deadline, steps, self.claim)
+        return self.source.claimed(self.request, deadline, steps, self.claim, self.card_pool)

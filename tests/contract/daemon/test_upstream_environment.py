@@ -32,14 +32,14 @@ def test_without_its_agent_it_starts_and_no_pod_does() -> None:
 
 def test_a_node_without_agent_and_what_differs() -> None:
     """With the explicit value pods run; the condition stays, and each difference is in status and once in the log."""
-    asked = {"VPC_IPAMD_POLICY_AGENT": "absent", "ENABLE_MULTI_NIC": "True", "AWS_EXTERNAL_SERVICE_CIDRS": "10.9.0.0/16,abcd"}
+    asked = {"VPC_IPAMD_POLICY_AGENT": "absent", "ANNOTATE_POD_IP": "True", "AWS_EXTERNAL_SERVICE_CIDRS": "10.9.0.0/16,abcd"}
     with rig(env=MANIFEST | asked) as made:
         assert made.add("a").ok
         status = made.status()
         differences = status["settings"]["differences"]
         assert [difference.partition("=")[0].partition(":")[0] for difference in differences] == [
             "AWS_EXTERNAL_SERVICE_CIDRS",
-            "ENABLE_MULTI_NIC",
+            "ANNOTATE_POD_IP",
         ]
         logged = [json.loads(line).get("difference") for line in made.log_tail(500).splitlines()]
         assert [logged.count(difference) for difference in differences] == [1, 1]

@@ -72,7 +72,7 @@ def test_the_default_values(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     keys = [remark.partition(":")[0].partition("=")[0] for remark in remarks]
     assert len(keys) == len(set(keys))
     left_out = {f"env.{name}" for name in defaults["env"] if name not in settings}
-    asks_for_nothing = {"DISABLE_METRICS", "ENABLE_IMDS_ONLY_MODE", "ENABLE_MULTI_NIC", "ENABLE_POD_ENI"}
+    asks_for_nothing = {"DISABLE_METRICS", "ENABLE_IMDS_ONLY_MODE", "ENABLE_POD_ENI"}
     asks_for_nothing |= {"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG"}
     assert left_out - set(keys) == {f"env.{name}" for name in asks_for_nothing}
     assert set(defaults) & set(WITHOUT_COUNTERPART) <= set(keys)
@@ -119,7 +119,7 @@ def test_variables_of_both_containers(capsys: pytest.CaptureFixture[str], tmp_pa
             "ENABLE_POD_ENI": "true",
             "POD_SECURITY_GROUP_ENFORCING_MODE": "standard",
             "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": "10.0.0.0/8,junk",
-            "ENABLE_MULTI_NIC": "true",
+            "ANNOTATE_POD_IP": "true",
             "SOMETHING_ELSE": "x",
         },
         "extraEnv": [
@@ -143,7 +143,7 @@ def test_variables_of_both_containers(capsys: pytest.CaptureFixture[str], tmp_pa
         {"name": "AWS_REGION", "value": "eu-west-1"},
     ]
     keys = [remark.partition(":")[0].partition("=")[0] for remark in remarks]
-    assert keys == ["env.ENABLE_MULTI_NIC", "env.SOMETHING_ELSE", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"]
+    assert keys == ["env.ANNOTATE_POD_IP", "env.SOMETHING_ELSE", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Network cards: which cards of the instance have ENIs for pods, and how the pool of a card is called (docs/adr/0086). Pure.
+
+An instance type has one or more network cards, and each ENI is attached to one of them. The ENIs of card 0 are the node's own pool and
+the pools of the network file. Every further card that is managed is a pool of its own, whose ENIs, targets and limits are counted
+apart. No ENI changes its card, so the card alone says to which pool an ENI belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.pod_pools import OWN, PodPool, PodPools
+from ipamd.model.record import replace
+
+CARD_POOL = "card:"
+"""Beginning of the name of a card's pool. No pool of the network file can have it: its name has no colon (`pod_pools.POOL_NAME`)."""
+
+WARM_IP_TARGET = MINIMUM_IP_TARGET = 1
+"""The targets of a card above 0, whatever the settings are. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, datastoreTargetState."""
+
+CARDS_MAX = 32
+"""Ours: p5.48xlarge has most, 32. A higher number in EC2's answer is not believed."""
+
+
+def card_pool(card: int) -> str:
+    """Return the name of the pool of a card's ENIs: that of the node's own pool for card 0."""
+    return f"{CARD_POOL}{card}" if card else OWN
+
+
+def card_of_pool(pool: str) -> int:
+    """Return the card whose ENIs a pool has: 0 for the node's own pool and those of the network file."""
+    number = pool.removeprefix(CARD_POOL)
+    if number != pool and number.isascii() and number.isdigit():
+        return int(number)
+    return 0
+
+
+def is_card_managed(card: int, are_for_pods: Collection[bool]) -> bool:
+    """Whether pods may get interfaces of a card: always of card 0, and of another one that is empty or has an ENI for pods.
+
+    A card on which all ENIs are for something else (EFA-only ones, or those that an operator has tagged) is left alone.
+
+    Args:
+        are_for_pods: of every ENI on the card, whether its addresses are for pods (`eni_tags.is_managed`).
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, markUnmanagedNetworkCards.
+    """
+    return card == 0 or not are_for_pods or any(are_for_pods)
+
+
+def managed_cards(cards: Iterable[int], enis: Iterable[Eni], *, occupied: Iterable[tuple[int, int]] = ()) -> tuple[int, ...]:
+    """Return those of the node's cards of which pods may get interfaces, ascending.
+
+    Args:
+        cards: the cards that may be managed at all (`possible_cards`).
+        enis: the recorded ENIs.
+        occupied: network card and device index of attached ENIs without a row, for example those that have no IPv4 address.
+    """
+    are_for_pods: dict[int, list[bool]] = {}
+    for eni in enis:
+        are_for_pods.setdefault(eni.network_card, []).append(eni.managed)
+    for card, _ in occupied:
+        are_for_pods.setdefault(card, []).append(False)
+    return tuple(card for card in sorted({0, *cards}) if is_card_managed(card, are_for_pods.get(card, ())))
+
+
+def possible_cards(limits: InstanceLimits) -> tuple[int, ...]:
+    """Return the cards of an instance type that may be managed: 0, and every other with room for more than one ENI.
+
+    The one place of a card is left to an EFA interface, which cannot be attached to a running instance.
+    """
+    further = (card for card in range(1, min(limits.network_card_count, CARDS_MAX)) if limits.eni_count_of(card) > 1)
+    return (0, *further)
+
+
+def limits_of_card(limits: InstanceLimits, card: int) -> InstanceLimits:
+    """Return the limits of the ENIs of one network card. The trunk ENI of the control plane is on card 0."""
+    if card == 0:
+        return limits
+    return replace(limits, eni_count=limits.eni_count_of(card), trunk_capacity=0)
+
+
+def card_pools(cards: Iterable[int]) -> Mapping[str, PodPool]:
+    """Return the pools of the cards above 0, by name. Their subnets and security groups are those of the node's own pool."""
+    pools = {}
+    for card in cards:
+        if card:
+            name = card_pool(card)
+            pools[name] = PodPool(name, warm_ip_target=WARM_IP_TARGET, minimum_ip_target=MINIMUM_IP_TARGET, reserved_enis=0)
+    return pools
+
+
+def with_cards(pools: PodPools, cards: Iterable[int]) -> PodPools:
+    """Return the pools of the network file and those of the cards above 0."""
+    return PodPools({**pools.by_name, **card_pools(cards)})
+
+
+def without_cards(pools: PodPools) -> PodPools:
+    """Return the pools of the network file."""
+    return PodPools({name: pool for name, pool in pools.by_name.items() if not card_of_pool(name)})
+
+
+def subnet_pool(pool: str) -> str:
+    """Return the pool whose subnets and security groups a pool's ENIs have: a card's are those of the node's own pool."""
+    return OWN if card_of_pool(pool) else pool
