@@ -114,7 +114,7 @@ class VirtualHost:
     def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
         """See the port: there are none."""
 
-    def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
+    def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
         """See `HostNetwork`."""
 
     def _attached(self) -> Collection[ModelEni]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from bench.fleet.buckets import Buckets, bound_s
 from bench.fleet.ec2 import Ec2Model, Refused
 from bench.fleet.loads import LOADS, is_met, run
 from bench.fleet.measure import percentile
+from bench.fleet.outside import VirtualHost
 from bench.fleet.pools import with_pools
 from bench.fleet.reference import KUBELET_RETRY_S, reference
 from bench.fleet.run import Outcome, run_fleet
 from bench.fleet.scenarios import MODES, SCENARIOS, Scenario, queue_waits_s, run_scenario
 from bench.fleet.traces import NODE_TYPE, bootstrap, brown_out, cron_day, deploy, replacement
 from bench.fleet.world import World
+from ipamd.ports.kernel import HostNetwork
 
 ROW = {"name", "nodes", "time_s", "bound_s", "ratio", "calls", "reference_calls", "held", "used", "met"}
 
@@ -190,3 +193,9 @@ def test_pods_of_two_pools_get_addresses_too() -> None:
     assert outcome.is_done
     assert outcome.calls["CreateNetworkInterface"] >= plain.calls.get("CreateNetworkInterface", 0)
     assert outcome.calls["CreateNetworkInterface"] >= 2 * outcome.node_count
+
+
+def test_the_simulated_host_takes_what_the_port_passes() -> None:
+    """A parameter that is renamed in the port alone makes every release of an ENI fail, which a fleet only repeats."""
+    wanted = signature(HostNetwork.teardown_eni).parameters.keys()
+    assert signature(VirtualHost.teardown_eni).parameters.keys() == wanted
