@@ -24,12 +24,12 @@ SETTLE_S = 5.0
 def measure(stage: Stage) -> list[Figure]:
     """Read the memory, make the bursts, and read it again. Sandboxes of other measurements come after this one."""
     stage.wait_ready(quiet_s=IDLE_S + SETTLE_S)
-    pss = pss_mib(stage.daemon.pid)
+    pss = _pss_mib(stage.daemon.pid)
     before = rss_mib(stage.daemon.pid)
     path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
     stage.job("bursts", plugins={path: "vpc"}, rounds=BURSTS, count=BURST_COUNT, settle_s=BURST_SETTLE_S, tag="memory")
     time.sleep(SETTLE_S)
-    after, after_pss = rss_mib(stage.daemon.pid), pss_mib(stage.daemon.pid)
+    after, after_pss = rss_mib(stage.daemon.pid), _pss_mib(stage.daemon.pid)
     return [
         Figure("pss", sum(pss), "MiB", note=f"{len(pss)} process(es) of the daemon, at rest"),
         Figure(
@@ -43,9 +43,9 @@ def rss_mib(pid: int) -> float:
     return status_mib(Path(f"/proc/{pid}/status").read_text())["VmRSS"]
 
 
-def pss_mib(pid: int) -> list[float]:
-    """PSS of a process and of all that it started and that are there, the first one first."""
+def _pss_mib(pid: int) -> list[float]:
+    """Of a process and all that it started and that are there, the first one first."""
     found = re.search(r"^Pss:\s+(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     own = int(found[1]) / 1024 if found else 0.0
     children = {int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()}
-    return [own, *(each for child in sorted(children) for each in pss_mib(child))]
+    return [own, *(each for child in sorted(children) for each in _pss_mib(child))]

@@ -24,7 +24,7 @@ from bench.beside.pods import one_processor, pair_of
 from bench.beside.rows import Row, table
 from bench.beside.sides import NAMES, REFERENCE, THEIRS, Side
 from bench.cold import ATTACH_S, LATENCY_S
-from bench.memory import pss_mib, rss_mib
+from bench.memory import rss_mib
 from bench.packets import Pair
 from bench.stage import REFERENCE_PATH, BenchError
 from bench.whole import SETTLE_S
@@ -162,8 +162,8 @@ class Comparison:
     def _memory(self, found: Sequence[Side]) -> None:
         _say("memory")
         with_daemon = [side for side in found if side.name != REFERENCE]
-        names = {"RSS, 110 pods": "MiB", "PSS, 110 pods": "MiB"}
-        later = {f"RSS after {BURSTS} bursts of {BURST_COUNT}": "MiB", f"PSS after {BURSTS} bursts of {BURST_COUNT}": "MiB"}
+        names = {"RSS, 110 pods": "MiB"}
+        later = {f"RSS after {BURSTS} bursts of {BURST_COUNT}": "MiB"}
         for side in with_daemon:
             self._try(side, side.wait_rest)
         self.measure(with_daemon, names, 0, _memory_of)
@@ -227,8 +227,8 @@ def _burst(side: Side, *, tag: str) -> list[list[float]]:
 
 
 def _memory_of(side: Side) -> list[list[float]]:
-    pid = side.daemon.pid
-    return [[rss_mib(pid)], [sum(pss_mib(pid))]]
+    """RSS and not PSS: other processes of this machine share Python's libraries with our daemon, as nobody does on a node."""
+    return [[rss_mib(side.daemon.pid)]]
 
 
 def _after_a_kill(side: Side, *, tag: str) -> list[list[float]]:
