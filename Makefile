@@ -186,6 +186,13 @@ incumbent-tests: image ## the integration tests of amazon-vpc-cni-k8s, built els
 bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench
 
+# of `make beside`: a folder with the built programs of amazon-vpc-cni-k8s (docs/comparison.md, Measured)
+THEIRS ?=
+
+.PHONY: beside
+beside: plugin-if-possible ## us, amazon-vpc-cni-k8s, built elsewhere, and ptp in turn on this machine: THEIRS=FOLDER; build/beside.json
+	$(BIN)/python -m bench.beside $(if $(THEIRS),--theirs $(THEIRS))
+
 .PHONY: fleet
 fleet: $(STAMP) ## simulate 150 to 5,000 nodes on EC2's request limits, beside amazon-vpc-cni-k8s's rules; build/fleet.json
 	$(BIN)/python -m bench.fleet

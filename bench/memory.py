@@ -25,11 +25,11 @@ def measure(stage: Stage) -> list[Figure]:
     """Read the memory, make the bursts, and read it again. Sandboxes of other measurements come after this one."""
     stage.wait_ready(quiet_s=IDLE_S + SETTLE_S)
     pss = _pss_mib(stage.daemon.pid)
-    before = _rss_mib(stage.daemon.pid)
+    before = rss_mib(stage.daemon.pid)
     path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
     stage.job("bursts", plugins={path: "vpc"}, rounds=BURSTS, count=BURST_COUNT, settle_s=BURST_SETTLE_S, tag="memory")
     time.sleep(SETTLE_S)
-    after, after_pss = _rss_mib(stage.daemon.pid), _pss_mib(stage.daemon.pid)
+    after, after_pss = rss_mib(stage.daemon.pid), _pss_mib(stage.daemon.pid)
     return [
         Figure("pss", sum(pss), "MiB", note=f"{len(pss)} process(es) of the daemon, at rest"),
         Figure(
@@ -38,7 +38,8 @@ def measure(stage: Stage) -> list[Figure]:
     ]
 
 
-def _rss_mib(pid: int) -> float:
+def rss_mib(pid: int) -> float:
+    """Resident memory of one process."""
     return status_mib(Path(f"/proc/{pid}/status").read_text())["VmRSS"]
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.chain import chain_attach, chain_burst, chain_cycles, chain_first_add
 from bench.direct_call import PluginFailed, first_served
 from bench.namespaces import FOLDER, make_all, netns_path, remove_all
 from bench.network_config import CONFIGS, IFNAME
@@ -177,6 +178,10 @@ JOBS: dict[str, Callable[..., Any]] = {
     "detach": detach,
     "storm": storm,
     "first_served": first_served,
+    "chain_attach": chain_attach,
+    "chain_cycles": chain_cycles,
+    "chain_burst": chain_burst,
+    "chain_first_add": chain_first_add,
 }
 
 

@@ -68,7 +68,7 @@ class Stage:
         try:
             self._stack.enter_context(self.lab)
             self.node = self.lab.node("node-a")
-            self._driver = self._stack.enter_context(_Driver(self.node))
+            self._driver = self._stack.enter_context(Driver(self.node))
             self._onefile = plugin.onefile()
             if self._onefile is not None:
                 self.node.install(self._onefile, ONEFILE_PATH)
@@ -127,13 +127,14 @@ class Stage:
         return self.lab.vpc.clock() - calls[-1].at if calls else default_s
 
 
-class _Driver:
-    """The driver's process and the two pipes to it."""
+class Driver:
+    """The driver's process in a node and the two pipes to it. Use as a context."""
 
     def __init__(self, node: Node) -> None:
+        """Nothing is started yet."""
         self._node = node
 
-    def __enter__(self) -> _Driver:
+    def __enter__(self) -> Driver:
         jobs_r, jobs_w = os.pipe()
         answers_r, answers_w = os.pipe()
         self._jobs, self._answers = os.fdopen(jobs_w, "w"), os.fdopen(answers_r)
@@ -157,14 +158,17 @@ class _Driver:
         self._errors.close()
 
     def ask(self, job: Mapping[str, Any]) -> Any:
+        """Have it do one job of `node_driver.JOBS` and wait for the answer. Raises: BenchError."""
         self.send(job)
         return self.receive()
 
     def send(self, job: Mapping[str, Any]) -> None:
+        """Give it a job; `receive` must follow."""
         self._jobs.write(json.dumps(job) + "\n")
         self._jobs.flush()
 
     def receive(self) -> Any:
+        """Wait for the answer to what was sent. Raises: BenchError with what the job, or the driver, said at its end."""
         line = self._answers.readline()
         if not line:
             self._errors.seek(0)

@@ -1,7 +1,7 @@
 """Every query of the dashboards returns data: three lab nodes, one Prometheus that scrapes them all, and nothing is left out.
 
 One node is at rest, one has its wiring disturbed, one has run out of addresses while EC2 refuses more: what panels are for has
-happened.
+happened. The inventory's page is that of a job with a day's memory, because a new one has no forecast for three hours.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 import yaml
 
+from ipamd.core.deadline import SystemClock
+from ipamd.inventory.serve import InventoryJob
 from lab.lab import Lab, missing_requirements
 from lab.node.node import Node
+from lab.node.process import NodeProcess
 from tests.heavy.tools import needs
 from tests.rig import Rig, wait_until
+from tests.unit.inventory.reports import a_memory
 from tests.unit.manifests import monitoring
 
 pytestmark = [needs("promtool", "prometheus", root=True)]
 
 NODES = ("node-a", "node-b", "node-c")
-PORT = 61678
+PORT, INVENTORY_PORT = 61678, 61680
 ADDRESS = "127.0.0.1:9090"
 DENIED = {"error": {"code": "UnauthorizedOperation", "message": "told by the lab"}}
 SETTINGS = {"VPC_IPAMD_METRICS_ADDRESS": f":{PORT}", "WARM_IP_TARGET": "1", "MINIMUM_IP_TARGET": "3"}
@@ -50,11 +54,24 @@ class Scraped:
 def configuration(lab: Lab) -> dict[str, Any]:
     """Of Prometheus: a target for each node, with the labels that the dashboards select by."""
     targets = [{"targets": [f"{lab.primary_address(name)}:{PORT}"], "labels": {"node": name, "cluster": "lab"}} for name in NODES]
+    inventory = [{"targets": [f"127.0.0.1:{INVENTORY_PORT}"], "labels": {"cluster": "lab"}}]
     return {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["/run/prometheus/rules.yaml"],
-        "scrape_configs": [{"job_name": "kube-system/vpc-ipamd", "static_configs": targets}],
+        "scrape_configs": [
+            {"job_name": "kube-system/vpc-ipamd", "static_configs": targets},
+            {"job_name": "kube-system/vpc-ipamd-inventory", "static_configs": inventory},
+        ],
     }
+
+
+def serve_inventory(home: Node) -> NodeProcess:
+    """Serve the page of an inventory that has run for a while, in the node where Prometheus is."""
+    job = InventoryJob(dict, a_memory(), call_count=int, save=dict, clock=SystemClock())  # type: ignore[arg-type]  # it does not run
+    _, page = job.page("/metrics")
+    home.write_file("/run/inventory/metrics", page)
+    options = ["--bind", "127.0.0.1", "--directory", "/run/inventory", str(INVENTORY_PORT)]
+    return home.spawn(["/usr/bin/python3", "-m", "http.server", *options])
 
 
 def disturb(rigs: dict[str, Rig], lab: Lab) -> None:
@@ -80,6 +97,7 @@ def scraped() -> Iterator[Scraped]:
         home.write_file("/run/prometheus/config.yaml", yaml.safe_dump(configuration(lab)).encode())
         options = ["--config.file=/run/prometheus/config.yaml", "--storage.tsdb.path=/run/prometheus/data"]
         prometheus = home.spawn(["prometheus", *options, f"--web.listen-address={ADDRESS}"])
+        inventory = serve_inventory(home)
         made = Scraped(rigs, home)
         try:
             for rig in rigs.values():
@@ -92,8 +110,9 @@ def scraped() -> Iterator[Scraped]:
             rigs["node-c"].add("again")
             yield made
         finally:
-            prometheus.kill()
-            prometheus.wait(20)
+            for process in (prometheus, inventory):
+                process.kill()
+                process.wait(20)
             lab.faults.clear()
             for rig in rigs.values():
                 rig.kill()

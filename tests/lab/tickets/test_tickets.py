@@ -299,6 +299,27 @@ def test_a_destination_is_not_reached() -> None:
         told(made, heading, "may reach", words=words)
 
 
+def test_the_wrong_subnet() -> None:
+    """A subnet of the zone without the tag is named with that reason; the ENIs are in the other one."""
+    heading = "Pods are in the wrong subnet"
+    with rig() as made:
+        assert made.add("web").ok
+        told(made, heading, "used for new ENIs", "not the node's own, and without the tag")
+        status, text = ask(made, section(heading).commands[1])
+        (own,) = {eni.subnet_id for eni in made.lab.vpc.enis_of(made.node.instance_id)}
+        assert (status, own in text) == (0, True), text
+
+
+def test_metadata_is_blocked() -> None:
+    """A start waits and says why; once metadata answers it goes on by itself."""
+    with rig(start=False) as made:
+        made.lab.faults.apply({"unreachable": {"imds": "refuse"}})
+        made.start(wait=False)
+        told(made, "Instance metadata is blocked", "NOT READY: instance metadata", "no connection to", status=1)
+        made.lab.faults.clear()
+        made.wait_ready()
+
+
 def test_connections_end() -> None:
     """On a type whose security groups forget a connection after minutes."""
     with rig(instance_type="m8i.16xlarge") as made:

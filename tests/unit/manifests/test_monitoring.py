@@ -116,6 +116,16 @@ def test_no_line_of_the_fleet_is_a_node() -> None:
     assert sum(expression.startswith(("topk(10, ", "bottomk(10, ")) for expression in ranked) >= 6
 
 
+def test_panels_of_the_inventory_say_that_they_need_it() -> None:
+    """It is deployed apart from the daemons, and a panel without data would look like trouble."""
+    of_inventory = 0
+    for panel in monitoring.dashboard("dashboard-fleet.json")["panels"]:
+        needs_it = any("ipamd_inventory_" in target["expr"] for target in panel["targets"])
+        assert needs_it == ("manifests/inventory" in panel["description"]), panel["title"]
+        of_inventory += needs_it
+    assert of_inventory >= 3
+
+
 def test_a_node_keeps_its_name() -> None:
     """When its daemon's pod or its address changes: no panel shows either."""
     for expression in monitoring.dashboard_expressions():
@@ -155,7 +165,7 @@ def test_no_expression_needs_the_name_of_a_job() -> None:
 
 
 def test_the_dashboards_show_what_operators_look_for() -> None:
-    """Settings awaiting a restart, frozen pools, addresses in excess, and how long EC2 takes."""
+    """Settings awaiting a restart, frozen pools, addresses in excess, how long EC2 takes, and what only the inventory knows."""
     shown = {name for expression in monitoring.dashboard_expressions() for name in monitoring.metrics_of(expression)}
     assert {
         "ipamd_settings_awaiting_restart",
@@ -166,6 +176,10 @@ def test_the_dashboards_show_what_operators_look_for() -> None:
         "ipamd_subnet_free_addresses",
         "process_start_time_seconds",
         "ipamd_build_info",
+        "ipamd_inventory_subnet_free_prefixes",
+        "ipamd_inventory_subnet_exhaustion_seconds",
+        "ipamd_inventory_findings",
+        "ipamd_inventory_last_success_timestamp_seconds",
     } <= shown
 
 
