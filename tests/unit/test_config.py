@@ -611,7 +611,8 @@ def test_every_setting_is_read(name: str) -> None:
 
     Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `conflist` (`conflist_beside`),
     `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `extra_family`); groups of pods
-    and their mode (`enforcing_mode`); what pods without mark get (`refuses_unmarked`).
+    and their mode (`enforcing_mode`); what pods without mark get (`refuses_unmarked`); whether a part of the network file is
+    needed (`reads_network_file`).
     """
     field_name = _fields()[name].rpartition(".")[2]
     other = {
@@ -620,6 +621,7 @@ def test_every_setting_is_read(name: str) -> None:
         "warm_target": "warm_target_auto",
         "conflist": "conflist_beside",
         "unmarked_pods": "refuses_unmarked",
+        "pinned_list": "reads_network_file",
         "agent": "is_unfiltered",
         "provisioning_disabled": "provisioning_disabled",
         **dict.fromkeys(("ipv4", "ipv6"), "family"),
