@@ -76,12 +76,7 @@ def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -
     """
     config = settings.daemon
     ours: dict[str, Any] = {"type": PLUGIN_TYPE}
-    has_facts = settings.network.pod_eni and settings.pod_facts.source == FROM_ANNOTATIONS
-    network = settings.network
-    may_choose = (
-        network.snat_annotation_namespaces or network.pinned_ranges or network.multi_nic or settings.subnets.pool_annotations
-    )
-    if has_facts or may_choose:
+    if _reads_annotations(settings):
         ours["capabilities"] = {POD_ANNOTATIONS: True}
     plugins = [ours]
     if config.portmap:
@@ -97,6 +92,14 @@ def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -
         "name": NETWORK_NAME,
         "plugins": plugins,
     }
+
+
+def _reads_annotations(settings: Settings) -> bool:
+    """Whether anything that is on reads the pod's annotations."""
+    network = settings.network
+    has_facts = network.pod_eni and settings.pod_facts.source == FROM_ANNOTATIONS
+    choices = (network.snat_annotation_namespaces, network.pinned_ranges, network.multi_nic, settings.subnets.pool_annotations)
+    return has_facts or any(choices)
 
 
 def former_list(conflist: Path) -> Path:

@@ -117,22 +117,22 @@ def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
     getRouteTableNumberForENI, which also takes over a table with another number.
     """
     priority, address = kernel_numbers.FROM_ENI_PRIORITY, eni.primary_address
-    if eni.network_card:
-        is_led = any(
-            rule.source == address and rule.source_length == 32 and rule.table == eni.route_table for rule in host_state.rules
-        )
-        if not is_led:
-            yield rule_repair(priority, table=eni.route_table, source=address, is_wanted=True)
-        return
-    tables = list[int]()
-    for rule in host_state.rules:
-        if rule.priority == priority and rule.source == address and rule.source_length == 32:
-            tables.append(rule.table)
+    tables = _tables_from_primary(host_state, eni)
     if eni.route_table not in tables:
         yield rule_repair(priority, table=eni.route_table, source=address, is_wanted=True)
-    for table in tables:
-        if table != eni.route_table:
-            yield rule_repair(priority, table=table, source=address, is_wanted=False)
+    surplus = [] if eni.network_card else [table for table in tables if table != eni.route_table]
+    for table in surplus:
+        yield rule_repair(priority, table=table, source=address, is_wanted=False)
+
+
+def _tables_from_primary(host_state: HostState, eni: Eni) -> list[int]:
+    """Return the tables to which rules from the ENI's primary address lead: of network card 0 those of our priority alone."""
+    tables: list[int] = []
+    for rule in host_state.rules:
+        is_from_it = rule.source == eni.primary_address and rule.source_length == 32
+        if is_from_it and (eni.network_card or rule.priority == kernel_numbers.FROM_ENI_PRIORITY):
+            tables.append(rule.table)
+    return tables
 
 
 def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), family: Family) -> list[Message]:

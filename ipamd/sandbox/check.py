@@ -15,10 +15,26 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cni_request import AttachRequest
 from ipamd.model.cniresult import recorded_spec, result_differences
 from ipamd.model.errors import CheckFailedError, UnknownAttachmentError
+from ipamd.model.record import dataclass, field
 from ipamd.model.routing_difference import RoutingDifference
 from ipamd.model.wiring_difference import WiringDifference, advised_texts
 from ipamd.ports.kernel import HostNetwork
 from ipamd.sandbox.recorded_interfaces import recorded_further
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is wrong with a sandbox. `lost`: addresses that EC2 does not show. `result`: differences from the runtime's result."""
+
+    lost: list[str] = field(default_factory=list)
+    result: list[str] = field(default_factory=list)
+    wiring: list[WiringDifference] = field(default_factory=list)
+    host: list[RoutingDifference] = field(default_factory=list)
+
+    def texts(self) -> list[str]:
+        """Return everything as sentences; [] if nothing is wrong."""
+        host_texts = [f"host: {difference.advised_text}" for difference in self.host]
+        return [*self.lost, *self.result, *advised_texts(self.wiring), *host_texts]
 
 
 class CheckService(Service):
@@ -42,34 +58,31 @@ class CheckService(Service):
                 raise UnknownAttachmentError(
                     f"sandbox {request.key} is not attached", details="DEL it and let the runtime make a new one"
                 )
-            lost, problems = "", []
-            wiring: list[WiringDifference] = []
-            host: list[RoutingDifference] = []
-            for interface in self._interfaces(attachment):
-                lost_here = self._lost_at_ec2(interface)
-                problems += [lost_here] if lost_here else []
-                if request.prev_result is not None:
-                    problems += result_differences(
-                        request.prev_result, ifname=interface.key.ifname, address=interface.address, netns=request.netns
-                    )
-                lost = lost or lost_here
-                wiring += self._wiring.check(recorded_spec(interface, netns=request.netns))
-                host += [difference for difference in self._host_problems(interface) if difference not in host]
-            problems += advised_texts(wiring)
-            problems += [f"host: {difference.advised_text}" for difference in host]
+            found = _Found()
+            for interface in [attachment, *recorded_further(self._datastore, attachment.key)]:
+                self._check_interface(interface, request, found)
+        problems = found.texts()
         if problems:
             raise CheckFailedError(
-                f"sandbox {request.key} differs from {'what EC2 shows' if lost else 'its record'}",
+                f"sandbox {request.key} differs from {'what EC2 shows' if found.lost else 'its record'}",
                 details="; ".join(problems),
                 address=str(attachment.address),
                 eni_id=attachment.eni_id,
-                lost=lost,
-                differences=(*(difference.code for difference in wiring), *(difference.code for difference in host)),
+                lost=found.lost[0] if found.lost else "",
+                differences=(*(difference.code for difference in found.wiring), *(difference.code for difference in found.host)),
             )
 
-    def _interfaces(self, attachment: Attachment) -> list[Attachment]:
-        """Return an attachment, and with a pod's first interface those of further network cards."""
-        return [attachment, *recorded_further(self._datastore, attachment.key)]
+    def _check_interface(self, interface: Attachment, request: AttachRequest, found: _Found) -> None:
+        """Add what is wrong with one interface to `found`."""
+        lost = self._lost_at_ec2(interface)
+        if lost:
+            found.lost.append(lost)
+        if request.prev_result is not None:
+            found.result += result_differences(
+                request.prev_result, ifname=interface.key.ifname, address=interface.address, netns=request.netns
+            )
+        found.wiring += self._wiring.check(recorded_spec(interface, netns=request.netns))
+        found.host += [difference for difference in self._host_problems(interface) if difference not in found.host]
 
     def _host_problems(self, attachment: Attachment) -> list[RoutingDifference]:
         """List the faults of the node, and of the ENI that has the address, that keep packets from the sandbox."""

@@ -92,10 +92,7 @@ class PinnedSource(Service):
             return FROM_EC2
         if row.is_in_use:
             raise self._in_use(wish, row)
-        if row.kept_for not in (None, wish.pod):
-            left_s = max((row.kept_until_s or 0.0) - self._clock.monotonic(), 0.0)
-            code = PinnedRefusalCode.KEPT_FOR_OTHER
-            raise pinned_refusal(code, pod=wish.pod, address=address, holder_pod=row.kept_for, left_s=f"{left_s:.0f}")
+        self._refuse_kept_for_other(wish, row)
         self._refuse_other_pool(wish, row)
         if wish.address is not None and row.prefix is not None:
             cause = f"it is in {row.prefix} of {row.eni_id} of this node"
@@ -105,6 +102,12 @@ class PinnedSource(Service):
         if not row.is_free:
             return f"it is {row.state} on this node"
         return "" if self._is_certain(wish, address) else FROM_EC2
+
+    def _refuse_kept_for_other(self, wish: PinnedWish, row: Address) -> None:
+        if row.kept_for not in (None, wish.pod):
+            left_s = max((row.kept_until_s or 0.0) - self._clock.monotonic(), 0.0)
+            code = PinnedRefusalCode.KEPT_FOR_OTHER
+            raise pinned_refusal(code, pod=wish.pod, address=row.address, holder_pod=row.kept_for, left_s=f"{left_s:.0f}")
 
     def _refuse_other_pool(self, wish: PinnedWish, row: Address) -> None:
         """Refuse an address on an ENI of a pool of pods: the pod would get that pool's security groups (docs/adr/0084).

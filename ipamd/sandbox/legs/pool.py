@@ -115,9 +115,7 @@ class PoolSource(Service):
         with names.claimed(request, deadline) as host_veth:
             has_earlier = self._require_few(request)
             with steps.step("reserve"):
-                # A sandbox gets at most one link for egress, beside the pod's own interface. A caller that wires makes it itself.
-                has_egress = request.key.ifname == POD_IFNAME and not request.is_wired_by_caller
-                egress = self._egress() if has_egress else None
+                egress = self._egress_of(request)
                 if claim is not None and claim.address is not None:
                     reserved = self._take_named(request, claim, egress)
                 else:
@@ -130,6 +128,15 @@ class PoolSource(Service):
             self._demand.take(is_demand=not has_earlier, pool=pool)
         if has_earlier:
             self._request_list()
+
+    def _egress_of(self, request: AttachRequest) -> Family | None:
+        """Return the other family of which a sandbox gets a link for egress: at most one, beside the pod's own interface.
+
+        A caller that wires the sandbox makes it itself.
+        """
+        if request.key.ifname != POD_IFNAME or request.is_wired_by_caller:
+            return None
+        return self._egress()
 
     def _require_few(self, request: AttachRequest) -> bool:
         """Require that the pod has few earlier sandboxes. Returns: whether it has any. Raises: UndeletedSandboxesError."""
