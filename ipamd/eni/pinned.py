@@ -126,9 +126,8 @@ class PinnedAddresses(Service):
         self._changed = threading.Condition()
         self._wants: list[_Want] = []
         self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
-        self._confirmed: dict[
-            IpAddress, float
-        ] = {}  # when EC2 showed this process that it is on this node, on the monotonic clock
+        # When EC2 showed this process that an address is on this node, on the monotonic clock.
+        self._confirmed: dict[IpAddress, float] = {}
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
