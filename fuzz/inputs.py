@@ -88,6 +88,7 @@ WITHOUT: Mapping[str, str] = {
     "ipamd/overdue_calls.py": "the kernel's list of our own descriptors, and names of sockets that are only compared",
     "ipamd/ipamctl/absence.py": "the kernel's state of the process that has the socket",
     "ipamd/settings/start_record.py": "what the daemon wrote, each field checked; `tests/unit/ipamctl/test_absence.py` damages it",
+    "ipamd/process/served_mark.py": "two words that the daemon wrote; `tests/unit/process/test_short_absence.py` damages them",
     "ipamd/grpc_client.py": "opens the channel; who asks reads the answer",
     "ipamd/ipamctl/client.py": "the daemon's answers, through the socket that only root can make",
     "ipamd/ipamctl/main.py": "writes only",

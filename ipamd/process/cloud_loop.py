@@ -34,7 +34,11 @@ log = logging.getLogger(__name__)
 
 
 class CloudLoop:
-    """Asks metadata and EC2. `is_answered`: EC2 has returned this node's ENIs once."""
+    """Asks metadata and EC2.
+
+    `is_node_set_up`: metadata has answered, and the node's own routing and SNAT are by the present settings. `is_answered`: EC2 has
+    returned this node's ENIs once.
+    """
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -43,6 +47,7 @@ class CloudLoop:
         self._refusal = ""
         self._limits: InstanceLimits | None = None
         self._planned_by: Settings | None = None
+        self.is_node_set_up = False
         self.is_answered = False
         self.loop = Loop("cloud", self.turn, health=self._health, clock=app.context.clock, changed=app.pool.resyncs.changed)
         app.current.follow(lambda now: now.pool, lambda _: self.loop.wake())
@@ -90,6 +95,7 @@ class CloudLoop:
             if problem:
                 log.info("cannot read whether EC2 announces the end of the instance error=%s", problem)
         app.host_network.set_up_node(identity)  # before EC2 is asked: a start goes on without its answer
+        self.is_node_set_up = True
         with health.stage("ec2") as stage:
             stage.detail = self._publish_question("EC2 is being asked for this node's ENIs")
             result = self._compare(identity)

@@ -249,7 +249,7 @@ class Lifecycle:
         listed = self._first_list()
         if listed is not None:
             app.other_daemon.check_pods(listed.values())
-        self._await(lambda: self._cloud.is_answered, patience_s=self._cloud_patience_s(absence_s))
+        self._await_cloud(absence_s)
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
@@ -275,14 +275,14 @@ class Lifecycle:
         self._served_mark.leave()
         log.info("ready after start took_s=%.2f addresses=%s", health.uptime_s(), app.context.datastore.counts())
 
-    def _cloud_patience_s(self, absence_s: float) -> float:
-        """Return for how many seconds the start waits for EC2. `absence_s`: for how long no daemon has served."""
+    def _await_cloud(self, absence_s: float) -> None:
+        """Wait for metadata, and for EC2 if its answer is needed. `absence_s`: for how long no daemon has served."""
         has_addresses = any(eni.host_ready and eni.managed for eni in self._app.context.datastore.enis())
-        if not has_addresses:
-            return math.inf
-        if absence_s <= SHORT_ABSENCE_S and self._app.adapters.opened.report.is_intact:
-            return 0.0
-        return CLOUD_PATIENCE_S
+        patience_s = CLOUD_PATIENCE_S if has_addresses else math.inf
+        if has_addresses and absence_s <= SHORT_ABSENCE_S and self._app.adapters.opened.report.is_intact:
+            self._await(lambda: self._cloud.is_node_set_up, patience_s=patience_s)
+        else:
+            self._await(lambda: self._cloud.is_answered, patience_s=patience_s)
 
     def _follow_settings(self) -> None:
         """Follow the mounted files that settings come from, from the start on."""

@@ -142,7 +142,7 @@ class RoughAgent:
     known: set[PodName] = field(default_factory=set)
     filtered: set[str] = field(default_factory=set)
 
-    def enforce(self, pod: PodName, *, mode: str, timeout_s: float) -> None:  # one mode here
+    def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:  # one of each here
         """See the port."""
         self._take(timeout_s)
         if pod not in self.known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,16 +59,29 @@ def test_a_mark_of_another_boot_or_of_the_future_counts_as_none(tmp_path: Path) 
     assert mark(node, tmp_path).absence_s() == math.inf
 
 
-def test_the_wait_depends_on_absence_and_datastore(tmp_path: Path) -> None:
-    """Not at all after a short absence, with a limit after a long one, without limit as long as no address could be given."""
+def waited_for(life: Lifecycle, monkeypatch: pytest.MonkeyPatch, absence_s: float) -> tuple[str, float]:
+    """What a start waits for at most, and how long."""
+    waits: list[tuple[str, float]] = []
+
+    def wait(is_done: Callable[[], bool], *, patience_s: float) -> None:
+        life._cloud.is_node_set_up, life._cloud.is_answered = True, False
+        waits.append(("metadata" if is_done() else "EC2", patience_s))
+
+    monkeypatch.setattr(life, "_await", wait)
+    life._await_cloud(absence_s)
+    return waits[0]
+
+
+def test_the_wait_depends_on_absence_and_datastore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2 is not waited for after a short absence, with a limit after a long one, without limit while no address could be given."""
     node = FakeNode(tmp_path)
     life = Lifecycle(node.app, end=print)
-    assert life._cloud_patience_s(1.0) == math.inf
+    assert waited_for(life, monkeypatch, 1.0) == ("EC2", math.inf)
     node.bring_up()
     opened = node.app.adapters.opened
     report = replace(opened.report, outcome=OpenOutcome.INTACT, problems=(), was_restored=True)
     node.app.adapters.opened = replace(opened, report=report)
-    assert life._cloud_patience_s(SHORT_ABSENCE_S) == 0
-    assert life._cloud_patience_s(SHORT_ABSENCE_S + 1) == CLOUD_PATIENCE_S
+    assert waited_for(life, monkeypatch, SHORT_ABSENCE_S) == ("metadata", CLOUD_PATIENCE_S)
+    assert waited_for(life, monkeypatch, SHORT_ABSENCE_S + 1) == ("EC2", CLOUD_PATIENCE_S)
     node.app.adapters.opened = replace(opened, report=replace(report, was_restored=False))
-    assert life._cloud_patience_s(1.0) == CLOUD_PATIENCE_S
+    assert waited_for(life, monkeypatch, 1.0) == ("EC2", CLOUD_PATIENCE_S)
