@@ -22,13 +22,14 @@ from lab.node.daemon import PLUGIN_PATH
 USUAL, DENSE = 110, 2500
 BLOCKS = 4
 SETTINGS = {
+    "ENABLE_IPv4": "false",
+    "ENABLE_IPv6": "true",
+    "ENABLE_V4_EGRESS": "false",
     "ENABLE_PREFIX_DELEGATION": "true",
     "VPC_IPAMD_MAX_PODS": "2600",
-    "MINIMUM_IP_TARGET": "2592",
-    "WARM_IP_TARGET": "1",
     "IP_COOLDOWN_PERIOD": "1",
 }
-"""All prefixes are there before the first sandbox, so that no growth is in the figures."""
+"""IPv6, without egress: the subnet of a lab has 1,019 addresses of IPv4, and the range for egress 1,021."""
 
 AT_ONCE = 200
 AT_ONCE_SETTINGS = {"WARM_IP_TARGET": "5", "VPC_IPAMD_MAX_PODS": "250"}
