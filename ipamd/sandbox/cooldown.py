@@ -103,9 +103,10 @@ class Cooldown(Service):
         self._cooling: dict[IpAddress, float] = {}
         self._links_to_mark: set[str] = set()
         self._pending_rollbacks: dict[IpAddress, str] = {}
+        # Cooling addresses whose cooldown was ended early, for the pod for which they are kept.
+        self._hastened: set[IpAddress] = set()
         # Addresses of deleted uplinks: they are not in the pool and do not cool, but their tracked connections are still to be
         # deleted.
-        self._hastened: set[IpAddress] = set()  # cooling addresses whose cooldown was ended early
         self._uplink_addresses: set[IpAddress] = set()
         self._connections_due_s = 0.0  # when the tracked connections may be dumped next, on the monotonic clock
         self._has_new = False
