@@ -4,9 +4,9 @@ An ADD takes three sends and no dump:
 
     create        host ns     the uplinks of its legs, if there are any, then the veth pair, whose peer is made directly in the
                               sandbox's namespace; the answer has both link indexes
-    host side     host ns     no IPv6 address, IPv4 settings, alias, up, route to the address in our table and in main, and on a
+    host side     host ns     no IPv6 address, IPv4 settings, alias, then up, route to the address in our table and in main, and on a
                               secondary ENI rule 1536 from the address, or from the prefix that has it
-    sandbox side  sandbox ns  up, address, route to the family's gateway, default route, permanent neighbour
+    sandbox side  sandbox ns  permanent neighbour, address, then up, route to the family's gateway, default route
 
 A sandbox has a pair for each of its legs. Each send has the messages of all, so an extra leg costs no further send.
 

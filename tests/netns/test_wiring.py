@@ -158,7 +158,7 @@ def test_refusal_of_any_message_leaves_nothing(world):
     spec = world.spec(pod, table=2)
     before = world.host.snapshot(), pod.snapshot()
     steps = steps_of(world, spec)
-    assert len(steps) == len(set(steps)) == (15 if world.family is IPV6 else 12)
+    assert len(steps) == len(set(steps)) == (16 if world.family is IPV6 else 13)
     for step in steps:
         with pytest.raises(WiringError) as caught:
             world.new_wiring(failpoint=step.__eq__).wire(spec)
@@ -359,4 +359,4 @@ def test_a_sandbox_is_wired_in_three_sends(world, monkeypatch):
     spec, sent, real = world.spec(world.space()), [], NetlinkSocket.request
     monkeypatch.setattr(NetlinkSocket, "request", lambda sock, batch: (sent.append(len(batch)), real(sock, batch))[1])
     world.wiring.wire(spec)
-    assert sent == ([2, 5, 7] if world.family is IPV6 else [2, 4, 5])
+    assert sent == ([2, 6, 7] if world.family is IPV6 else [2, 5, 5])
