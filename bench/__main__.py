@@ -59,7 +59,7 @@ GROUPS = {
     "daemon": ("add_daemon", "del_daemon"),
     "whole": ("add_whole", "del_whole"),
     "burst": ("burst30",),
-    "memory": ("pss", "rss_after_bursts"),
+    "memory": ("memory_while_asking", "rss_after_bursts"),
     "cold": ("cold_pool_110", "start_ready_cold"),
     "idle": ("rss", "idle_cpu", "idle_ec2_calls", "nft_changes_cpu"),
     "restart": ("restart_first", "restart_plugin_add"),

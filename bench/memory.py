@@ -1,18 +1,22 @@
-"""`pss`, `rss_after_bursts`: the daemon's memory with 110 sandboxes, at rest and after three bursts of 100 that came and went.
+"""`memory_while_asking`, `rss_after_bursts`: memory with 110 sandboxes while EC2 is asked, and after three bursts of 100.
 
-PSS counts a page that several processes share by its share, and is that of the daemon with all processes that it has started: a child
-that works for it is no saving. What a burst needs for a moment is given SETTLE_S to go, and a process that asks EC2 the time to end.
+Memory is counted in distinct physical pages, of the daemon and of all processes that it has started: a child that works for it is no
+saving, and a page that both share is one page. PSS would count less on this machine than on a node, because other processes of the
+same Python, as this one, share the pages of its libraries.
+
+What a burst needs for a moment is given SETTLE_S to go, and a process that asks EC2 the time to end.
 """
 
 from __future__ import annotations
 
-import re
+import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.figures import Figure
 from bench.idle import status_mib
-from bench.stage import ONEFILE_PATH, Stage
+from bench.stage import ONEFILE_PATH, BenchError, Stage
 from bench.whole import BURST_SETTLE_S
 from ipamd.cloud.child import IDLE_S
 from lab.node.daemon import PLUGIN_PATH
@@ -20,22 +24,35 @@ from lab.node.daemon import PLUGIN_PATH
 BURSTS, BURST_COUNT = 3, 100
 SETTLE_S = 5.0
 
+PAGE_BYTES = 4096
+PAGE_ENTRY = struct.Struct("=Q")
+PAGE_IS_PRESENT = 1 << 63
+PAGE_NUMBER = (1 << 55) - 1
+"""Bits of an entry of /proc/PID/pagemap. Source: the kernel's Documentation/admin-guide/mm/pagemap.rst."""
+
 
 def measure(stage: Stage) -> list[Figure]:
-    """Read the memory, make the bursts, and read it again. Sandboxes of other measurements come after this one."""
+    """Read the memory while EC2 is asked, make the bursts, and read it again. Sandboxes of other measurements come after this one."""
+    asking = _while_asking(stage)
     stage.wait_ready(quiet_s=IDLE_S + SETTLE_S)
-    pss = _pss_mib(stage.daemon.pid)
     before = rss_mib(stage.daemon.pid)
     path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
     stage.job("bursts", plugins={path: "vpc"}, rounds=BURSTS, count=BURST_COUNT, settle_s=BURST_SETTLE_S, tag="memory")
     time.sleep(SETTLE_S)
-    after, after_pss = rss_mib(stage.daemon.pid), _pss_mib(stage.daemon.pid)
-    return [
-        Figure("pss", sum(pss), "MiB", note=f"{len(pss)} process(es) of the daemon, at rest"),
-        Figure(
-            "rss_after_bursts", after, "MiB", before, "before them", BURSTS, f"of {BURST_COUNT}; PSS {sum(after_pss):.0f} MiB"
-        ),
-    ]
+    after = rss_mib(stage.daemon.pid)
+    return [asking, Figure("rss_after_bursts", after, "MiB", before, "before them", BURSTS, f"of {BURST_COUNT}")]
+
+
+def _while_asking(stage: Stage) -> Figure:
+    """Have EC2 asked, and count the pages of the daemon and the process that asks. Raises: BenchError if no process was started."""
+    stage.wait_ready()
+    stage.daemon.ipamctl("retry")
+    time.sleep(SETTLE_S)  # the process stays for IDLE_S after its last call
+    processes = [stage.daemon.pid, *_children(stage.daemon.pid)]
+    if len(processes) == 1:
+        raise BenchError("the daemon has no process that asks EC2")
+    at_rest_mib, asking_mib = _distinct_mib(processes[:1]), _distinct_mib(processes)
+    return Figure("memory_while_asking", asking_mib, "MiB", at_rest_mib, "the daemon alone", note=f"{len(processes)} processes")
 
 
 def rss_mib(pid: int) -> float:
@@ -43,9 +60,32 @@ def rss_mib(pid: int) -> float:
     return status_mib(Path(f"/proc/{pid}/status").read_text())["VmRSS"]
 
 
-def _pss_mib(pid: int) -> list[float]:
-    """Of a process and all that it started and that are there, the first one first."""
-    found = re.search(r"^Pss:\s+(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    own = int(found[1]) / 1024 if found else 0.0
-    children = {int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()}
-    return [own, *(each for child in sorted(children) for each in _pss_mib(child))]
+def _children(pid: int) -> list[int]:
+    """All processes that a process started and that are there, and theirs."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *_children(child)]
+    return found
+
+
+def _distinct_mib(pids: list[int]) -> float:
+    """The physical pages that these processes have in memory, each counted once. Root alone sees their numbers."""
+    pages: set[int] = set()
+    for pid in pids:
+        pages.update(_pages(pid))
+    return len(pages) * PAGE_BYTES / 2**20
+
+
+def _pages(pid: int) -> Iterator[int]:
+    """The numbers of the physical pages of one process."""
+    with Path(f"/proc/{pid}/pagemap").open("rb") as pagemap:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            start, end = (int(address, 16) for address in line.split()[0].split("-"))
+            if end > 1 << 63:  # vsyscall, a page of the kernel
+                continue
+            pagemap.seek(start // PAGE_BYTES * PAGE_ENTRY.size)
+            content = pagemap.read((end - start) // PAGE_BYTES * PAGE_ENTRY.size)
+            for (entry,) in PAGE_ENTRY.iter_unpack(content):
+                if entry & PAGE_IS_PRESENT:
+                    yield entry & PAGE_NUMBER
