@@ -129,13 +129,12 @@ def picture_page() -> str:
 
 
 def assumptions_page() -> str:
-    """Write docs/assumptions.md: a line `@name` of its template is the row of that check, `@not-probed` the list of what is not probed."""
-    parts = {
-        f"@{check.name}": f"| {check.assumption} | {check.source} | {check.if_false} | {check.played_by} | `{check.name}` |"
-        for check in CHECKS
-    }
-    parts["@not-probed"] = "\n".join(f"- {text}" for text in NOT_PROBED)
-    return "".join(f"{parts.pop(line, line)}\n" for line in ASSUMPTIONS.read_text().splitlines())
+    """Write docs/assumptions.md: in its template `@checks` stands for the rows of the checks, `@not-probed` for the list of the others."""
+    rows = [
+        f"| `{check.name}` | {check.assumption} | {check.source} | {check.if_false} | {check.played_by} |" for check in CHECKS
+    ]
+    parts = {"@checks": "\n".join(rows), "@not-probed": "\n".join(f"- {text}" for text in NOT_PROBED)}
+    return "".join(f"{parts.get(line, line)}\n" for line in ASSUMPTIONS.read_text().splitlines())
 
 
 MONITORING_FILES = ("rules.yaml", "dashboard-fleet.json", "dashboard-node.json")
