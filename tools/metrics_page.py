@@ -43,7 +43,8 @@ def metrics_page() -> str:
     """Write the page: head, alerts, what must stay 0, all metrics, and those of amazon-vpc-cni-k8s that are missing."""
     rows = [_row(metric) for metric in sorted(documented(), key=lambda metric: metric.name)]
     head = (
-        "## All of them\n\n*There*: amazon-vpc-cni-k8s, whose names mean the same unless the row says otherwise.\n\n"
+        "## All metrics\n\nNames of amazon-vpc-cni-k8s mean the same here unless the row says otherwise. "
+        "*There* is amazon-vpc-cni-k8s.\n\n"
         "| Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
     )
     missing = "\n".join(f"| `{name}` | {why} |" for name, why in sorted(NOT_HERE.items()))
