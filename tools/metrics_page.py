@@ -127,7 +127,7 @@ def labels_of(metric: Metric) -> tuple[str, ...]:
 def _row(metric: Metric) -> str:
     name, kind = exposed_name(metric), {"unknown": "counter (untyped)", "info": "gauge"}.get(metric.type, metric.type)
     there = OF_THEIRS.get(name, THE_SAME)
-    text = metric.documentation if there == THE_SAME else f"{metric.documentation}; there {there}"
+    text = metric.documentation if there == THE_SAME else f"{metric.documentation}; {there}"
     return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels_of(metric))} | {text} |"
 
 
