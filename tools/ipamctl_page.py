@@ -98,7 +98,7 @@ def _kind(field: Any) -> str:
 
 def _section(name: str, verb: Verb, parser: argparse.ArgumentParser, seen: dict[object, str]) -> str:
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    lines = [f"### {name}", "", f"{verb.help[:1].upper()}{verb.help[1:]}. {verb.about}", "", f"    {_short(usage)}"]
+    lines = [f"### {name}", "", verb.about, "", f"    {_short(usage)}"]
     arguments = [action for action in parser._actions if not {"-h", "-o", "--socket"} & set(action.option_strings)]
     table = [f"| `{_spelt(action)}` | {_cell(action.help or '')} |" for action in arguments]
     if known := set(table) <= set(seen) and seen.get(next(iter(table), "")):

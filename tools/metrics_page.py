@@ -43,7 +43,8 @@ def metrics_page() -> str:
     """Write the page: head, alerts, what must stay 0, all metrics, and those of amazon-vpc-cni-k8s that are missing."""
     rows = [_row(metric) for metric in sorted(documented(), key=lambda metric: metric.name)]
     head = (
-        "## All of them\n\n*There*: amazon-vpc-cni-k8s, whose names mean the same unless the row says otherwise.\n\n"
+        "## All metrics\n\nNames of amazon-vpc-cni-k8s mean the same here unless the row says otherwise. "
+        "*There* is amazon-vpc-cni-k8s.\n\n"
         "| Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
     )
     missing = "\n".join(f"| `{name}` | {why} |" for name, why in sorted(NOT_HERE.items()))
@@ -126,7 +127,7 @@ def labels_of(metric: Metric) -> tuple[str, ...]:
 def _row(metric: Metric) -> str:
     name, kind = exposed_name(metric), {"unknown": "counter (untyped)", "info": "gauge"}.get(metric.type, metric.type)
     there = OF_THEIRS.get(name, THE_SAME)
-    text = metric.documentation if there == THE_SAME else f"{metric.documentation}; there {there}"
+    text = metric.documentation if there == THE_SAME else f"{metric.documentation}; {there}"
     return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels_of(metric))} | {text} |"
 
 

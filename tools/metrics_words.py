@@ -18,39 +18,40 @@ The daemon serves Prometheus metrics at `/metrics` on port 61678 of the node (`V
 `awscni_` are those of amazon-vpc-cni-k8s, so existing dashboards keep working. Its counters have no suffix `_total`, so they are exposed as
 `untyped`; queries work the same.
 
-Everything is read from memory, twice a second at most; a figure that is not known yet has no sample. Connections are
-[bounded](adr/0022-the-metrics-port-is-bounded.md): a scraper opens one for each scrape and sends its request within 10 s. The two
-`ipamd_cri_` metrics appear once the daemon follows the runtime.
+A scrape reads from memory, and the page is made at most twice a second. A figure that is not known yet has no sample. Connections are
+[bounded](adr/0022-the-metrics-port-is-bounded.md): open one for each scrape, and send the request within 10 s. The two `ipamd_cri_` metrics
+appear once the daemon follows the runtime.
 """
 
 ALERTS_HEAD = """\
 ## Alerts
 
-Of `manifests/monitoring/rules.yaml`. `make test-all` runs each, unscaled, on metrics of lab nodes in trouble, under load and at rest
-(`tests/recordings/`), and on fleets of 3 and 100 nodes that are made of them.
+The alerts are in `manifests/monitoring/rules.yaml`. `make test-all` runs each of them on metrics of lab nodes in trouble, under load and at
+rest (`tests/recordings/`), and on fleets of 3 and 100 nodes that are made of these.
 
 Nodes share some causes: a full subnet, a throttled account, a denied call, a wrong setting. Such an alert fires once for each zone and
-cause, whatever the number of nodes: its value is how many nodes have the trouble, and its description names some of them. Labels are `zone`
-and, where there is one, `cause`, `api` or `subject`. An alert about one node's own trouble has that node's labels. Where your Prometheus
-sets a label `cluster`, all of them are by cluster too.
+cause, whatever the number of nodes. Its value is the number of nodes with the trouble, its description names some of them, and its labels are
+`zone` and, where there is one, `cause`, `api` or `subject`. An alert about one node's own trouble has that node's labels. If your Prometheus
+sets a label `cluster`, alerts are also by cluster.
 
-`runbook_url` of each alert is its heading below, as a path in this repository. Give it the address of your copy, BASE: in the chart by the value
-`rules.runbookBaseUrl`, and `rules.runbookPath` if it is [the site](../CONTRIBUTING.md#set-up), whose pages end in .html. Without the chart:
+The `runbook_url` of each alert is its heading below, as a path in this repository. Put the address of your copy, BASE, before it: in the chart
+with the value `rules.runbookBaseUrl`, and with `rules.runbookPath` if your copy is [the site](../CONTRIBUTING.md#set-up), whose pages end in
+.html. Without the chart:
 
     sed -i 's,runbook_url: docs/,runbook_url: BASE/docs/,' manifests/monitoring/rules.yaml
 """
 
 ALERTS_TAIL = """\
-A full node (`awscni_assigned_ip_addresses / awscni_ip_max`, which does not know VPC_IPAMD_MAX_PODS) is no alert while no further pod is wanted.
+A full node (`awscni_assigned_ip_addresses / awscni_ip_max`, without VPC_IPAMD_MAX_PODS) fires no alert as long as no further pod is scheduled to it.
 """
 
 RECORDED = """\
 ## By subnet and zone
 
-An idle node asks EC2 nothing, so what it shows of a subnet grows old. These records take, for each subnet, the answer of the node that
-asked last. They are what the fleet's dashboard (`manifests/monitoring/dashboard-fleet.json`; a node's is beside it) and
-`VpcIpamdSubnetRunsOut` read. If no node asked EC2 for a long time, no node grew. Where [the inventory](inventory.md) is deployed, the alert
-reads its forecast, which also counts what others take of a subnet.
+An idle node does not call EC2, so its figures of a subnet grow old. For each subnet these records take the answer of the node that asked
+last. The fleet's dashboard (`manifests/monitoring/dashboard-fleet.json`; a node's is beside it) and `VpcIpamdSubnetRunsOut` read them. If no
+node has asked for a long time, no node has grown. Where [the inventory](inventory.md) is deployed, the alert reads its forecast, which also
+counts addresses that others take.
 """
 
 RECORDED_MEANINGS: Mapping[str, str] = {
@@ -75,13 +76,13 @@ INVENTORY_HEAD = """\
 ZERO = """\
 ## What must stay 0
 
-`ipamd_defects_total` counts what must never happen. Every value of its label has a series from the start.
+`ipamd_defects_total` counts events that must never happen. Every value of its label has a series from the start.
 
 | `kind` | Means |
 |---|---|
 | `duplicate-address` | a start found one address wired to two sandboxes ([I1](invariants.md)); it is given to nobody else |
 | `invariant-refused` | a request or a loop ended because a constraint or the table of states refused its change (I1 to I9); nothing was changed |
-| `unexpected-error` | a request or a loop ended in an error that is none of those that we know |
+| `unexpected-error` | a request or a loop ended with an unknown error |
 | `datastore-differs` | `ipamctl audit` found that memory and disk differ; counted by each audit |
 """
 
@@ -90,26 +91,26 @@ THE_SAME = "the same"
 OF_THEIRS: Mapping[str, str] = {
     "awscni_add_ip_req_count": THE_SAME,
     "awscni_assigned_ip_addresses": THE_SAME,
-    "awscni_assigned_ip_per_eni": "the same; a series ends when its ENI goes",
-    "awscni_aws_api_error_count": "the same for EC2; errors of instance metadata are not in it",
-    "awscni_aws_api_latency_ms": "the same, per attempt; no quantiles",
+    "awscni_assigned_ip_per_eni": "a series ends when its ENI goes",
+    "awscni_aws_api_error_count": "without errors of instance metadata",
+    "awscni_aws_api_latency_ms": "without quantiles",
     "awscni_connmark_backend": THE_SAME,
-    "awscni_del_ip_req_count": "the same; the reason is always PodDeleted",
-    "awscni_ec2api_error_count": "the same, per call",
-    "awscni_ec2api_req_count": "the same, per call",
+    "awscni_del_ip_req_count": "the reason is always PodDeleted",
+    "awscni_ec2api_error_count": "there for each call",
+    "awscni_ec2api_req_count": "there for each call",
     "awscni_eni_allocated": THE_SAME,
     "awscni_eni_max": THE_SAME,
-    "awscni_force_removed_enis": "nothing is kept; here addresses stay, as lost",
-    "awscni_force_removed_ips": "nothing is kept; here they stay, as lost",
-    "awscni_ip_max": "the same with one kind of addresses",
-    "awscni_ipamd_node_initialization_duration_seconds": "the same; a start that fails shows no sample",
-    "awscni_ipamd_startup_duration_seconds": "the same; `with_api_server` is always false, a start that fails shows no sample",
+    "awscni_force_removed_enis": "there these addresses are forgotten, here they stay as lost",
+    "awscni_force_removed_ips": "there they are forgotten, here they stay as lost",
+    "awscni_ip_max": "there for one kind of addresses",
+    "awscni_ipamd_node_initialization_duration_seconds": "a start that fails shows no sample",
+    "awscni_ipamd_startup_duration_seconds": "`with_api_server` is always false, and a start that fails shows no sample",
     "awscni_no_available_ip_addresses": THE_SAME,
-    "awscni_reconcile_count": "the same, every minute",
+    "awscni_reconcile_count": "there every minute",
     "awscni_total_ip_addresses": THE_SAME,
     "awscni_total_ipv4_prefixes": THE_SAME,
 }
-"""Metrics under a name of amazon-vpc-cni-k8s, and whether they mean the same."""
+"""Metrics under a name of amazon-vpc-cni-k8s, and what differs from the metric there."""
 
 NOT_HERE: Mapping[str, str] = {
     "awscni_assigned_ip_per_cidr": "an address is a label: `ipamctl attachments`",

@@ -33,7 +33,7 @@ TRIES, PAUSE_S = 20, 0.1
 
 GOAWAY_CODE_MAX = 12
 """grpcio from 1.84.0 on ends the process when GOAWAY has a higher error code, of which 13 is a valid one (1.85.3; 1.83.0 does not).
-Nothing on our side keeps it from that, so such a case is left out (docs/failures.md)."""
+Nothing on our side keeps it from that, so such a case is left out (docs/invariants.md, I16)."""
 
 
 class AgentAnswers(Target):

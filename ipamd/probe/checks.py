@@ -55,7 +55,7 @@ CHECKS = (
         "The answer to Create names the addresses and tags asked for",
         "one secondary address, our tags",
         source="[create]",
-        if_false="a missing field is an error and the intent stays open; missing addresses are read by Describe",
+        if_false="a missing field is an error, and the intent stays open; missing addresses are read by Describe",
         played_by="`tests/unit/cloud/test_answers.py::test_an_incomplete_answer_is_an_error`",
     ),
     Check(
@@ -65,7 +65,7 @@ CHECKS = (
         "Attach finds an ENI right after Create",
         "accepted at the first try",
         source="denied by [consistency]; aws-sdk issue 301",
-        if_false="retried for 30 s; then the intent stays open",
+        if_false="it is retried for 30 s; then the intent stays open",
         played_by="`tests/lab/cloud_adapter/test_ec2_faults.py::test_a_new_eni_is_not_believed_gone`",
     ),
     Check(
@@ -85,7 +85,7 @@ CHECKS = (
         "An attachment takes less than 60 s",
         "attached in two successive looks within 60 s",
         source="unknown; seconds are reported",
-        if_false="the intent stays open and is looked at again after a pause",
+        if_false="the intent stays open and is tried again after a pause",
         played_by="`tests/lab/cloud_adapter/test_attached.py::test_an_attachment_that_never_comes_is_given_up`",
     ),
     Check(
@@ -115,7 +115,7 @@ CHECKS = (
         "Metadata that lists an ENI lists all its addresses",
         "complete when first listed",
         source="denied by amazon-vpc-cni-k8s issue 1872",
-        if_false="it counts as a difference, which costs one Describe; nothing is removed",
+        if_false="it counts as a difference, which costs one Describe; no address is removed",
         played_by="`tests/unit/service/test_external_changes.py::test_growth_is_not_taken_for_other_hands`",
     ),
     Check(
@@ -135,7 +135,7 @@ CHECKS = (
         "DeleteOnTermination can be set as soon as an attachment is shown",
         "accepted, and shown in the next look",
         source="unknown; [modify] names no state",
-        if_false="retried for 60 s, and again at the next look at the intent",
+        if_false="it is retried for 60 s, and with the next attempt of the intent",
         played_by="`tests/unit/service/test_operations.py::test_a_deletion`",
     ),
     Check(
@@ -145,7 +145,7 @@ CHECKS = (
         "A search by tag finds a new ENI once Describe shows it by its ID",
         "in the first look",
         source="unknown",
-        if_false="that a search finds nothing counts only after a second search, 60 s later",
+        if_false="an empty result counts only after a second search, 60 s later",
         played_by="`tests/contract/ports/test_ec2.py::test_an_eni_is_found_by_the_token_that_made_it`",
     ),
     Check(
@@ -245,7 +245,7 @@ CHECKS = (
         "Metadata shows an assigned address within 60 s",
         "seen within 60 s",
         source="amazon-vpc-cni-k8s issue 1872 and pull request 194",
-        if_false="nothing is added or removed because of it (I7); a difference costs one Describe",
+        if_false="no address is added or removed (I7); the difference costs one Describe",
         played_by="`tests/stories/test_vpc_cni_3887.py`",
     ),
     Check(

@@ -37,7 +37,7 @@ def _optional_column(rows: list[Answer], head: str, field: str) -> Columns:
 
 ATTACHMENTS = Verb(
     help="which sandbox has which address",
-    about="Each sandbox with its pod, its address and its ENI.",
+    about="Lists each sandbox with its pod, its address and its ENI.",
     examples=("ipamctl attachments | grep default/web",),
     lay_out=render_attachments,
     rpc="ListAttachments",

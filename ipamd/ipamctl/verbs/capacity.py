@@ -73,7 +73,7 @@ def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:
 
 CAPACITY = Verb(
     help="how many pods this node, or an instance type, can hold in each mode",
-    about="How many pods fit in each mode, what limits them, and what to give kubelet as maxPods.",
+    about="Shows how many pods fit on this node or on an instance type, by mode, what limits them, and the maxPods for kubelet.",
     examples=("ipamctl capacity --instance-type m5.large",),
     lay_out=render_capacity,
     rpc="Capacity",

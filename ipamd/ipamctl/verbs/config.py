@@ -36,7 +36,7 @@ def _config(daemon: Ask, _arguments: argparse.Namespace) -> Answer:
 
 CONFIG = Verb(
     help="settings in force: value, default, where it comes from, meaning",
-    about="Each setting with its value and where that comes from; what differs from the default is first.",
+    about="Lists each setting with its value and its origin; those that differ from the default come first.",
     examples=("ipamctl config",),
     lay_out=render_config,
     rpc="GetConfig",

@@ -68,7 +68,7 @@ def _host_state(eni: Answer) -> str:
 
 ENIS = Verb(
     help="network interfaces and their addresses",
-    about="Each ENI with its addresses by state, and why one gives no addresses.",
+    about="Lists each ENI with its addresses by state, and why an ENI gives no addresses.",
     examples=("ipamctl enis -o wide",),
     lay_out=render_enis,
     rpc="ListEnis",

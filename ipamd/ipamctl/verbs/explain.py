@@ -46,7 +46,7 @@ def _explain(daemon: Ask, arguments: argparse.Namespace) -> Answer:
 
 EXPLAIN = Verb(
     help="why an address, a pod or a sandbox is as it is; who had it when",
-    about="Says in sentences why an address, a pod or a sandbox is as it is, and shows its history.",
+    about="Explains in sentences why an address, a pod or a sandbox is in its state, and shows its history.",
     examples=("ipamctl explain 10.0.3.7",),
     lay_out=render_explain,
     rpc="Explain",

@@ -54,7 +54,7 @@ def _detail(row: Answer) -> str:
 
 HISTORY = Verb(
     help="what happened to an address, a pod or a sandbox; who had it when; exit 1 if nothing is recorded",
-    about="What was recorded about an address, a pod, a sandbox or an ENI. It works without the daemon.",
+    about="Shows what was recorded about an address, a pod, a sandbox or an ENI. It works without the daemon.",
     examples=("ipamctl history default/web --since 2h",),
     lay_out=render_history,
     rpc="GetHistory",

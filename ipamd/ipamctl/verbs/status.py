@@ -266,7 +266,8 @@ def _runtime(runtime: Answer) -> str:
 
 STATUS = Verb(
     help="phase, stages with timings, pool, runtime, last error",
-    about="The first line says whether pods can run here, and if not, why and what to do. Begin here.",
+    about="Begin here. The first line shows whether pods can run on this node, and if not, why and what to do. Conditions, pool, "
+    "runtime and last error follow.",
     examples=("ipamctl status",),
     lay_out=render_status,
     rpc="GetStatus",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.capacity import MANY_VCPUS, MAX_PODS_FEW, MAX_PODS_MANY
+from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes
@@ -101,6 +102,16 @@ def test_the_caps_of_the_page_are_those_of_the_code() -> None:
     """EKS's, as `ipamctl capacity` counts."""
     page = " ".join((DOCS / "capacity.md").read_text().split())
     assert f"at most {MAX_PODS_FEW} below {MANY_VCPUS} vCPUs and {MAX_PODS_MANY} above" in page
+
+
+@pytest.mark.parametrize(("family", "setting"), [(IPV4, "ENABLE_V4_EGRESS"), (IPV6, "ENABLE_V6_EGRESS")], ids=["IPv4", "IPv6"])
+def test_the_pages_have_the_size_of_the_range_for_egress(family: Family, setting: str) -> None:
+    """It bounds the pods of a node, on the pages about capacity, IPv6 and troubles."""
+    count = f"{len(family.local_range.addresses()):,}"
+    capacity, ipv6, troubles = ((DOCS / page).read_text() for page in ("capacity.md", "ipv6.md", "troubleshooting.md"))
+    assert re.search(rf"\b{count}\b[^,|]* with `{setting}`", capacity)
+    assert re.search(rf"at most \|.* {count} \|", ipv6)
+    assert count in troubles.partition("## Egress is used up")[2].partition("\n## ")[0]
 
 
 def test_commands_are_found() -> None:

@@ -187,7 +187,7 @@ def test_a_cap_is_not_forgotten_for_places_without_an_eni(tmp_path: Path) -> Non
     for _ in range(24 * 60):
         node.clock.advance(60)
         node.pool.run_once()
-    assert node.ec2.calls["create_eni"] <= 8, "1 and 6 in a day, docs/failures.md"
+    assert node.ec2.calls["create_eni"] <= 8, "1 and 6 in a day, docs/pool.md"
     assert set(node.ec2.enis) - node.ec2.hidden == {PRIMARY}
     node.datastore.close()
 
