@@ -409,7 +409,7 @@ class Health:
         return {subject: condition.advised_text for subject, condition in self.conditions_since().items()}
 
     def conditions_since(self) -> dict[str, Condition]:
-        """Degraded conditions by subject."""
+        """Subject of each degraded condition -> the condition, with the time since when it has lasted."""
         with self._changed:
             return self._conditions.copy()
 

@@ -143,7 +143,7 @@ def call_key(kind: str, stopped: str, pool: str) -> Key:
 
 
 def prefix_key(key: Key, pool: str) -> Key:
-    """Return the key of refused /28s: those of a pool of pods are of its own subnets."""
+    """Return the key of a refusal of /28s. A pool of pods has its own, because its /28s are of other subnets."""
     if pool:
         return *key, pool
     return key

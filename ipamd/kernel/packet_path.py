@@ -131,7 +131,11 @@ def _is_selected(address: IpAddress | None, network: IpAddress | None, length: i
 
 
 def _with_rule(answer: RouteAnswer, rules: Iterable[answers.PolicyRule], table: int) -> RouteAnswer:
-    """Add the first of `rules` that leads to a table; they are those that select the packet."""
+    """Add to an answer the policy rule that decided it.
+
+    Args:
+        rules: those that select the packet, in the order of their priority; the first that leads to `table` decided.
+    """
     rule = next((rule for rule in rules if rule.table == table), None)
     if rule is None:
         return answer

@@ -319,7 +319,7 @@ class Lifecycle:
         return runtime.first_list
 
     def _await(self, is_done: Callable[[], bool], *, patience_s: float = math.inf) -> None:
-        """Wait for the first turn of a loop. Raises: NotServingError if the daemon is stopped."""
+        """Wait until `is_done` is true, for `patience_s` at most. Raises: NotServingError if the daemon is stopped."""
         deadline = time.monotonic() + patience_s
         while True:
             left_s = deadline - time.monotonic()
