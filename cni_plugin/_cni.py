@@ -71,7 +71,7 @@ class System:
         posix.close(fd)
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep."""
+        """Sleep for this time; a signal does not shorten it."""
         time.sleep(duration_ms / 1000)
 
     def euid(self) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cni_plugin._cni import System
 
 MARK_NAME = "served"
-LEDGER_NAME = "bridged"
+BRIDGED_NAME = "bridged"
 TEMPORARY_PREFIX = ".bridged-"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 BRIDGE_MS = 60000  # ours: a restart takes seconds, a node that cannot run pods must say so within a minute
@@ -54,12 +54,12 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool, late_since_ms: 
         return _unreadable_mark(system, exc)
     if len(mark) == 2 and mark[0] != boot_id:
         return NEVER_SERVED
-    ledger = _ledger(system, run_dir)
+    bridged = _bridged_lines(system, run_dir)
     now_ms = system.boottime_ms()  # read after the files, so that no time in them is in the future
     served_ms = _served_ms(mark, now_ms)
     if served_ms < 0:
         return "the file " + MARK_NAME + " in the run directory is damaged or not the daemon's"
-    absences = _absences(system, run_dir, boot_id, ledger, now_ms=now_ms)
+    absences = _absences(system, run_dir, boot_id, bridged, now_ms=now_ms)
     begin_ms, earlier = _split(absences, min(served_ms, late_since_ms or now_ms), is_late=late_since_ms > 0)
     cause = _used_up(earlier, begin_ms, served_ms, now_ms)
     if not is_charged or (cause and not late_since_ms):
@@ -76,7 +76,7 @@ def _unreadable_mark(system: "System", exc: OSError) -> str:
 
 
 def _served_ms(mark: "list[bytes]", now_ms: int) -> int:
-    """When the daemon last served, from the lines of its mark; -1 if the mark is malformed."""
+    """When the daemon last served, in ms of CLOCK_BOOTTIME, from the lines of the file `served`; -1 if they are malformed."""
     if len(mark) != 2:
         return -1
     times = _numbers(mark[1])
@@ -85,10 +85,10 @@ def _served_ms(mark: "list[bytes]", now_ms: int) -> int:
     return times[0]
 
 
-def _ledger(system: "System", run_dir: str) -> "list[bytes] | None":
-    """Lines of `bridged`: [] if it is damaged or cannot be read, None if it is missing."""
+def _bridged_lines(system: "System", run_dir: str) -> "list[bytes] | None":
+    """Lines of the file `bridged`, the plugin's record of absences: [] if it is damaged or cannot be read, None if it is missing."""
     try:
-        return _lines(system, run_dir + "/" + LEDGER_NAME)
+        return _lines(system, run_dir + "/" + BRIDGED_NAME)
     except OSError as exc:
         return None if exc.errno == errors.ENOENT else []
 
@@ -152,7 +152,7 @@ def _write(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple
     text = "".join([str(max(begin_ms, 0)) + " " + str(end_ms) + "\n" for begin_ms, end_ms in absences])
     temporary = run_dir + "/" + TEMPORARY_PREFIX + system.unique()
     try:
-        client.write_file(system, temporary, run_dir + "/" + LEDGER_NAME, boot_id + b"\n" + text.encode())
+        client.write_file(system, temporary, run_dir + "/" + BRIDGED_NAME, boot_id + b"\n" + text.encode())
         return ""
     except OSError as exc:
         return "the absence cannot be counted: " + system.error_text(exc.errno or 0)

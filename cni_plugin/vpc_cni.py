@@ -99,7 +99,7 @@ def _serve(system: "System", verb: str, config: bytes, message: bytes, deadline_
             outcome = _status(system, run_dir, message, deadline_ms)
         else:
             until_ms = began_ms = 0
-            if verb == "ADD":  # the others are asked once
+            if verb == "ADD":  # it is repeated while no daemon serves; a CHECK or GC fails after one try
                 until_ms = deadline_ms
                 began_ms = deadline_ms + MARGIN_MS - request.DEADLINES_MS[verb]
             outcome = _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms, began_ms=began_ms)

@@ -63,7 +63,11 @@ def shut_connections(path: str) -> None:
 
 
 def _bound_name(path: str) -> str:
-    """The name that a server gave to its socket: another than the path if that is mounted elsewhere here, or a link."""
+    """Return the name to which a server bound its socket.
+
+    It differs from the path where the server has the directory at another mount point, or the path is a symbolic link. Returns: the
+    path if nobody listens.
+    """
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(CONNECT_S)
         try:

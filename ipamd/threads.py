@@ -145,7 +145,7 @@ class RequestThreads(Executor):
         threading.Thread(target=self._serve, name=self._name, daemon=True).start()
 
     def _serve(self) -> None:
-        """Thread body."""
+        """Thread body: carry out queued calls until `_may_end` is true."""
         while True:
             try:
                 request = self._queue.get(timeout=self._patience_s())

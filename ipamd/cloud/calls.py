@@ -70,7 +70,7 @@ class Ec2Calls:
         self._denied: dict[str, str] = {}
         self._throttling: tuple[float, float] | None = None
         self.before_release: Callable[[], None] = lambda: None
-        """See the port."""
+        """See `Ec2.before_release`."""
         self._under_way: dict[int, tuple[float, CallUnderWay]] = {}
         """(time at which it began, call), by thread: each makes one call at a time."""
 
@@ -176,7 +176,7 @@ class Ec2Calls:
         return code
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """See the port."""
+        """See `Ec2.release_idle`."""
         self._client.release_idle(is_needed_soon=is_needed_soon)
 
     def throttling(self) -> tuple[float, float] | None:
@@ -211,12 +211,12 @@ class Ec2Calls:
             }
 
     def remember(self, made_id: str) -> None:
-        """Record that we created an object just now."""
+        """Record that we created an object just now: for FRESH_S, EC2's NotFound for it may only be a lag."""
         now = self._clock.monotonic()
         with self._lock:
             self._made = {key: at for key, at in self._made.items() if now - at < FRESH_S} | {made_id: now}
 
     def forget(self, made_id: str) -> None:
-        """Record that an object is gone."""
+        """End what `remember` recorded of an object, because we deleted it: EC2's NotFound for it is believed again."""
         with self._lock:
             self._made.pop(made_id, None)

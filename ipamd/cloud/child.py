@@ -106,7 +106,7 @@ class Ec2Child(Ec2Client):
         self._used_monotonic_s = time.monotonic()
 
     def call(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See the base class."""
+        """See `Ec2Client.call`."""
         request = json.dumps({"api": api, "params": params, "region": self.region()}).encode()
         for _ in range(TRIES):
             received, problem = self._ask(request)
@@ -123,7 +123,7 @@ class Ec2Child(Ec2Client):
         return dict(document["answer"])
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """See the base class. A failed start is reported by the next call, which tries again."""
+        """See `Ec2Client.release_idle`. A failed start is reported by the next call, which tries again."""
         with self._lock:
             if is_needed_soon and self._process is None:
                 with suppress(OSError):

@@ -136,7 +136,7 @@ class BotoEc2(Ec2Calls, Ec2):
         return address_holder(self._pages("DescribeInstances", "Reservations", f"address {address}", wanted), address)
 
     def explicit_reservations(self, subnet_id: SubnetId) -> tuple[IPv4Network, ...]:
-        """See the port.
+        """See `Ec2.explicit_reservations`.
 
         Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_SubnetCidrReservation.html.
         """

@@ -108,14 +108,14 @@ class ImdsMetadata(Metadata):
             return read(path)
 
     def list_interfaces(self) -> frozenset[MacAddress]:
-        """See the port. One attempt, because the background check comes again, within a budget of requests."""
+        """See `Metadata.list_interfaces`. One attempt, because the background check comes again, within a budget of requests."""
         with self._once() as read:
             macs = read_macs(read)
         self._settled_enis = {mac: settled for mac, settled in self._settled_enis.items() if mac in macs}
         return macs
 
     def interface(self, mac: MacAddress, *, described: Eni | None = None) -> MetadataEni:
-        """See the port. Values that do not change while an ENI is attached are read once."""
+        """See `Metadata.interface`. Values that do not change while an ENI is attached are read once."""
         settled = self._settled_enis.get(mac)
         if settled is None and described is not None:
             settled = described.eni_id, described.device_index
@@ -125,7 +125,7 @@ class ImdsMetadata(Metadata):
         return eni
 
     def notices(self) -> Mapping[FreezeCause, str]:
-        """See the port. The life cycle is read until metadata has it; it does not change."""
+        """See `Metadata.notices`. The life cycle is read until metadata has it; it does not change."""
         with self._once() as read:
             if not self._life_cycle:
                 self._life_cycle = (read(LIFE_CYCLE) or "").strip()
@@ -134,7 +134,7 @@ class ImdsMetadata(Metadata):
             return read_notices(read)
 
     def ipv6_address(self) -> str:
-        """See the port."""
+        """See `Metadata.ipv6_address`."""
         return (self.read(IPV6_PATH) or "").strip()
 
     def request_count(self) -> int:

@@ -18,11 +18,11 @@ class SystemClock(Clock):
     """Wall time and monotonic time of this machine."""
 
     def now(self) -> datetime:
-        """See the port."""
+        """See `Clock.now`."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See the port."""
+        """See `Clock.monotonic`."""
         return time.monotonic()
 
 

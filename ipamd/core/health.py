@@ -54,7 +54,11 @@ log = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
-    """The life of the process."""
+    """What the process is doing in its life.
+
+    STARTING: it has no state yet. RESTORING: it compares its rows with kernel and runtime. SERVING: ADD is served. DRAINING: it is
+    about to end, and serves DEL only.
+    """
 
     STARTING = "starting"
     RESTORING = "restoring"
@@ -74,7 +78,7 @@ class StageState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One start-up stage."""
+    """One stage of the daemon's start, as `ipamctl status` shows it. `detail`: what the stage found, or why it failed."""
 
     name: str
     state: StageState = StageState.PENDING
@@ -405,7 +409,7 @@ class Health:
         return {subject: condition.advised_text for subject, condition in self.conditions_since().items()}
 
     def conditions_since(self) -> dict[str, Condition]:
-        """Degraded conditions by subject."""
+        """Subject of each degraded condition -> the condition, with the time since when it has lasted."""
         with self._changed:
             return self._conditions.copy()
 

@@ -99,8 +99,9 @@ class PoolIndex:
             self.put(row)
 
     def has_named(self, address: Address, pool: str) -> bool:
-        """Whether an address may be assigned to who names it: it is free, no unit of work changes it, and its ENI, of that pool, is in
-        use.
+        """Whether an address may be assigned to an ADD that asks for just this one.
+
+        It may if it is free, no unit of work is changing it, and its ENI is one of that pool and gives addresses.
         """
         is_assignable = address.is_free and address.address not in self.withheld and address.address not in self._claimed
         eni = self.slots[address.eni_id].eni
@@ -153,7 +154,7 @@ class PoolIndex:
         return bool(self.withheld) and address.address in self.withheld  # the first test saves hashing the address
 
     def _is_pinned(self, address: Address) -> bool:
-        """Whether only who names an address gets it. An address of a prefix is pinned only while it is kept."""
+        """Whether only an ADD that asks for this address gets it. An address of a prefix is pinned only while it is kept."""
         if address.kept_for is not None:
             return True
         if not self.pinned_ranges or address.prefix is not None:

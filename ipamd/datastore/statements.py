@@ -59,6 +59,10 @@ class AttachmentRows(NamedTuple):
 
     @classmethod
     def of(cls, attachments: Table, **paths: str) -> AttachmentRows:
-        """Make them for a table. `paths`: for a column whose attribute has another name, the path of the attribute."""
+        """Make the statements for a table of attachments.
+
+        Args:
+            paths: for a column whose attribute has another name, the path of the attribute.
+        """
         params = spelling(attachments, **_ATTACHMENT_PATHS, **paths)
         return cls(insert(attachments), upsert(attachments), delete_row(attachments), params)

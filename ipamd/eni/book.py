@@ -66,10 +66,12 @@ class MissingLink:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One ENI that instance metadata lists. `metadata_eni`: the ENI as it was read at `monotonic_s`, None before.
+    """What instance metadata said last about one ENI that it lists.
 
-    `tried_monotonic_s`: when it was last requested. `described`: the ENI as EC2 described it at the start, kept until the first
-    reading, which then needs only the addresses.
+    mac: the key of the ENI in metadata.
+    metadata_eni: the ENI as it was read at `monotonic_s`; None before it was read.
+    tried_monotonic_s: when it was last requested, whether or not metadata answered.
+    described: the ENI as EC2 described it at the start, kept until the first reading, which then needs only the addresses.
     """
 
     mac: MacAddress
@@ -138,7 +140,9 @@ NOTHING = EniFacts()
 
 
 class EniBook(Service):
-    """The records. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
+    """Holds the facts about each ENI (`EniFacts`). Safe from any thread.
+
+    No other lock is taken while its own is held, and no ADD or DEL takes it.
 
     `Backoffs` has, under PLACE, the places of the instance that EC2 refused: an ENI is there that is not recorded. The refusal of a
     device index is the only sign of an ENI that Describe does not show: a foreign one, or ours after a lost datastore. After a
@@ -346,7 +350,7 @@ class EniBook(Service):
                 self.observe(eni_id, reading=replace(known_facts.reading, **facts))
 
     def readings(self) -> dict[MacAddress, Reading]:
-        """Return the readings of the ENIs of metadata's last list."""
+        """Return, by MAC, what was read of each ENI that metadata listed last."""
         return {facts.reading.mac: facts.reading for facts in self.all().values() if facts.reading is not None}
 
     def metadata_view(self) -> frozenset[IpAddress] | None:

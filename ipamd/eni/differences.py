@@ -169,7 +169,7 @@ class CloudDifferences(Service):
 
     def _over(self) -> list[CloudDifference]:
         if not self._standing:
-            return []  # saves the snapshot
+            return []  # without a copy of all rows, which costs time
         rows = self._datastore.snapshot()
         return [difference for difference in self._standing if difference.is_over(rows)]
 

@@ -91,7 +91,10 @@ class MetadataDifference:
 
 
 class CloudReconciler(Service):
-    """Makes the turns of metadata, and schedules the readings of both sources. Used by the cloud loop's thread."""
+    """Reads instance metadata in turns, compares it with the rows, and requests a resync with EC2 where they differ.
+
+    Used by the cloud loop's thread.
+    """
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class CloudReconciler(Service):
         self._backoffs.put(TURN, in_s=_jittered(TURN_S))  # the start has just read metadata
 
     def run_once(self) -> None:
-        """Do everything that is due."""
+        """Compare links and metadata with the rows as far as that is due, thaw ENIs that are back, and trigger due resyncs."""
         self.links.compare()
         if self._backoffs.is_due(TURN):
             self._backoffs.put(TURN, in_s=TURN_S)  # before the turn, so that a failed one is not repeated at once

@@ -143,7 +143,7 @@ def call_key(kind: str, stopped: str, pool: str) -> Key:
 
 
 def prefix_key(key: Key, pool: str) -> Key:
-    """Return the key of refused /28s: those of a pool of pods are of its own subnets."""
+    """Return the key of a refusal of /28s. A pool of pods has its own, because its /28s are of other subnets."""
     if pool:
         return *key, pool
     return key
@@ -380,7 +380,7 @@ class Limits:
             allocation=stopped[ALLOCATION] or home_refusal or self._spare_refusal(ALLOCATION, is_urgent, pool),
             prefixes=self.refusal(prefix_key(PREFIXES, pool)),
             eni_cap=self.cap(eni_count_key(pool)),
-            cap=self.refusal(eni_count_key(pool)),
+            eni_cap_refusal=self.refusal(eni_count_key(pool)),
             slot_caps=self._slot_caps(),
             room=room,
             prefix_cap=self.cap(prefix_key(PREFIX_COUNT, pool)),

@@ -119,7 +119,7 @@ class StateRule:
     silence: OnFailure = OnFailure.WAIT
 
     def on(self, error: CloudError) -> OnFailure:
-        """Return the reaction to an error."""
+        """Return the reaction of this rule to an error of its call."""
         if isinstance(error, CloudNotFoundError):
             return self.missing
         if isinstance(error, ThrottledError):
@@ -130,7 +130,7 @@ class StateRule:
 
 
 def _first(call: Call, then: State, failpoint: str) -> StateRule:
-    """Make the row of a first call. A definite refusal is believed."""
+    """Make the row of the first call of an operation. A definite refusal shows that nothing was done, so the intent is closed."""
     return StateRule(call, then, failpoint, refused=OnFailure.CLOSE, missing=OnFailure.CLOSE, throttled=OnFailure.CLOSE)
 
 
@@ -140,7 +140,7 @@ def _growing(call: Call, then: State, failpoint: str = "") -> StateRule:
 
 
 def _undoable(call: Call, then: State, failpoint: str = "", *, missing: OnFailure = OnFailure.GONE) -> StateRule:
-    """Make the row of a call before which EC2 has released nothing, so that a refused release can be undone."""
+    """Make the row of a release before its first effect. EC2 has released nothing yet, so a refusal undoes the operation."""
     return StateRule(call, then, failpoint, refused=OnFailure.UNDO, missing=missing, throttled=OnFailure.UNDO)
 
 
@@ -194,7 +194,7 @@ TABLE: Mapping[type[Operation] | DeleteReason, Mapping[State, StateRule]] = {
 
 
 def rows_of(operation: Operation) -> Mapping[State, StateRule]:
-    """Return the rows of an operation."""
+    """Return the part of TABLE for an operation: the rule of each of its states."""
     return TABLE[operation.reason if isinstance(operation, Delete) else type(operation)]
 
 

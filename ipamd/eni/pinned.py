@@ -187,7 +187,7 @@ class PinnedAddresses(Service):
                 self._changed.notify_all()
 
     def next_s(self) -> float | None:
-        """Seconds until an address is due to be released, or an ADD waits; None without either."""
+        """Return the seconds until `serve` or `check_reservations` has work: 0 while an ADD waits; None if nothing is due."""
         with self._changed:
             if self._wants:
                 return 0.0

@@ -173,14 +173,14 @@ class EniProvisioner(Service):
             raise CloudError(f"the plan asks for more than is wanted ({action}): {reason}", details=WHAT_HELPS)
 
     def _usable_count(self) -> int:
-        """Count the recorded addresses that are not lost. Growth must raise this number."""
+        """Count the recorded addresses that are not lost. A request that EC2 confirmed had an effect only if it raised this count."""
         counts = self._datastore.counts()
         return counts.total - counts.lost
 
     def note_wanted(self, count: int, pool: str = "") -> None:
         """Record how many addresses a pool needs now, which bounds the requests of a ramp. The ramp ends when nothing is wanted."""
         if self._untracked and not self._untracked & {eni.eni_id for eni in self._datastore.enis()}:
-            self._end_tracking()  # the ENIs without the primary ENI's timeouts are gone
+            self._end_tracking()  # all ENIs that lack the primary ENI's timeouts are gone
         now_s = self._clock.monotonic()
         # Addresses of ADDs, and of sandboxes whose address EC2 shows only now, because a new /28 may be in use already.
         taken_count = self._usable_count() - self._datastore.counts().free
@@ -425,6 +425,7 @@ class EniProvisioner(Service):
         return work
 
     def _end_tracking(self) -> None:
+        """End the condition that new ENIs have other timeouts of connection tracking than the primary ENI."""
         self._untracked.clear()
         self._health.report(TRACKING, None)
 

@@ -216,7 +216,7 @@ class EniRouting(Service):
         """Change `host_ready` of a recorded ENI, unless the ENI was removed meanwhile. Returns: whether it changed."""
         eni = self._datastore.eni(eni_id)
         if eni is None or (host_ready and eni.host_ready):
-            return False  # only for True: False is always written, because another thread may be about to commit True
+            return False  # only True is left out here: another thread may be about to commit True, so False is always written
         with self._datastore.transaction() as uow:
             eni = self._datastore.eni(eni_id)  # read again: nobody else changes it before this transaction ends
             if eni is None or (host_ready and (self._book.facts_of(eni_id).frozen or eni.state is not EniState.ATTACHED)):

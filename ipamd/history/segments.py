@@ -27,7 +27,7 @@ _NAME = re.compile(r"(history|refused)-(\d{8,12})\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file. `modified_s`: when it was last written, seconds since the epoch."""
+    """One file of the history. `modified_s`: when it was last written, seconds since the epoch."""
 
     path: Path
     number: int

@@ -159,7 +159,7 @@ class HistoryWriter:
         return RecordedHistory(records, on_disk.begins_at, "; ".join(problems))
 
     def read_since(self, since: datetime) -> RecordedHistory:
-        """See the port."""
+        """See `History.read_since`."""
         if self._directory is None:
             return NoHistory().read_since(since)
         return read_since(self._directory, since)
@@ -349,7 +349,7 @@ class _TenureReader:
     def follow(self, record: HistoryRecord) -> list[HistoryRecord]:
         """Take the next record. Returns: an assignment, or a release with the beginning of its tenure, if that is known."""
         if record.event == HistoryEvent.BOOTED:
-            self.running = {}  # the owners of all addresses follow it
+            self.running = {}  # after this mark a record of the owner of each address follows
         elif record.event in BEGINS:
             self.running[record.address] = record
             return [record]

@@ -30,10 +30,7 @@ NAMED_MAX = 5
 
 
 class AppendedPlugins:
-    """The appended plugins of one conflist. One thread.
-
-    `missing`: those without a binary now. `expired`: those without one for GONE_S.
-    """
+    """The appended plugins of one conflist. Used by one thread."""
 
     def __init__(self, directory: PluginDirectory, *, clock: Clock) -> None:
         self._directory = directory
@@ -48,12 +45,12 @@ class AppendedPlugins:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """See the class."""
+        """The plugins that have no binary now."""
         return tuple(self._gone_since)
 
     @property
     def expired(self) -> tuple[str, ...]:
-        """See the class."""
+        """The plugins that have had no binary for GONE_S, so that their entries are removed."""
         now_s = self._clock.monotonic()
         return tuple(name for name, since_s in self._gone_since.items() if now_s - since_s >= GONE_S)
 

@@ -92,11 +92,7 @@ NO_OTHER_CNI = OtherCni(lambda: "")
 
 
 class ConflistKeeper(FollowedFile):
-    """Asks the plugins for their versions, and from `begin` on keeps the conflist in place. `check` from one thread.
-
-    `versions_text`: describes the versions that all needed plugins have, "" before they have answered. `versions`: those that the file
-    may offer.
-    """
+    """Asks the plugins for their versions, and from `begin` on keeps the conflist in place. `check` from one thread."""
 
     def __init__(
         self,
@@ -151,12 +147,12 @@ class ConflistKeeper(FollowedFile):
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """See the class."""
+        """The CNI versions that the conflist may offer, oldest first."""
         return self._versions
 
     @property
     def versions_text(self) -> str:
-        """See the class."""
+        """The CNI versions that all needed plugins have, and what limits them, for reports; "" before the plugins have answered."""
         if self._chain_versions is None:
             return ""
         return "; ".join([f"CNI {', '.join(self.versions)}", *self._chain_versions.limits, *self._appended.limits])
@@ -285,7 +281,7 @@ class ConflistKeeper(FollowedFile):
             self._health.record_error("conflist", error)
 
     def wait_s(self) -> float:
-        """See the base class."""
+        """See `FollowedFile.wait_s`."""
         if not self._is_begun:
             return START_CHECK_INTERVAL_S
         interval_s = BLOCKED_CHECK_INTERVAL_S if self._health.are_adds_blocked else super().wait_s()

@@ -27,7 +27,7 @@ class FollowedFile(ABC):
     """A file on the host that is checked after each change in `directories`, and at regular intervals."""
 
     def __init__(self, *directories: Path, subject: str) -> None:
-        """A failed check is a condition `subject`."""
+        """Watch nothing yet. `subject`: that of the condition while a check fails."""
         self.directories = directories
         self.subject = subject
 

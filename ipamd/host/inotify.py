@@ -33,7 +33,7 @@ class DirectoryWatch:
     """Ends a loop's sleep as `threading.Event` does, and also after a change in the directories that it was armed for."""
 
     def __init__(self) -> None:
-        self._fd = -1  # a node has few instances: one is taken when it is needed
+        self._fd = -1  # made by `arm`, because the number of inotify instances of a node is limited
         self._set_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def arm(self, directories: Iterable[Path]) -> None:

@@ -63,7 +63,10 @@ class HealthPages:
         return is_listening
 
     def _takes_connections(self) -> bool:
-        """Connect. A full queue, or a kernel without descriptors, counts as listening: the page then depends on `is_answered`."""
+        """Whether the CNI socket takes a connection.
+
+        A full queue, or a kernel without descriptors, counts as taken: the page then depends on `is_answered`.
+        """
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(CONNECT_S)

@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace, order: InventoryOrder, sleep: Callable[[
 
 
 def _serve(arguments: argparse.Namespace, order: InventoryOrder, sleep: Callable[[float], None]) -> int:
-    """Run until SIGTERM."""
+    """Take an inventory once an hour until SIGTERM, serve the metrics of the last one, and save the state after each."""
     signal.signal(signal.SIGTERM, _end)
     memory = InventoryMemory()
     if arguments.state:

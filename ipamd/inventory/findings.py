@@ -48,8 +48,8 @@ class EniFinding:
     """One problem. `subject`: an address, a prefix or an ENI.
 
     `eni_ids`, `instance_ids`: whom it concerns, ascending; the instances are the two that claim, as far as they are known.
-    `detail`: what EC2 shows. `is_confirmed`: a second look showed it too; always true of a hidden ENI, which is a state and no
-    race.
+    `detail`: what EC2 shows. `is_confirmed`: a second look, at EC2's answer some time later, showed it too. This is always true of a
+    hidden ENI, which is a state and no race.
     """
 
     problem: EniProblem
@@ -62,13 +62,13 @@ class EniFinding:
 
     @property
     def key(self) -> tuple[str, str, tuple[EniId, ...]]:
-        """What two looks must agree about."""
+        """What identifies the problem: it is confirmed if the second look of a run finds a problem with the same key."""
         return self.problem, self.subject, self.eni_ids
 
 
 @dataclass(frozen=True, slots=True)
 class LeakRule:
-    """When an ENI is leaked: `min_age` since its creation, and the tag of `cluster_name`."""
+    """Which detached ENIs count as leaked (`why_kept`): those with the tag of the cluster that are at least `min_age` old."""
 
     cluster_name: str
     min_age: timedelta

@@ -44,8 +44,8 @@ NO_CALL_LEFT = "no call of this run was left; the next run begins with them"
 class InventoryOrder:
     """Scope and bounds of a run.
 
-    `subnet_names`: IDs, or "all"; empty: by tags. `calls_max`: HTTP attempts, at least CALLS_LEAST. `second_look_s`: pause
-    between the two looks; 0: there is no second one.
+    `subnet_names`: IDs, or "all"; empty: by tags. `calls_max`: HTTP attempts, at least CALLS_LEAST. `second_look_s`: pause before
+    ENIs that look wrong are read a second time; 0: they are not.
     """
 
     cluster_name: str
@@ -68,7 +68,7 @@ def take_inventory(
 
 
 class _Inventory:
-    """One run."""
+    """One run of the inventory, made for `take_inventory`."""
 
     def __init__(
         self, order: InventoryOrder, memory: InventoryMemory, lists: Ec2Lists, clock: Clock, sleep: Callable[[float], None]
@@ -82,7 +82,7 @@ class _Inventory:
         self._gaps: list[ReadGap] = []
 
     def take(self) -> InventoryReport:
-        """See `take_inventory`."""
+        """Read the subnets and their ENIs, and judge them (`take_inventory`)."""
         order, memory = self._order, self._memory
         listed = self._lists.subnets(order.vpc_id)
         subnets = cluster_subnets(listed, vpc_id=order.vpc_id, cluster_name=order.cluster_name, names=order.subnet_names)

@@ -190,7 +190,7 @@ class FieldCounts:
 
 
 class ArchiveFilter:
-    """Filters the files of one archive, one after the other. Names in earlier files are kept in later ones."""
+    """Filters the files of one archive, one after the other. A name in a field of one file is kept in all later files."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -345,7 +345,7 @@ class ArchiveFilter:
         return self._has_harmless_parts(bare)
 
     def _has_harmless_parts(self, bare: str) -> bool:
-        """Whether it is `key=value` or a path, and all its parts are harmless."""
+        """Whether a word is `key=value` or a path, and all its parts are harmless."""
         pair = _KEY.fullmatch(bare)
         if pair is not None and not tells_of_secret(pair[1]):
             return self._is_harmless(pair[1]) and self._is_harmless_part(pair[2])

@@ -52,7 +52,9 @@ WITHOUT_COUNTERPART = {
 
 @dataclass(slots=True)
 class Conversion:
-    """Values of our chart, and a remark for each value of theirs that has no counterpart or another meaning."""
+    """Values of our chart, and a remark for each value of the other chart (that of amazon-vpc-cni-k8s) that has no counterpart or
+    another meaning here.
+    """
 
     values: Values = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Conversion:
         place[path[-1]] = value
 
     def remark(self, key: str, reason: str, value: object = None) -> None:
-        """Add a line about a key of theirs."""
+        """Add a line about a key of the chart of amazon-vpc-cni-k8s."""
         if value not in (None, ""):
             key += f"={printable(_text(value), most=QUOTED_MAX)}"
         self.remarks.append(f"{key}: {reason}")

@@ -184,7 +184,7 @@ class Confinement:
         return bool(with_needless_ipv6 or accepting_router_messages)
 
     def differences(self) -> list[RoutingDifference]:
-        """Compare and change nothing."""
+        """Return how tables and sysctls differ from what `repair` would make of them. Changes nothing."""
         reports, refused = self._tables.differences(self._commands())
         differences = [repair_difference(report, NODE) for report in reports]
         refusals = [*starmap(self._unconfined_error, refused.items()), *self._overruling_sysctl()]

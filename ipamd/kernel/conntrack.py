@@ -54,7 +54,7 @@ class KernelConnectionTracking(ConnectionTracking):
         self._host = host
 
     def remove(self, addresses: Collection[IpAddress]) -> int:
-        """See the port. For few addresses in a large table there are four dumps each, which the kernel filters."""
+        """See `ConnectionTracking.remove`. For few addresses in a large table there are four dumps each, which the kernel filters."""
         count, buckets = self._table_size()
         if count == 0:
             return 0

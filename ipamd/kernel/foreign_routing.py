@@ -29,7 +29,7 @@ from ipamd.model.routing_difference import RoutingDifference, routing_difference
 def pod_address_repairs(
     host_state: HostState, identity: InstanceIdentity, link: answers.Link, addresses: Container[IpAddress]
 ) -> Iterator[Repair]:
-    """Find addresses of the pool on the primary ENI's link; for the links of secondary ENIs `address_repairs` does this."""
+    """Yield the repairs that remove addresses of the pool from the primary ENI's link; `address_repairs` does it for other ENIs."""
     present = [configured for configured in host_state.addresses if configured.index == link.index]
     for configured in present:
         if configured.address in addresses and configured.address != identity.primary_address:

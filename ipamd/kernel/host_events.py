@@ -136,7 +136,7 @@ def _change(notice: Notice, host: HostNetns) -> HostChange | None:
 
 
 def _rule_change(body: bytes) -> HostChange:
-    """Name a rule by its destination, or by its source if it has none."""
+    """Convert a notification of a rule. The change has the rule's destination as its address, or the source if there is none."""
     rule = answers.read_rule(body)
     address, length = rule.destination, rule.destination_length
     if address is None:
@@ -145,7 +145,7 @@ def _rule_change(body: bytes) -> HostChange:
 
 
 def _route_change(body: bytes, *, is_gone: bool) -> HostChange | None:
-    """Name a route; None for one of the kernel's own table."""
+    """Convert a notification of a route; None for a route in the kernel's own table (local)."""
     route = answers.read_route(body)
     if route.table == uapi.RT_TABLE_LOCAL:
         return None
@@ -153,7 +153,9 @@ def _route_change(body: bytes, *, is_gone: bool) -> HostChange | None:
 
 
 def _sysctl_change(body: bytes) -> HostChange | None:
-    """Report a setting for all links, such as ip_forward; None for a setting of one link, which the regular comparison finds."""
+    """Convert a notification of a sysctl for all links, such as ip_forward; None for one of one link, which the regular comparison
+    finds.
+    """
     index = attributes(body, _NETCONF_HEADER_BYTES).get(uapi.NETCONFA_IFINDEX, b"")
     if len(index) == _I32.size and _I32.unpack(index)[0] == uapi.NETCONFA_IFINDEX_ALL:
         return HostChange(ChangeKind.SYSCTL)

@@ -82,7 +82,7 @@ def clean_up(*, veth_prefix: str, is_tried: bool) -> list[Leftover]:
 
 
 def _nft_tables(nft: Nftables, extra: Iterable[HostVeth]) -> Iterator[Leftover]:
-    """Every table whose name is ours. That for egress stays while a pod has a link whose packets it translates."""
+    """Find the nftables tables of ours. The one for egress stays while a pod has a link whose packets it translates."""
     pods = dict.fromkeys(FAMILIES, 0)
     for veth in extra:
         if veth.address is not None and not veth.is_dying:
@@ -103,7 +103,7 @@ def _is_our_table(name: str) -> bool:
 
 
 def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
-    """The rule that leads to all sandboxes, that for reverse lookups in strict mode, and rules 1536 for whole prefixes.
+    """Find three kinds of rules: to `OWN_TABLE`, for reverse lookups in strict mode, and from whole prefixes (FROM_SANDBOX_PRIORITY).
 
     amazon-vpc-cni-k8s has none of these. A pod of ours that has no rule of its own still needs them: the export was not complete.
     """
@@ -127,7 +127,7 @@ def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[
 
 
 def _routes(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
-    """The tables of ours, and the second default route of IPv6 (`static_default_route`)."""
+    """Find the route tables of ours, and the second default route of IPv6 (`static_default_route`)."""
     strict = [veth for veth in seen.uplinked if not veth.is_dying]
     reasons = {OWN_TABLE: _without_rule(seen, family), STRICT_TABLE: _needed_by(strict)}
     for table, reason in reasons.items():
@@ -142,7 +142,7 @@ def _routes(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator
 
 
 def _without_rule(seen: KernelSurvey, family: Family) -> str:
-    """Which pods of a family are reached by our table alone: they have no rule 512, or no route in main."""
+    """Say which pods of a family only `OWN_TABLE` reaches: without a rule of their own (TO_SANDBOX_PRIORITY), or a route in main."""
     return _needed_by(
         veth
         for veth in seen.veths

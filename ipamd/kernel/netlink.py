@@ -105,7 +105,7 @@ class NetlinkSocket:
     """
 
     def __init__(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE, datagram_bytes: int = BUFFER_BYTES) -> None:
-        """Open it.
+        """Open a socket in the namespace of the calling thread.
 
         Args:
             groups: a bit mask of multicast groups to listen to (RTMGRP_LINK).

@@ -17,7 +17,7 @@ from ipamd.settings import NetworkConfig
 
 
 def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], config: NetworkConfig) -> Iterator[Repair]:
-    """Compare the MTU of the primary ENI's link and the node's rules to table main with what they must be."""
+    """Yield the repairs of the MTU of the primary ENI's link, and of the node's rules to table main."""
     if link.mtu != config.eni_mtu:
         change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
         target = f"MTU of {link.name} (primary)"
@@ -42,8 +42,10 @@ def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], conf
 
 
 def strict_repairs(rules: Collection[answers.PolicyRule], config: NetworkConfig, is_strict: bool) -> Iterator[Repair]:
-    """Compare two rules that strict mode needs: that to table local, which must come after the rules of uplinks, and that for reverse
-    lookups. Without strict mode the rule to table local has its usual priority, and the other rule is removed.
+    """Yield the repairs of two rules that strict mode needs: to table local, and for reverse lookups.
+
+    The rule to table local must come after the rules of uplinks. Without strict mode it has its usual priority, and the other rule is
+    removed.
 
     A new rule is added before the old one is removed, so that every packet finds one. For IPv6 a rule for the VPC's router stays
     ahead of all others, or the node would send the router's neighbour discovery back. Source: amazon-vpc-cni-k8s
@@ -77,7 +79,7 @@ class _StrictRules(NamedTuple):
 
     @classmethod
     def among(cls, rules: Collection[answers.PolicyRule]) -> Self:
-        """Find them among all rules of the node."""
+        """Pick the rules that strict mode compares from all rules of the node."""
         to_local = [rule for rule in rules if rule.table == uapi.RT_TABLE_LOCAL]
         router = (kernel_numbers.LOCAL_PRIORITY, IPV6_GATEWAY, uapi.IPPROTO_ICMPV6)
         reverse = (kernel_numbers.STRICT_PRIORITY, kernel_numbers.STRICT_TABLE, STRICT_MARK, STRICT_MARK, "lo")
@@ -93,7 +95,7 @@ def _has_selector(rule: answers.PolicyRule) -> bool:
 
 
 def _move_local_rule(present: _StrictRules, family: Family, *, old: int, new: int, is_needed: bool) -> Iterator[Repair]:
-    """Move the rule to table local from one priority to another. `is_needed`: add it even if the old one is missing."""
+    """Yield the repairs that move the rule to table local to another priority. `is_needed`: also if the old one is missing."""
     has_old = old in present.local_priorities
     if new not in present.local_priorities and (is_needed or has_old):
         yield rule_repair(new, table=uapi.RT_TABLE_LOCAL, family=family, is_wanted=True)
@@ -127,7 +129,7 @@ def _reverse_repair(family: Family, *, is_wanted: bool) -> Repair:
 
 
 def mark_removals(marks: Iterable[int]) -> Iterator[Repair]:
-    """Remove the rules of former marks that no connection carries any more."""
+    """Yield the repairs that remove the rules of former marks, which no connection carries any more."""
     for mark in marks:
         priority = kernel_numbers.MARK_PRIORITY
         change = messages.delete_rule(priority, table=uapi.RT_TABLE_MAIN, mark=mark)
@@ -139,7 +141,8 @@ def former_settings(
 ) -> ruleset.FormerSettings:
     """Return the earlier settings that living sandboxes and open connections still need.
 
-    A rule 1024 stays while a connection carries its mark, perhaps for days: without it the connection would leave by the wrong ENI.
+    The rule for a mark (MARK_PRIORITY) stays while a connection carries the mark, perhaps for days: without the rule the connection
+    would leave by the wrong ENI.
     """
     current = set()
     if ruleset.needs_mark(config):

@@ -39,7 +39,7 @@ class KernelPacketPaths(PacketPaths):
         self._hostnet = hostnet
 
     def inside(self, netns: str, packet: RoutedPacket) -> RouteAnswer:
-        """See the port."""
+        """See `PacketPaths.inside`."""
         with opened_netns(netns) as (descriptor, identity):
             if identity == self._host.identity:
                 raise failure(WiringError, FailureCode.HOST_NETNS_ASKED, netns=netns)
@@ -48,7 +48,7 @@ class KernelPacketPaths(PacketPaths):
                 return _answer(sock, outcome, packet)
 
     def on_node(self, packet: RoutedPacket) -> RouteAnswer:
-        """See the port."""
+        """See `PacketPaths.on_node`."""
         with self._host.netlink() as sock:
             outcome = _look_up(sock, packet)
             rules = [rule for rule in survey.rules_of(sock, family_of(packet.destination)) if _selects(rule, packet)]
@@ -58,16 +58,16 @@ class KernelPacketPaths(PacketPaths):
             return _explain_refusal(sock, outcome.errno, answer, rules, packet)
 
     def translation(self, packet: NewConnection, identity: InstanceIdentity) -> Translation:
-        """See the port."""
+        """See `PacketPaths.translation`."""
         return self._hostnet.translation(packet, identity)
 
     def eni_links(self, macs: Iterable[MacAddress]) -> Mapping[MacAddress, str]:
-        """See the port."""
+        """See `PacketPaths.eni_links`."""
         with self._host.netlink() as sock:
             return {mac: link.name for mac, link in self._hostnet.state_reader.links(sock, macs).items()}
 
     def filters(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
-        """See the port."""
+        """See `PacketPaths.filters`."""
         return self._hostnet.filter_problems(addresses)
 
 
@@ -131,7 +131,11 @@ def _is_selected(address: IpAddress | None, network: IpAddress | None, length: i
 
 
 def _with_rule(answer: RouteAnswer, rules: Iterable[answers.PolicyRule], table: int) -> RouteAnswer:
-    """Add the first of `rules` that leads to a table; they are those that select the packet."""
+    """Add to an answer the policy rule that decided it.
+
+    Args:
+        rules: those that select the packet, in the order of their priority; the first that leads to `table` decided.
+    """
     rule = next((rule for rule in rules if rule.table == table), None)
     if rule is None:
         return answer

@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class PodSnatSets:
-    """The addresses that are, or must be, in the sets.
+    """Keeps the two nftables sets of addresses whose sandboxes have an SNAT choice of their own (`PodSnat`), and what they must hold.
 
-    Concurrency: safe from any thread, but `wanted` and `record_written` need `lock`. A thread that replaces the table must hold it
-    from `wanted` to `record_written`: it keeps `enter` and `leave` out, and an address that an ADD entered in between would be lost.
-    Inside it only the lock of `Nftables` is taken. Each change replaces the dictionary of choices, so other threads read it without
-    the lock.
+    Concurrency: safe from any thread, but `wanted` and `record_written` need `lock`. A thread that replaces the table holds the lock
+    from `wanted` to `record_written`: otherwise an address that `enter` puts into a set in between would be lost with the old table.
+    While the lock is held, only that of `Nftables` is taken. Each change replaces the dictionary of choices, so other threads read it
+    without the lock.
     """
 
     def __init__(

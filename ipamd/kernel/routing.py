@@ -36,7 +36,7 @@ def refuse_kernel_table(eni: Eni) -> None:
 
 
 def link_repairs(eni: Eni, link: answers.Link, *, mtu: int) -> Iterator[Repair]:
-    """Compare MTU (bytes) and state of the link."""
+    """Yield the repairs of an ENI's link that has another MTU (bytes) than `mtu`, or is down."""
     link_text = f"{link.name} ({eni.eni_id})"
     if link.mtu != mtu:
         change = messages.change_link(link.index, step=f"set MTU of {link_text}", mtu=mtu)
@@ -47,7 +47,10 @@ def link_repairs(eni: Eni, link: answers.Link, *, mtu: int) -> Iterator[Repair]:
 
 
 def address_repairs(host_state: HostState, eni: Eni, link: answers.Link) -> Iterator[Repair]:
-    """Compare the link's addresses: it must have the ENI's primary address and no other, and no connected route in main."""
+    """Yield the repairs of the link's addresses: it must have the ENI's primary address and no other.
+
+    The address must have no connected route in the main table.
+    """
     link_text = f"{link.name} ({eni.eni_id})"
     present = [address for address in host_state.addresses if address.index == link.index]
     wanted = (eni.primary_address, eni.subnet_cidr.prefixlen)
@@ -93,7 +96,7 @@ def address_removal(
 
 
 def table_repairs(host_state: HostState, eni: Eni, link: answers.Link, *, router: IpAddress) -> Iterator[Repair]:
-    """Compare the ENI's table: the subnet's router on the link, and the default route through it.
+    """Yield the repairs of the ENI's table: it must have a route to the subnet's router on the link, and the default route through it.
 
     The table does not end with `unreachable default`, as that of an uplink does. A packet that falls through to main leaves by the
     primary ENI with the address of another ENI, and EC2's source/destination check drops it, so no security group is circumvented.
@@ -110,7 +113,7 @@ def table_repairs(host_state: HostState, eni: Eni, link: answers.Link, *, router
 
 
 def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
-    """Compare the rules 32765 from the ENI's primary address: there must be one, to the ENI's table.
+    """Yield the repairs of the rules from the ENI's primary address (FROM_ENI_PRIORITY): there must be one, to the ENI's table.
 
     For ENIs of further network cards the node's image may have made rules already, at another priority or to tables of its own. One
     that leads to the ENI's table is used, and no rule is removed there. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go,

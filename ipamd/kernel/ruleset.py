@@ -223,7 +223,9 @@ def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool
 
 
 def needs_mark(config: NetworkConfig) -> bool:
-    """Whether rule 1024 and the restoring of marks are needed. IPv6 does not need them: all of it leaves by the primary ENI anyway.
+    """Whether the rule for the mark (MARK_PRIORITY) and the restoring of marks are needed.
+
+    IPv6 does not need them: all of it leaves by the primary ENI anyway.
 
     Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
     """

@@ -30,7 +30,7 @@ people see whose route it is.
 
 
 def repairs(routes: Iterable[answers.Route], link: answers.Link) -> Iterator[Repair]:
-    """Compare the second default route with the route that the primary ENI's router announced last.
+    """Yield the repairs of the second default route, which must agree with the route that the primary ENI's router announced last.
 
     If no route is announced, the second route stays as it is.
     """
@@ -58,7 +58,7 @@ def repairs(routes: Iterable[answers.Route], link: answers.Link) -> Iterator[Rep
 
 
 def removals(routes: Iterable[answers.Route]) -> Iterator[Repair]:
-    """Remove the second default route from a node that we no longer manage."""
+    """Yield the repairs that remove the second default route from a node that we no longer manage."""
     for route in routes:
         if _is_default(route) and route.metric == METRIC and route.via is not None:
             words = f"default route via {route.via} metric {METRIC}"

@@ -48,7 +48,7 @@ def wanted_sysctls(
 
 
 def sysctl_repairs(host: HostNetns, sysctls: Mapping[str, str]) -> Iterator[Repair]:
-    """Compare the sysctls with `sysctls`, key -> wanted value. Raises: WiringError for one that cannot be read."""
+    """Yield the repairs of the node's sysctls. `sysctls`: key -> wanted value. Raises: WiringError for one that cannot be read."""
     for key, wanted in sysctls.items():
         with host.entered():
             current = sysctl(key, wanted=wanted)
@@ -58,7 +58,7 @@ def sysctl_repairs(host: HostNetns, sysctls: Mapping[str, str]) -> Iterator[Repa
 
 
 def setting_repairs(link: answers.Link, wanted: Mapping[int, int]) -> Iterator[Repair]:
-    """Compare the IPv4 settings of a link. `wanted`: number (see `devconf.NAMES`) -> value."""
+    """Yield the repairs of a link's IPv4 settings. `wanted`: number (see `devconf.NAMES`) -> value."""
     for number, current in devconf.wrong_settings(link, wanted).items():
         change = messages.change_link(link.index, step=f"set {link.name}", ipv4_conf={number: wanted[number]})
         target = f"sysctl net/ipv4/conf/{link.name}/{devconf.NAMES[number]}"
@@ -82,7 +82,7 @@ def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
 
 
 def unreachable_route_repairs(host_state: HostState, prefixes: Collection[IpNetwork]) -> Iterator[Repair]:
-    """Compare the unreachable routes for the free addresses of prefixes.
+    """Yield the repairs of the unreachable routes for the free addresses of prefixes.
 
     Without them a packet to a free address goes back to the VPC's router by the default route, and returns until its hop limit ends.
     """

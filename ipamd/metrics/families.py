@@ -87,7 +87,7 @@ class Families(Collector):
         self._served = served
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the present figures."""
+        """Yield every metric family with its present values."""
         build = InfoMetricFamily("ipamd_build", "The release that runs", labels=("version",))
         build.add_metric((), {"version": str(self._sources.version)})
         yield build

@@ -49,7 +49,7 @@ log = logging.getLogger("ipamd.rpc")
 
 
 class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
-    """Serves `rpc.CNIBackend`."""
+    """Serves ADD and DEL of the plugin of amazon-vpc-cni-k8s, which calls its own daemon by the gRPC service `rpc.CNIBackend`."""
 
     def __init__(
         self,

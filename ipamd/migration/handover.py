@@ -215,7 +215,8 @@ class Handover:
 
     def finish(self) -> None:
         """Record that the addresses which aws-node gave are taken over. Raises: ForeignStateError, TakeoverError."""
-        self._other.check()  # first, because a file that is recorded as taken over is no longer a sign
+        # Before the file is recorded as taken over: after that, its content no longer shows that aws-node has run.
+        self._other.check()
         self._aws_node.finish()
 
     def remove_left_chains(self) -> str:
@@ -227,8 +228,8 @@ class Handover:
         if self._is_tidy or identity is None or self._other.check():
             return ""
         for difference in self._hostnet.differences(identity=identity, enis=()):
-            if difference.subject == NODE and difference.is_repaired:
-                return ""  # our table is not in place yet
+            if difference.subject == NODE and difference.will_be_repaired:
+                return ""  # a repair of the node's networking is due, so our table may not be in place yet
         names, self._is_tidy = self._left_chains()
         removed = self._hostnet.remove_left_chains(names)
         if removed:

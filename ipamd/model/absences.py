@@ -16,7 +16,12 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """How many successive answers lacked an object, and since when."""
+    """How many successive answers lacked an object, and since when.
+
+    began_monotonic_s: when the first of these answers came.
+    counted_monotonic_s: when the last one came that was counted: answers in quick succession count as one (`Absences`).
+    look_count: how many answers were counted.
+    """
 
     began_monotonic_s: float
     counted_monotonic_s: float
@@ -25,9 +30,9 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """ENIs and addresses, as text, that EC2 did not show lately.
+    """The absences that are stored, so that a restarted daemon goes on counting: by the ENI or address, as text.
 
-    `plausible`: those that the last plausible answers lacked. `any`: those that the last answers lacked, plausible or not.
+    `plausible`: what the last plausible answer of EC2 lacked. `any`: what the last answer lacked, plausible or not.
     """
 
     plausible: Mapping[str, Absence] = field(default_factory=dict)
@@ -37,11 +42,16 @@ class Doubts:
 class Absences(Generic[K]):
     """Absences of objects `K` from one source. Used by one thread at a time.
 
-    `gap_s`: the least time between two answers that count as two; answers that follow sooner count as one. `recorded`: absences that
-    an earlier process counted on the same clock. `absent`: the objects that the last answer lacked; replaced with each answer.
+    `absent`: the objects that the last answer lacked; replaced with each answer.
     """
 
     def __init__(self, *, gap_s: float, recorded: Mapping[K, Absence] | None = None) -> None:
+        """Begin to count.
+
+        Args:
+            gap_s: the least time between two answers that count as two; answers that follow sooner count as one.
+            recorded: absences that an earlier process counted, by the same monotonic clock.
+        """
         self._gap_s = gap_s
         self.absent: Mapping[K, Absence] = dict(recorded or {})
 

@@ -31,7 +31,12 @@ from ipamd.model.words import MANY
 
 
 class AddressState(StrEnum):
-    """State of an address."""
+    """State of an address.
+
+    FREE: it may be assigned. RESERVED: an ADD is wiring a sandbox with it; in memory only. ASSIGNED: a sandbox has it. COOLING: its
+    sandbox has left, and it is not assigned again before the cooldown is over. QUARANTINED: it is wired, and the sources disagree
+    about its sandbox.
+    """
 
     FREE = "free"
     RESERVED = "reserved"
@@ -41,7 +46,12 @@ class AddressState(StrEnum):
 
 
 class AddressEvent(StrEnum):
-    """Event that changes the state of an address."""
+    """Event that changes the state of an address.
+
+    RESERVE, CONFIRM, ABORT and RETURN belong to an ADD: it takes an address, succeeds, or fails after or before the address reached
+    the sandbox. UNASSIGN: the sandbox leaves. COOLED: the cooldown is over. DISAGREE: a wired sandbox with the address was found that
+    has no row. RESOLVE: that sandbox is gone. ADOPT: that sandbox is recorded.
+    """
 
     RESERVE = "reserve"
     CONFIRM = "confirm"
@@ -152,10 +162,11 @@ class Address:
 
 
 def of_rest(address: IpAddress, find: Callable[[IpAddress], Address | None]) -> Address | None:
-    """Return a row for a free address of a /80 that has no row of its own. It is made from the row that stands for the rest of the
-    /80.
+    """Make the row of a free address of a /80, which has no row of its own, from the row that stands for the rest of the /80.
 
-    Returns: None if no such /80 is recorded. `find`: returns the row of an address.
+    Args:
+        find: returns the recorded row of an address.
+    Returns: None if no /80 with the address is recorded.
     """
     stand_in_address = stand_in(address)
     if stand_in_address is None:

@@ -31,9 +31,12 @@ ALIAS_TAG = "vpc-ipamd/1"
 IMPORTED_TAG = "vpc-ipamd/1-imported"
 """Alias tag of a sandbox that amazon-vpc-cni-k8s wired: its MACs are not derived from its key (docs/adr/0037)."""
 
+POD_IFNAME = "eth0"
+"""The pod's own interface, as kubelet names it. Its host veth is named after the pod; those of other interfaces after their key."""
+
 UNCONFIRMED = "EC2 has not confirmed it"
-"""Beginning of the contradiction of a sandbox in standard mode whose own ENI only its annotation names (docs/adr/0049). EC2's
-answer may follow."""
+"""Beginning of `Attachment.contradiction` in standard mode, as long as only the pod's annotation names its own ENI (docs/adr/0049).
+If EC2 has answered, its answer follows."""
 
 
 class Origin(StrEnum):
@@ -47,16 +50,18 @@ class Origin(StrEnum):
 class Attachment:
     """One interface of a sandbox with its address, and the answer to its CNI ADD.
 
-    address: of the pool, or of an ENI of its own.
-    other_address: of an extra leg, in the other family, or None.
-    uplink: how the sandbox is connected to its own ENI (`eni_id`); None if the address is of the pool.
-    since_monotonic_s: with an uplink, when the attachment was recorded; addresses of the pool have that time in their row.
-    contradiction: with an uplink, how EC2 contradicts the claim to it; "" if it does not, None before EC2 was called. It begins with
-        `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
+    address: one of a pool, or that of an ENI which belongs to this pod alone.
+    eni_id: the ENI that has the address.
+    other_address: that of an extra leg, in the other family, or None.
+    uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
+    since_monotonic_s: with an uplink, when the attachment was recorded; addresses of a pool have that time in their row.
+    contradiction: with an uplink, how EC2 contradicts that the ENI is the pod's; "" if it does not, None before EC2 was called. It
+        begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
-        snat: the choice how its connections to outside the VPC are translated; None: as the node's settings say.
+    snat: how connections to outside the VPC are translated, where the pod chose it; None: as the node's settings say.
     kept_s: how long its address is kept for its pod after its DEL, in seconds; None: the address is as any other.
-    result: the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
+    result: the CNI result as canonical JSON of spec 1.1.0, converted per request.
+    pod_namespace, pod_name, pod_uid: as the runtime gave them, for display only.
     """
 
     key: AttachmentKey
@@ -83,7 +88,7 @@ class Attachment:
 
     @property
     def is_of_pool(self) -> bool:
-        """Whether its address is of the pool."""
+        """Whether its address is one of a pool, and not that of an ENI which belongs to this pod alone."""
         return self.uplink is None
 
     @property
@@ -107,8 +112,8 @@ class Attachment:
 
     @property
     def must_be_cut_off(self) -> bool:
-        """Whether the sandbox must have no network: in strict mode if EC2 contradicts its claim to the ENI, in standard mode as long
-        as EC2 has not confirmed the claim.
+        """Whether the sandbox must have no network: in strict mode if EC2 contradicts that the ENI is the pod's, in standard mode as
+        long as EC2 has not confirmed it.
         """
         return bool(self.contradiction and self.uplink and (self.uplink.is_strict or self.is_unconfirmed))
 
@@ -119,7 +124,7 @@ class Attachment:
 
     @property
     def objection(self) -> str:
-        """How EC2 contradicts the claim to its own ENI; "" if EC2 does not, or has not answered yet."""
+        """How EC2 contradicts that the ENI is the pod's own; "" if EC2 does not, or has not answered yet."""
         return (self.contradiction or "").removeprefix(UNCONFIRMED).removeprefix(": ")
 
     @property
@@ -140,8 +145,9 @@ class WiringSpec:
     prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
         address has a rule of its own.
     other_address: the address of the extra leg, or None.
-    uplink: how the sandbox is connected to its own ENI, `eni_id`, by a link on that of the trunk ENI, or None.
-        trunk_mac: the MAC of the trunk ENI, "" if the VLAN link exists already.
+    uplink: how the sandbox is connected to the pod's own ENI, or None.
+    eni_id: the ENI that has the address.
+    trunk_mac: with an uplink, the MAC of the trunk ENI, on whose link the uplink is made; "" if the uplink exists already.
     is_kept_down: the links stay down and get no routes, because EC2 has not confirmed the ENI yet. A repair completes the wiring
         then.
     snat: as in `Attachment`.
@@ -171,7 +177,7 @@ class WiringSpec:
 
     @property
     def is_of_pool(self) -> bool:
-        """Whether its address is the pool's."""
+        """Whether its address is one of a pool, and not that of an ENI which belongs to this pod alone."""
         return self.uplink is None
 
     @property
@@ -218,7 +224,7 @@ def record_of(
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """Outcome of wiring a WiringSpec. MACs in lower case; `netns_identity` is that of the namespace that was opened.
+    """What the kernel adapter made of a `WiringSpec`. `netns_identity` is that of the namespace that was opened.
 
     `is_default_route`: whether the sandbox's default route leads through the interface. It leads through a further interface only if
     the sandbox had no default route before.
@@ -241,12 +247,10 @@ def veth_name(key: AttachmentKey, *, prefix: str) -> str:
     return prefix + digest[:VETH_HASH_LENGTH]
 
 
-POD_IFNAME = "eth0"
-"""The pod's own interface, as kubelet names it. Its host veth is named after the pod; those of other interfaces after their key."""
-
-
 def name_key(host_veth: str) -> AttachmentKey:
-    """Return the lock key of a host veth name that moves from one sandbox of a pod to the next (`ipamd/core/key_locks.py`)."""
+    """Return the key under which a host veth's name is locked while it passes from one sandbox of a pod to the next
+    (`ipamd/core/key_locks.py`).
+    """
     return AttachmentKey(ContainerId(host_veth), IfName(POD_IFNAME))
 
 

@@ -32,9 +32,14 @@ grow bring more."""
 class AutoTarget:
     """The target and its parts, in addresses.
 
-    `reserve_count`: the reserve from measured demand. `start_count`: the addresses that a new node expects to need; while it fills,
-    only as far as attached ENIs have room. `effective_reserve_count`: the higher of these two, which is used. `arriving_count`: ADDs
-    that arrive while the pool grows, for `grow_s` seconds. `growth_count`: growth seen within such a time. `most_count`: the bound.
+    count: the target, the free addresses to keep: effective_reserve_count + peak_count - busy_count, at most most_count.
+    reserve_count: the reserve from measured demand.
+    start_count: the addresses that a new node expects to need; while it fills, only as far as attached ENIs have room.
+    effective_reserve_count: the higher of these two, which is used.
+    arriving_count: ADDs that arrive while the pool grows, for `grow_s` seconds.
+    growth_count: the growth of demand that was seen within such a time.
+    peak_count, busy_count: the most addresses that were busy at the same time lately, and those that are busy now.
+    needs_eni: whether growth by the reserve takes a new ENI, which determines `grow_s`.
     """
 
     count: int
@@ -141,7 +146,7 @@ def _reserve(demand: SeenDemand, *, needs_eni: bool) -> _Reserve:
 
 
 def _unit(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Addresses that a vacant slot takes."""
+    """Return how many addresses fit in one vacant slot."""
     if is_prefix_mode(snapshot, settings):
         return ADDRESSES_PER_PREFIX
     return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
@@ -28,11 +29,15 @@ Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.
 
 @dataclass(frozen=True, slots=True)
 class NodeBounds:
-    """The bounds of a node besides its type, as counts; 0: no bound. `trunk_places`: left free for the trunk ENI.
+    """What bounds a node besides its instance type, as counts; 0: no bound.
 
-    `own_address_count`: addresses that the node has already. `subnet_free_count`: further free addresses of the subnet; None if EC2
-    was not called.
-    `vcpu_count`: 0: not known. `local_range`: the range from which every pod needs an address too, or None.
+    max_eni, max_pods: MAX_ENI and VPC_IPAMD_MAX_PODS.
+    unmanaged_eni_count: attached ENIs that are not for pods.
+    trunk_places: places left free for the trunk ENI.
+    own_address_count: addresses that the node has already.
+    subnet_free_count: further free addresses of the subnet; None if EC2 was not called.
+    vcpu_count: 0: not known.
+    local_range: the range from which every pod needs an address too, or None.
     """
 
     max_eni: int = 0
@@ -49,8 +54,12 @@ class NodeBounds:
 class Capacity:
     """How many pods a node can run in one mode.
 
-    `address_count`: pods with an address of their own, at most ADDRESSES_MAX. `max_pods`: these and the pods on the host's network.
-    `recommended`: `max_pods`, but at most what EKS recommends; 0 if the vCPUs are not known.
+    mode: the mode in words.
+    address_count: pods with an address of their own, at most ADDRESSES_MAX.
+    max_pods: these and the pods on the host's network.
+    recommended: `max_pods`, but at most what EKS recommends; 0 if the vCPUs are not known.
+    formula: how the addresses are counted. limited_by: the bound that decides. Both for people.
+    in_force: whether the node is in this mode.
     """
 
     mode: str
@@ -121,18 +130,19 @@ def eks_cap(vcpu_count: int) -> int:
 
 
 def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, primary: bool, in_force: bool) -> Capacity:
+    """Count the pods of an IPv4 node in one mode. `primary`: whether the primary ENI carries pods."""
     unit, slots = ADDRESSES_PER_PREFIX if of_prefixes else 1, limits.slots_per_eni
     enis = min(limits.eni_count, bounds.max_eni) if bounds.max_eni else limits.eni_count
     carrying = max(enis - bounds.unmanaged_eni_count - bounds.trunk_places - (not primary), 0)
     by_enis = carrying * slots * unit
-    bound = [(by_enis, _eni_bound(limits, bounds, primary=primary))]
+    mode_bounds = [(by_enis, _eni_bound(limits, bounds, primary=primary))]
     if bounds.subnet_free_count is not None:
         free = bounds.own_address_count + bounds.subnet_free_count
         further = counted(bounds.subnet_free_count, "free address")
-        bound.append((free, f"the subnet's {further} besides the {bounds.own_address_count} of this node"))
+        mode_bounds.append((free, f"the subnet's {further} besides the {bounds.own_address_count} of this node"))
     formula = f"{carrying} ENIs x {slots} slots" + (f" x {unit}" if of_prefixes else "") + f" = {by_enis}"
     mode = ("prefixes" if of_prefixes else "single addresses") + ("" if primary else ", custom networking")
-    return _narrowest(mode, bound, bounds, formula=formula, in_force=in_force)
+    return _narrowest(mode, mode_bounds, bounds, formula=formula, in_force=in_force)
 
 
 def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family) -> Capacity:
@@ -152,14 +162,22 @@ def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family)
     return replace(capacity, limited_by=f"{capacity.limited_by}; {kubelet}")
 
 
-def _narrowest(mode: str, bound: list[tuple[int, str]], bounds: NodeBounds, *, formula: str, in_force: bool) -> Capacity:
-    """Return the capacity by the lowest of these bounds and of those that hold in every mode."""
+def _narrowest(
+    mode: str, mode_bounds: Sequence[tuple[int, str]], bounds: NodeBounds, *, formula: str, in_force: bool
+) -> Capacity:
+    """Return the capacity in a mode, which the lowest bound determines.
+
+    Args:
+        mode_bounds: the bounds of this mode: a number of addresses, and what causes the bound.
+        bounds: of the node, which hold in every mode.
+    """
+    all_bounds = list(mode_bounds)
     if bounds.max_pods:
-        bound.append((bounds.max_pods, f"VPC_IPAMD_MAX_PODS={bounds.max_pods}"))
+        all_bounds.append((bounds.max_pods, f"VPC_IPAMD_MAX_PODS={bounds.max_pods}"))
     if bounds.local_range:
         range_count = len(bounds.local_range.addresses())
-        bound.append((range_count, f"{range_count} addresses of the other family in {bounds.local_range.network}"))
-    address_count, limited_by = min(bound, key=itemgetter(0))
+        all_bounds.append((range_count, f"{range_count} addresses of the other family in {bounds.local_range.network}"))
+    address_count, limited_by = min(all_bounds, key=itemgetter(0))
     max_pods = min(address_count + HOST_NETWORK_PODS, ADDRESSES_MAX)
     recommended = min(max_pods, eks_cap(bounds.vcpu_count)) if bounds.vcpu_count else 0
     return Capacity(mode, address_count, max_pods, recommended, formula, limited_by, in_force)

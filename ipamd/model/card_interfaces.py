@@ -26,7 +26,11 @@ FROM_PRIORITY = 1
 
 
 class InsideRouting(NamedTuple):
-    """What leads packets in the sandbox through an interface. `from_priority`: of the rule from its address; None without a rule."""
+    """How the sandbox's kernel sends packets by one of its interfaces.
+
+    table: the route table with the interface's routes.
+    from_priority: the priority of the rule that selects this table for packets from the interface's address; None: there is no rule.
+    """
 
     table: int
     from_priority: int | None
@@ -53,7 +57,7 @@ def interface_names(count: int) -> tuple[IfName, ...]:
 
 
 def inside_routing(number: int) -> InsideRouting:
-    """Return the table in the sandbox that has an interface's routes. The first interface has those of main, and needs no rule."""
+    """Return how the sandbox routes by an interface. The first one has its routes in the main table, and needs no rule."""
     if number:
         return InsideRouting(number, FROM_PRIORITY)
     return InsideRouting(MAIN_TABLE, None)

@@ -37,7 +37,7 @@ class Ec2Refusal:
     text: str = field(compare=False)
 
     def render(self, form: Form) -> str:
-        """The refusal in a sentence. Without a code of EC2 the text is all that there is."""
+        """Return the refusal in words. If EC2 gave no code there is no short form, so the whole text is returned."""
         if form is Form.FULL or not self.code:
             return self.text
         return f"EC2 {self.operation}: {self.code}" if form is Form.CALL else self.code
@@ -54,7 +54,7 @@ class CausePart:
     note: str = ""
 
     def render(self, form: Form, known: Container[Ec2Refusal]) -> str:
-        """The reason in a sentence; a short form leaves the note out."""
+        """Return the reason in words, without the note in a short form. `known`: refusals that another condition shows."""
         if self.refusal is None:
             return f"{self.own}{self.note}"
         refused = REFERENCE if self.refusal in known else self.refusal.render(form)
@@ -72,7 +72,7 @@ class Cause:
         return self.render()
 
     def render(self, form: Form = Form.FULL, known: Container[Ec2Refusal] = ()) -> str:
-        """Every reason once, in one line. `known`: refusals of EC2 that are only referred to."""
+        """Return every reason once, in one line. `known`: refusals that another condition shows, so that REFERENCE is enough."""
         return "; ".join(dict.fromkeys(part.render(form, known) for part in self.parts))
 
     @property

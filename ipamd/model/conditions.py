@@ -91,8 +91,9 @@ class ConditionCode(StrEnum):
 class Problem:
     """One problem.
 
-    `fields`: what the sentence of the code names, as text. `next_step`: what helps, if it is not what helps with every condition of
-    the subject. `cause`: the field of that name as a value, if EC2's refusals may be in it.
+    fields: what the sentence of the code names, as text.
+    next_step: what helps, if it is not what helps with every condition of the subject; else "".
+    cause: the field `cause` as a value, so that EC2's refusals in it can be shown in several lengths; None if it is only text.
     """
 
     code: ConditionCode | LegConditionCode
@@ -102,7 +103,7 @@ class Problem:
 
     @property
     def refusals(self) -> tuple[Ec2Refusal, ...]:
-        """The refusals of EC2 that the problem comes of."""
+        """The refusals of EC2 that caused the problem."""
         return () if self.cause is None else self.cause.refusals
 
 

@@ -23,14 +23,15 @@ NO_ANNOTATIONS = (
 capabilities lacks annotations."""
 
 
-def lines_of_copy(document: Plugin, owns: Sequence[OwnPart]) -> list[str]:
+def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
     """List the lines of a copy that differ, as "A becomes B"; [] if the copy is like one of our parts.
 
     Args:
         document: a list of plugins with ours among them, or the configuration of our plugin alone.
-        owns: our part for the versions of our plugins, and for those of the whole chain; the copy may be of either.
+        own_parts: our part of the conflist, once with the CNI versions of our plugins and once with those of the whole chain: the copy
+            may have been made of either.
     """
-    return min((_lines(document, our_part) for our_part in owns), key=len)
+    return min((_lines(document, our_part) for our_part in own_parts), key=len)
 
 
 def lines_of_wrapper(document: Plugin, our_part: OwnPart) -> list[str]:

@@ -1,4 +1,4 @@
-"""How the packets of pods with security groups of their own are led."""
+"""Which packets of pods with security groups of their own pass their branch ENI, and so their security groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from enum import StrEnum
 
 
 class EnforcingMode(StrEnum):
-    """POD_SECURITY_GROUP_ENFORCING_MODE. Source: amazon-vpc-cni-k8s pkg/sgpp/constants.go."""
+    """The value of POD_SECURITY_GROUP_ENFORCING_MODE.
+
+    STRICT: all packets of the pod. STANDARD: only those that leave the node, and none to or from the node itself and its other pods.
+    Source: amazon-vpc-cni-k8s pkg/sgpp/constants.go.
+    """
 
     STRICT = "strict"
     STANDARD = "standard"

@@ -38,8 +38,9 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefu
     if room_for_eni(snapshot, settings):
         return _creation_blocker(snapshot)
     growth = snapshot.growth
-    if growth.cap is not None and growth.eni_cap is not None and growth.eni_cap < eni_limit(snapshot.limits, settings):
-        return growth.cap
+    cap_refusal = growth.eni_cap_refusal
+    if cap_refusal is not None and growth.eni_cap is not None and growth.eni_cap < eni_limit(snapshot.limits, settings):
+        return cap_refusal
     return _unless_undeleted(full_node(snapshot, settings), snapshot)
 
 
@@ -60,7 +61,7 @@ def frozen_creation(snapshot: PoolSnapshot) -> GrowthRefusal:
 
 
 def both(first: GrowthRefusal, second: GrowthRefusal | None) -> GrowthRefusal:
-    """Join two refusals, with each reason and step once, so that an operator sees both."""
+    """Join two refusals, with each reason and step once, so that an operator sees both. The rest is that of the first one."""
     if second is None or second.cause == first.cause:
         return first
     steps = dict.fromkeys(filter(None, (first.next_step, second.next_step)))
@@ -114,14 +115,14 @@ def _allocation_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> Growt
 
 
 def _creation_blocker(snapshot: PoolSnapshot) -> GrowthRefusal | None:
-    """Return why no ENI is made though there is a place for one; None if one may be."""
+    """Return why no ENI is created although there is a place for one; None if one may be created."""
     if snapshot.bars_enis:
         return frozen_creation(snapshot)
     return snapshot.growth.creation
 
 
 def _full_share(snapshot: PoolSnapshot) -> GrowthRefusal:
-    """Return the refusal of a pool that has its share of the node's ENIs, and there are more."""
+    """Return the refusal of a pool that has all the ENIs of its share, although the node has places for more."""
     pool = pool_word(snapshot.pool)
     reason = f"pool {pool} may have no more than its {counted(len(snapshot.enis), 'ENI')} on this node: {snapshot.share}"
     step = "remove pods of the pool from this node, change reservedEnis or maxEnis in the network file, or use a larger instance type"

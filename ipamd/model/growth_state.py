@@ -71,7 +71,7 @@ class GrowthState:
     """Obstacles to growth and growth under way, at one moment.
 
     `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now.
-    `eni_cap`: the number of ENIs beyond which EC2 refused to attach more. `cap`: the refusal that set this number.
+    `eni_cap`: the number of ENIs beyond which EC2 refused to attach more. `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.
     `room`: free addresses of the node's own subnet, None unless EC2 has refused because there were too few.
     `creation_room`: free addresses of the subnet with most room for a new ENI; None: that is the node's own subnet.
@@ -92,7 +92,7 @@ class GrowthState:
     allocation: GrowthRefusal | None = None
     prefixes: GrowthRefusal | None = None
     eni_cap: int | None = None
-    cap: GrowthRefusal | None = None
+    eni_cap_refusal: GrowthRefusal | None = None
     slot_caps: Mapping[EniId, int] = field(default_factory=dict)
     room: int | None = None
     prefix_cap: int | None = None

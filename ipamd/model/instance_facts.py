@@ -1,4 +1,4 @@
-"""Facts about an instance type that cost hours where nobody knows them: for `ipamctl status`, no faults. Pure."""
+"""Properties of an instance type that cause failures which are hard to explain: `ipamctl status` shows them. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class InstanceFact:
 
 
 def instance_facts(limits: InstanceLimits | None, tracking: ConnectionTracking) -> tuple[InstanceFact, ...]:
-    """List what is worth knowing of this node's type.
+    """List the properties of this node's instance type that an operator should know.
 
     Args:
         limits: of the type; None while it is not known.

@@ -27,7 +27,8 @@ OPENED_AT = "opened_at_monotonic_s"
 """Key in a payload: when the intent was opened, on the monotonic clock, which continues across restarts and is not stepped."""
 
 DETACHED = "detached"
-"""Value of `deleting` in a payload: EC2 was asked to detach the ENI, and has not refused. Another value is "asked": to delete it."""
+"""Value of the key `deleting` of a payload, which exists once a deletion has begun: EC2 was asked to detach the ENI, and has not
+refused. Its other value is "asked": EC2 was asked to delete the ENI."""
 
 
 class IntentKind(StrEnum):
@@ -78,7 +79,7 @@ class Create:
 
     @property
     def supply_count(self) -> int:
-        """Addresses that it may bring: none after EC2 refused the repeated call, because the ENI may not exist."""
+        """The number of addresses that the pool may get by it; 0 after EC2 refused the repeated call: the ENI may not exist."""
         if self.refused:
             return 0
         return self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX
@@ -94,7 +95,7 @@ class Assign:
 
     @property
     def supply_count(self) -> int:
-        """Addresses that come with it."""
+        """The number of addresses that the pool gets by it."""
         return self.count * (ADDRESSES_PER_PREFIX if self.is_of_prefixes else 1)
 
 
@@ -141,7 +142,10 @@ class Intent:
 
     @property
     def is_release(self) -> bool:
-        """Whether it releases or deletes. If IAM denies the call of one such intent, it probably denies those of all."""
+        """Whether it gives something back to EC2: it unassigns addresses, or deletes an ENI, also to undo a creation (key `deleting`).
+
+        If IAM denies the call of one such intent, it probably denies the calls of all.
+        """
         return self.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI) or "deleting" in self.payload
 
     @property

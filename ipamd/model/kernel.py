@@ -1,4 +1,4 @@
-"""Values from the kernel about our wiring in the host namespace."""
+"""What the kernel says about our wiring in the host's namespace: a survey of all of it, and notifications of changes. Pure values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from ipamd.model.uplink import Uplink
 class HostVeth:
     """A host veth with our name prefix or our alias.
 
-    `key`, `address`: from the alias, or None. `is_extra`: it belongs to an extra leg of the sandbox. `has_uplink`: the address is not
-    of the pool. `mac` is empty and `mtu` (bytes) 0 if they were not read. `kind`: as the kernel names it; a link of another kind is
-    not one of our veths. `master`: index of a bridge or other link that takes its packets, or 0. `has_ipv6`: None if the kernel did
-    not report it.
+    key, address: from the alias, or None.
+    mac, mtu: "" and 0 (bytes) if they were not read.
+    kind: as the kernel names it; a link of another kind is not one of our veths.
+    master: index of a bridge or other link that takes its packets, or 0.
+    is_extra: it belongs to an extra leg of the sandbox.
+    has_uplink: the sandbox has an uplink, so its address is in no pool.
+    has_ipv6: None if the kernel did not report it.
     """
 
     name: str
@@ -48,7 +51,7 @@ class HostVeth:
 
     @property
     def is_of_pool(self) -> bool:
-        """Whether its address is the pool's."""
+        """Whether its address is one of a pool."""
         return not self.has_uplink
 
 
@@ -77,10 +80,16 @@ class VlanLink:
     impostor_why: str = ""
 
 
-class UplinkRoute(NamedTuple):
-    """A route to one address, or to a network, or the default route for None, in the table of an uplink.
+END_METRIC = 2**32 - 1
+"""Metric of `unreachable default`, which ends the table of an uplink: any other route of the table is preferred. Ours."""
 
-    `is_end`: the default route with the highest metric, which answers that nothing is reachable; it has no device.
+
+class UplinkRoute(NamedTuple):
+    """A route in the table of an uplink.
+
+    destination: one address, or a network; None: the default route.
+    is_end: whether it is the default route with the highest metric, by which the kernel answers that nothing else is reachable; it
+        has no device.
     """
 
     table: int
@@ -108,15 +117,22 @@ class IncomingRule(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelSurvey:
-    """One survey of the host namespace. `veths`: of pool addresses; `uplinked`: host veths of sandboxes with uplinks; `extra`:
-    those of extra legs. `vlans`: the uplinks; `uplink_routes`: of the tables of these and of `STRICT_TABLE`;
-    `incoming_rules`: of INCOMING_PRIORITY.
+    """Everything of ours in the host's namespace, as one survey found it. Tables and priorities are in `kernel_numbers`.
 
-    `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
-    `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
-    `from_rules`: address -> tables of its rules 1536; `from_prefixes`: of rules for a whole prefix.
-    `snat`: the SNAT choices of sandboxes that our nftables sets have, by address; None if the sets were not read.
-    `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
+    veths: the first host veths of sandboxes with an address of a pool.
+    uplinked: the first host veths of sandboxes with an uplink.
+    extra: the host veths of extra legs.
+    vlans: the uplinks.
+    routes: routes to single addresses in the main table: address -> name of the link, and the next hop if the route has one.
+    own_routes: the same in `OWN_TABLE`.
+    has_own_rule: whether the rule to `OWN_TABLE` is there.
+    to_rules: addresses with a rule of their own to the main table (TO_SANDBOX_PRIORITY).
+    from_rules: address -> the tables that rules for packets from it look up (FROM_SANDBOX_PRIORITY).
+    from_prefixes: the same for rules that select a whole delegated prefix.
+    uplink_routes: the routes in the tables of uplinks, and in `STRICT_TABLE`.
+    incoming_rules: the rules for packets that arrive by a certain link (INCOMING_PRIORITY).
+    snat: the SNAT choices of sandboxes that our nftables sets have, by address; None if the sets were not read.
+    is_whole: no dump was interrupted, so an object that the survey lacks was not there (I11).
     """
 
     veths: tuple[HostVeth, ...]
@@ -201,7 +217,7 @@ class KernelSurvey:
         return extras
 
     def tables_from_prefix(self, address: IpAddress) -> tuple[int, ...]:
-        """Tables of the rules 1536 for the prefix that contains an address."""
+        """Return the tables that rules for the delegated prefix around an address look up (FROM_SANDBOX_PRIORITY)."""
         family = family_of(address)
         return self.from_prefixes.get(family.network((address, family.prefix_length), strict=False), ())
 
@@ -345,7 +361,3 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth,
         if veth.address is not None and not veth.is_dying:
             carriers[veth.address] = (*carriers.get(veth.address, ()), veth)
     return dict(sorted((address, veths) for address, veths in carriers.items() if len(veths) > 1))
-
-
-END_METRIC = 2**32 - 1
-"""Metric of `unreachable default`, which ends the table of an uplink: any other route of the table is preferred. Ours."""

@@ -182,7 +182,7 @@ def ask_pause_s(asked_count: int) -> float:
 
 
 def suspects(differences: Collection[InterfaceDifference], recorded: Snapshot) -> frozenset[IpAddress]:
-    """Return the recorded addresses that metadata lacks, with their prefix or ENI or alone. Pure."""
+    """Return the recorded addresses that metadata lacks: the address alone, its prefix, or its whole ENI. Pure."""
     absent = {difference.subject for difference in differences if difference.kind is DifferenceKind.ABSENT}
     if not absent:
         return frozenset()

@@ -91,12 +91,12 @@ def card_pools(cards: Iterable[int]) -> Mapping[str, PodPool]:
 
 
 def with_cards(pools: PodPools, cards: Iterable[int]) -> PodPools:
-    """Return the pools of the network file and those of the cards above 0."""
+    """Add to the pools of the network file a pool for each of the network cards above 0. `cards`: all managed ones."""
     return PodPools({**pools.by_name, **card_pools(cards)})
 
 
 def without_cards(pools: PodPools) -> PodPools:
-    """Return the pools of the network file."""
+    """Return only the pools of the network file: the inverse of `with_cards`."""
     return PodPools({name: pool for name, pool in pools.by_name.items() if not card_of_pool(name)})
 
 

@@ -57,7 +57,10 @@ class PinnedWish:
 
 @dataclass(frozen=True, slots=True)
 class PinnedClaim:
-    """What an ADD reserves for a pod that asks. `address`: None: any, because the pod had none before. Others as in `PinnedWish`."""
+    """The address that an ADD tries to reserve for a pod that asks for a certain one.
+
+    address: None: any address, because the pod had none before. The other fields are as in `PinnedWish`.
+    """
 
     pod: str
     address: IpAddress | None

@@ -94,7 +94,10 @@ def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Iterator[Growth]:
-    """Place `count` addresses, in order of device index. Yields: actions that fit slots, places, maxPods and the subnet's room."""
+    """Choose on which ENIs `count` more addresses are requested: first in vacant slots, by device index, then on new ENIs.
+
+    Yields: actions that stay within slots, places for ENIs, maxPods and the free addresses of the subnet.
+    """
     growth, by_prefix = snapshot.growth, asks_for_prefixes(snapshot, settings)
     unit = ADDRESSES_PER_PREFIX if by_prefix else 1
     want = _rounded_up(count, unit)
@@ -151,7 +154,7 @@ def _may_create(snapshot: PoolSnapshot, want: int, room: int) -> bool:
 
 
 def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> list[Allocate]:
-    """Place `want` units in the vacant slots of attached ENIs, and no more than `room`."""
+    """Request `want` units (single addresses or /28s) for the vacant slots of attached ENIs, and no more than `room`."""
     actions: list[Allocate] = []
     if snapshot.growth.allocation is not None:
         return actions
@@ -170,7 +173,7 @@ def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room
 
 
 def _creations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> Iterator[CreateEni]:
-    """Place `want` units on new ENIs, and no more than `room`."""
+    """Request `want` units (single addresses or /28s) with new ENIs, and no more than `room`."""
     growth, by_prefix, slots = snapshot.growth, asks_for_prefixes(snapshot, settings), snapshot.limits.slots_per_eni
     is_other_subnet = growth.creation_room is not None
     subnet_room = growth.creation_room if is_other_subnet else growth.room
@@ -208,7 +211,7 @@ def choose_prefix_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
 
 
 def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni | None:
-    """Return a new ENI for that /80; None if the instance has no place for it."""
+    """Return the creation of an ENI for the one /80 of an IPv6 node; None if the instance has no place for an ENI."""
     place_count = free_places(snapshot, settings)
     if not place_count:
         return None

@@ -113,7 +113,7 @@ def _host_obstacle(snapshot: PoolSnapshot) -> GrowthRefusal | None:
 def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> Plan | None:
     """Grow by the deficit, or postpone that; None if the pool cannot grow."""
     short = _short_of(deficit)
-    want = _wanted_count(snapshot, settings, deficit) - snapshot.growth.pending_address_count
+    want = _request_count(snapshot, settings, deficit) - snapshot.growth.pending_address_count
     if _is_better_later(snapshot, settings, want):
         return Plan((), f"{short}: they are requested a moment later, in one call", is_postponed=True)
     exchanged = exchange(snapshot, settings, want)
@@ -146,6 +146,7 @@ def _without_growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int
 
 
 def _fullness(snapshot: PoolSnapshot) -> str:
+    """Say how many of the slots that pods can have are used."""
     enis = [eni for eni in snapshot.enis if not eni.is_excluded]
     used = sum(eni.used_slot_count for eni in enis)
     slot_count = len(enis) * snapshot.limits.slots_per_eni
@@ -153,7 +154,10 @@ def _fullness(snapshot: PoolSnapshot) -> str:
 
 
 def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether there is no vacant slot, no ENI on its way that has some, and no place for another ENI by the limits."""
+    """Whether the limits of the instance keep the pool from growing: no slot is vacant, no ENI is on its way, and none may be added.
+
+    A node on which EC2 has refused further ENIs (`eni_cap`) does not count as full.
+    """
     for eni in snapshot.enis:
         if vacant_slots(eni, snapshot) or eni.state is EniState.ATTACHING:
             return False
@@ -299,7 +303,7 @@ def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
     """Count the cooling addresses that count as free in a target of whole ENIs or /28s, because they will be free soon.
 
     They are at most three quarters of the target, so that the last quarter is free even under a load that changes all the time. Those
-    of earlier sandboxes of a pod are counted as free elsewhere.
+    of earlier sandboxes of a pod are left out, because `deficit_count` counts them as free already.
     """
     repeat_count = snapshot.growth.demand.repeats.cooling_count
     cooling_count = max(snapshot.counts.cooling - snapshot.leaving_cooling_count - repeat_count, 0)
@@ -307,7 +311,9 @@ def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
 
 
 def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int]:
-    """Return the addresses of one unit of the target, and the number of units.
+    """Return the unit of the target without IP targets: how many addresses it has, and how many units are to be kept free.
+
+    The unit is a /28 in prefix mode, else a whole ENI.
 
     Source for a full ENI: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit.
     """
@@ -325,7 +331,7 @@ def _coming_count(snapshot: PoolSnapshot) -> int:
 
 
 def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses to request now, ignoring obstacles: the deficit, and further addresses while a ramp lasts.
+    """Count the addresses to request now, ignoring obstacles: the deficit, and more while ADDs follow each other (`_ramp_count`).
 
     Without IP targets the unit of single addresses is an ENI, so the count is rounded up to whole ENIs.
     """
@@ -334,13 +340,17 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
         return min(deficit, 1)
     if not deficit:
         return 0
-    wanted = max(_wanted_count(snapshot, settings, deficit), deficit)
+    wanted = max(_request_count(snapshot, settings, deficit), deficit)
     unit = 1 if settings.ip_targets_defined or is_prefix_mode(snapshot, settings) else snapshot.limits.slots_per_eni
     return -(-wanted // unit) * unit
 
 
-def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """Count the addresses to request for a deficit: more while a ramp lasts, fewer while single addresses replace missing /28s."""
+def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
+    """Count the addresses to request for a deficit, in the plan's own units.
+
+    These are more than the deficit while ADDs follow each other (`_ramp_count`), and fewer while single addresses replace missing
+    /28s.
+    """
     if not is_prefix_mode(snapshot, settings):
         wanted = deficit + _ramp_count(snapshot, settings, deficit)
         if settings.max_pods:
@@ -353,7 +363,7 @@ def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) 
 
 
 def _ramp_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """Count the addresses to request beside the deficit, because more ADDs are expected at once."""
+    """Count the addresses to request in addition to the deficit while ADDs follow each other (a *ramp*), because more will come."""
     demand, target = snapshot.growth.demand, settings.warm_ip_target
     # If an ADD waits although ADDs have just taken twice the target, more ADDs will follow, each as soon as the one before has
     # finished.

@@ -31,7 +31,7 @@ class PoolCounts:
 
     @property
     def in_use(self) -> int:
-        """Assigned, or about to be."""
+        """Addresses that a sandbox has, or that an ADD has reserved for one."""
         return self.assigned + self.reserved + self.lost_in_use
 
     def __str__(self) -> str:
@@ -60,7 +60,9 @@ class EniStock:
 
     @property
     def has_left(self) -> bool:
-        """Whether it was found absent: then all its remaining addresses are lost. An ENI that is being detached still has others."""
+        """Whether EC2 does not show the ENI any more, so that only lost addresses of it are left. While an ENI is being detached, it
+        still has others.
+        """
         return self.eni.state is EniState.DETACHING and 0 < self.counts.total == self.counts.lost
 
 

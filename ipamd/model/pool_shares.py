@@ -30,7 +30,11 @@ OWN_RESERVED = 1
 
 @dataclass(frozen=True, slots=True)
 class PoolClaim:
-    """What a pool has and may have, in ENIs. `eni_count`: those that serve new pods, and those under way. `most`: 0: no cap."""
+    """How many ENIs a pool has, and how many it may have.
+
+    eni_count: ENIs that serve new pods, and those that are being created.
+    reserved: how many other pools must leave to it, and most: its cap, as in the network file; 0: no cap.
+    """
 
     name: str
     eni_count: int
@@ -39,12 +43,12 @@ class PoolClaim:
 
     @property
     def unmet(self) -> int:
-        """ENIs that it lacks of its reservation."""
+        """How many ENIs of its reservation it does not have yet."""
         return max(self.reserved - self.eni_count, 0)
 
 
 def stock_of_pool(stock: Stock, pool: str, pools: PodPools) -> Stock:
-    """Return the stock from the view of one pool: ENIs of other pools take places and are not managed by it.
+    """Return the stock as the planner of one pool must see it: ENIs of other pools take places, and count as not managed.
 
     An ENI of a pool that the file does not name is in the plan of the node's own pool, which releases it: it is excluded, and no pod
     gets its addresses. ENIs of other network cards take no places, and are left out.
@@ -68,9 +72,12 @@ def other_pool_eni_count(stock: Stock, pool: str, pools: PodPools) -> int:
 
 
 def claims(stock: Stock, pools: PodPools, pending: Iterable[PendingEni] = ()) -> tuple[PoolClaim, ...]:
-    """Return the claim of every pool of card 0, the node's own first. `pending`: ENIs that EC2 may have created.
+    """Return for each pool of network card 0 how many ENIs it has and may have, the node's own pool first.
 
-    A further network card has one pool, so that nothing is shared there.
+    Pools of further network cards are left out: each of these cards has only one pool, so nothing is shared there.
+
+    Args:
+        pending: ENIs that EC2 may have created; they count as ENIs of their pool.
     """
     names = [name for name in pools.names if not card_of_pool(name)]
     counts = dict.fromkeys(names, 0)
@@ -88,7 +95,11 @@ def claims(stock: Stock, pools: PodPools, pending: Iterable[PendingEni] = ()) ->
 
 
 def with_share(snapshot: PoolSnapshot, settings: PoolSettings, claims_of_all: Collection[PoolClaim]) -> PoolSnapshot:
-    """Bound a pool's growth by ENIs with its share of the free places."""
+    """Return the snapshot with the number of ENIs that the pool's share of the free places allows, and the reason.
+
+    Args:
+        claims_of_all: the result of `claims`, with the pool of the snapshot among them.
+    """
     own = next(claim for claim in claims_of_all if claim.name == snapshot.pool)
     others = [claim for claim in claims_of_all if claim.name != snapshot.pool]
     place_count = free_places(snapshot, settings)
@@ -97,10 +108,10 @@ def with_share(snapshot: PoolSnapshot, settings: PoolSettings, claims_of_all: Co
 
 
 def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
-    """Return the most addresses of a pool: maxPods less the pods with addresses of other pools; 0: no cap.
+    """Return how many addresses a pool may have: maxPods less the pods with addresses of other pools, at least 1. 0: no bound.
 
-    Free addresses of other pools do not count, because a pool that keeps many must not keep another one from growing. Addresses on
-    other network cards are of pods that have one on card 0 too.
+    Free addresses of other pools do not count, because a pool that keeps many must not prevent the growth of another one. Nor do
+    addresses on other network cards: their pods have an address on card 0 too.
     """
     if not max_pods:
         return 0
@@ -113,7 +124,7 @@ def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
 
 
 def _share(own: PoolClaim, others: Collection[PoolClaim], place_count: int) -> tuple[int, str]:
-    """Return how many ENIs a pool may get more, and what bounds it."""
+    """Return how many further ENIs a pool may get, and what bounds this number."""
     cap, reason = place_count, ""
     kept_for = [claim for claim in others if claim.unmet]
     kept_count = sum(claim.unmet for claim in kept_for)
@@ -128,11 +139,12 @@ def _share(own: PoolClaim, others: Collection[PoolClaim], place_count: int) -> t
 
 
 def _planned_by(eni: Eni, pools: PodPools) -> str:
-    """Return the pool in whose plan an ENI is."""
+    """Return the pool whose planner decides about an ENI."""
     if eni.pool in pools.by_name:
         return eni.pool
     return OWN
 
 
 def _is_taking(eni_stock: EniStock) -> bool:
+    """Whether an ENI is for pods and takes a place on the instance."""
     return eni_stock.eni.managed and not eni_stock.has_left

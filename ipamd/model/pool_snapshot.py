@@ -14,11 +14,13 @@ from ipamd.model.surplus import Hold
 
 @dataclass(frozen=True, slots=True)
 class EniCapacity:
-    """One managed ENI for the planner.
+    """One ENI of the pool, as far as the planner needs it.
 
-    `used_slot_count` counts addresses and prefixes on it, the primary address not included. `host_ready`: the host's routing for it is
-    in place. `counts`: its addresses by state. `created_by_us`: we may delete it. `is_excluded`: new sandboxes get none of its
-    addresses.
+    used_slot_count: how many addresses and prefixes are on it, the primary address not included.
+    host_ready: the host's routing for it is in place.
+    created_by_us: we may delete it.
+    counts: its addresses by state.
+    is_excluded: new sandboxes get none of its addresses.
     """
 
     eni_id: EniId
@@ -35,21 +37,29 @@ class EniCapacity:
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """One consistent snapshot of one network card's pool.
+    """One pool of a node at one moment, with the state of the network card that has its ENIs.
 
-    `unmanaged_eni_count`: attached ENIs that use a place on this card but are not for pods. `unmanaged_device_indexes`: their
-    places on the card. `refused_device_indexes`: places that EC2 refused, because an ENI is there that it does not show.
-    `unready_free_count`: free addresses on ENIs without host routing, which no ADD can have; without withheld ones.
-    `unplugged_free_count`: those of them whose ENI was unplugged. `leaving_cooling_count`: cooling addresses that no pod will get,
-    because their ENI is excluded or being detached. `waiting_count`: ADDs that wait for an address now. `fault`: an error of ours
-    that stops everything for a moment. `growth`: limits from refusals of EC2, and growth under way. `hold`: the surplus over time.
-    `frozen`: why no ENI may be created and nothing released, "" if that is allowed. Addresses and prefixes on attached ENIs may still
-    be requested.
-    `may_grow_for_adds`: while frozen, an ENI for which an ADD waits may still be created.
-    `has_trunk`: the control plane has attached its trunk ENI, which is one of the unmanaged ones.
-    `pool`: the pool of pods that is planned, "" for the node's own. `other_pool_eni_count`: ENIs of other pools, which are unmanaged.
-    `place_cap`: the most ENIs that it may get more, because of the shares of other pools; None: no bound (`pool_shares.py`).
-    `share`: what bounds it so. `network_card`: the card whose ENIs it has; the ENIs of a card above 0 are never released.
+    enis, counts: its ENIs by device index, and the sum of their addresses.
+    free_prefix_count: /28s whose addresses are all free.
+    unready_free_count: free addresses on ENIs without host routing, which no ADD can have; without withheld ones.
+    unplugged_free_count: those of them whose ENI has been without its link for long.
+    leaving_cooling_count: cooling addresses that no pod will get, because their ENI is excluded or being detached.
+    unmanaged_eni_count, unmanaged_device_indexes: attached ENIs that use a place on the card but are not for pods of this pool, and
+        their places.
+    refused_device_indexes: places that EC2 refused, because an ENI is there that it does not show.
+    waiting_count: ADDs that wait for an address now.
+    fault: an error of ours that stops everything for a moment.
+    growth: limits from refusals of EC2, and growth under way.
+    hold: the surplus over time.
+    frozen: why no ENI may be created and nothing released, "" if that is allowed. Addresses and prefixes on attached ENIs may still
+        be requested.
+    may_grow_for_adds: while frozen, an ENI for which an ADD waits may still be created.
+    has_trunk: the control plane has attached its trunk ENI, which is one of the unmanaged ones.
+    pool: the pool of pods that is planned, "" for the node's own.
+    other_pool_eni_count: ENIs of other pools, which count as unmanaged.
+    place_cap: how many further ENIs the pool may get because of the shares of other pools (`pool_shares.py`); None: no bound.
+    share: the reason of `place_cap`.
+    network_card: the card that has its ENIs; those of a card above 0 are never released.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -156,8 +166,10 @@ def pool_snapshot(
 
 
 def _sorted_out(stock: Stock) -> tuple[list[EniStock], list[EniStock], list[PoolCounts]]:
-    """Return the managed ENIs that occupy a place, those of them whose addresses new pods may get, and the counts of the other
-    ENIs.
+    """Sort the managed ENIs.
+
+    Returns: those that occupy a place on the instance; those of them whose addresses new pods may get; and the counts of the *leaving*
+        ENIs, which are excluded or being detached.
     """
     managed: list[EniStock] = []
     usable: list[EniStock] = []
@@ -196,7 +208,7 @@ def _free_prefix_count(managed: Iterable[EniStock]) -> int:
 
 
 def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]], card: int) -> list[int]:
-    """Device indexes on a network card of ENIs that give us nothing, one entry an ENI."""
+    """Return the device indexes of the attached ENIs on a network card that are not for pods, one entry for each."""
     unmanaged = []
     for eni_stock in stock.enis:
         if not eni_stock.eni.managed and eni_stock.eni.network_card == card:
@@ -205,7 +217,7 @@ def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]
 
 
 def _on_card(places: Collection[tuple[int, int]], card: int) -> list[int]:
-    """Device indexes of the places on a network card."""
+    """Return the device indexes of those places that are on a network card."""
     return [device_index for network_card, device_index in places if network_card == card]
 
 

@@ -40,8 +40,8 @@ class RoutingDifference:
     report: RepairReport | None = None
 
     @property
-    def is_repaired(self) -> bool:
-        """Whether the next reconciliation repairs it."""
+    def will_be_repaired(self) -> bool:
+        """Whether the next reconciliation repairs it; otherwise it lasts until an operator acts."""
         return self.code in REPAIRED
 
     @property

@@ -21,15 +21,17 @@ from ipamd.model.tombstone import Tombstone
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything by identity, in no order.
+    """All rows of the datastore at one moment. Each mapping has the rows of one kind by what identifies them, in no order.
 
-    `tombstones`: when DEL was done for a key. `intents`: the open ones.
-    `cursor`: the place in its /80 of the address that was given last.
-    `identity`: the node's identity as instance metadata last showed it; None if it never did.
-    `policy_pods`: since when the network policy agent may hold state of a pod's name.
-    `was_lost`: earlier rows of this boot were lost.
-    `are_pods_marked`: a pod of this boot had the admission policy's mark.
-    `unplaced`: sandboxes (their keys as text) that were wired without a row when the restore finished; None if that was not written.
+    tombstones: the sandboxes' interfaces whose DEL was done.
+    intents: the open ones, by their ID.
+    doubts: the ENIs and addresses that EC2 did not show lately.
+    cursor: with IPv6, the offset in its /80 of the address that was assigned last; the next search begins behind it.
+    identity: the node's identity as instance metadata last showed it; None if it never did.
+    policy_pods: since when the network policy agent may hold state under a pod's name.
+    was_lost: whether earlier rows of this boot were lost.
+    are_pods_marked: whether a pod of this boot had the admission policy's mark.
+    unplaced: the keys, as text, of sandboxes that were wired without a row when the restore finished; None if this was not recorded.
     """
 
     enis: dict[EniId, Eni]

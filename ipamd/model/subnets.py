@@ -1,6 +1,15 @@
-"""Which subnets may have new ENIs, in which order, and which ENIs get nothing new. Pure.
+"""Which subnets may have new ENIs, in which order, and which ENIs give no address to new sandboxes. Pure.
 
-The tags and their meaning are those of amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, validTag, validateSubnetTagsMatchingClusterName,
+With *custom networking* (docs/adr/0030) the network file names, for each availability zone, the subnet and the security groups of the
+secondary ENIs (`CustomNetwork`), as the ENIConfig objects of amazon-vpc-cni-k8s do:
+
+    {"zones": {"us-west-2a": {"subnet": "subnet-0a1b", "securityGroups": ["sg-0c2d"]}}, "primaryEniCarriesPods": false}
+
+The zone `default` stands for every zone that is not named, as the ENIConfig of this name does there (pkg/eniconfig/eniconfig.go,
+GetNodeSpecificENIConfigName). An empty list of groups means the primary ENI's.
+
+Without custom networking the tags of subnets decide (`why_unusable` about new ENIs, `exclusion` about attached ones). The tags
+and their meaning are those of amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, validTag, validateSubnetTagsMatchingClusterName,
 IsSubnetExcluded; docs/subnet-discovery.md there), so that subnets tagged for it need no change. As there, the two rules differ on
 purpose: a subnet without tags gets no new ENI, but an ENI that is already in one goes on giving addresses.
 """
@@ -19,16 +28,6 @@ from ipamd.model.json_form import checked_fields, shown
 from ipamd.model.record import dataclass, field
 from ipamd.model.words import counted, printable
 
-# Custom networking: which subnet and security groups the secondary ENIs of a node get, by availability zone. Pure.
-#
-# A mounted JSON file instead of ENIConfig objects (docs/adr/0030): the daemon needs no Kubernetes API, and no YAML parser (I12).
-#
-#     {"zones": {"us-west-2a": {"subnet": "subnet-0a1b", "securityGroups": ["sg-0c2d"]}}, "primaryEniCarriesPods": false}
-#
-# The zone `default` stands for every zone that is not named, as the ENIConfig of this name does in amazon-vpc-cni-k8s
-# (pkg/eniconfig/eniconfig.go, GetNodeSpecificENIConfigName). An empty list of groups means the primary ENI's.
-
-
 DEFAULT_ZONE = "default"
 ZONE_FORM = {"subnet": str, "securityGroups": list}
 
@@ -45,6 +44,23 @@ source."""
 GROUPS_MAX = 16
 """Security groups of one ENI, the highest quota.
 Source: https://docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html, Security groups."""
+
+ROLE_TAG = "kubernetes.io/role/cni"
+CLUSTER_TAG_PREFIX = "cni.networking.k8s.aws/cluster/"
+"""Tags of subnets: ROLE_TAG says whether pods may be there, a tag with the prefix names a cluster that may use the subnet."""
+
+EXCLUDED = "0"
+"""Value of ROLE_TAG that keeps pods out of a subnet; every other value but the empty one lets them in."""
+
+RESERVED_COUNT = 5
+"""Addresses of each subnet that AWS keeps.
+Source: https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html, Subnet CIDR blocks for IPv4."""
+
+CUSTOM = "custom networking: "
+PRIMARY_WITHOUT_PODS = f"{CUSTOM}the primary ENI carries no pods"
+OTHER_SUBNET = f"{CUSTOM}its subnet is not the one that the file names"
+OTHER_GROUPS = f"{CUSTOM}its security groups are not those that the file names"
+"""Reasons why custom networking excludes an ENI; they are recorded, so that they can be recognised later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +84,7 @@ class CustomNetwork:
 
 
 def zones_of(fields: Mapping[str, Any], problems: list[str]) -> CustomNetwork:
-    """Make the map of the fields of the file's top level (`network_file.py`), and add every fault to `problems`."""
+    """Read custom networking from the fields of the file's top level (`network_file.py`), and add every fault to `problems`."""
     zones: dict[str, ZoneNetwork] = {}
     for name, zone_entry in fields.get("zones", {}).items():
         zone = _zone(name, zone_entry, problems=problems)
@@ -153,21 +169,6 @@ def _zone(name: str, zone_entry: object, *, problems: list[str]) -> ZoneNetwork 
     return zone_of(fields["subnet"], fields.get("securityGroups", []), location=location, problems=problems)
 
 
-ROLE_TAG = "kubernetes.io/role/cni"
-CLUSTER_TAG_PREFIX = "cni.networking.k8s.aws/cluster/"
-RESERVED_COUNT = 5
-"""Addresses of each subnet that AWS keeps.
-Source: https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html, Subnet CIDR blocks for IPv4."""
-
-EXCLUDED = "0"
-"""Value of ROLE_TAG that keeps pods out of a subnet; every other value but the empty one lets them in."""
-
-CUSTOM = "custom networking: "
-PRIMARY_WITHOUT_PODS = f"{CUSTOM}the primary ENI carries no pods"
-OTHER_SUBNET = f"{CUSTOM}its subnet is not the one that the file names"
-OTHER_GROUPS = f"{CUSTOM}its security groups are not those that the file names"
-
-
 @dataclass(frozen=True, slots=True)
 class DescribedSubnet:
     """One subnet as EC2 described it. `free_count`: IPv4 addresses that EC2 says are free; it says nothing about whole /28s."""
@@ -183,10 +184,13 @@ class DescribedSubnet:
 
 @dataclass(frozen=True, slots=True)
 class SubnetPolicy:
-    """Where new ENIs may go.
+    """Where new ENIs of the node's own pool may be created.
 
-    `custom`: custom networking's map, None without it. Without it subnets are discovered if `is_discovering`, else the node's own
-    subnet is used. `needs_ipv6`: for pods of IPv6. All of that is about the node's own pool.
+    custom: the zones of custom networking; None without it.
+    is_discovering: without custom networking, whether the subnets of the zone are discovered by their tags, else only the node's own
+        subnet is used.
+    cluster_name: the cluster that cluster tags must let in; "" if it is not known.
+    needs_ipv6: whether pods get IPv6 addresses, so that the subnet must have some.
     """
 
     is_discovering: bool = True
@@ -217,7 +221,7 @@ class SubnetView:
 
 @dataclass(frozen=True, slots=True)
 class SubnetCheck:
-    """Whether ENIs could be created in the subnet that a file of custom networking names for this node.
+    """Whether ENIs could be created in the subnet that the network file names for this node's zone.
 
     `problem`: why none could, "" if one could or it is not known. `unchecked_reason`: why EC2 was not heard, "" if it answered or
     was not asked. `free_count`: IPv4 addresses that EC2 says are free; -1 if it is not known.

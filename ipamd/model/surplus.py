@@ -18,9 +18,10 @@ from ipamd.model.record import dataclass, field
 class Hold:
     """The surplus over the hold window, in addresses.
 
-    `stable_surplus`: addresses that were surplus during the whole window and may be released; None before a whole window has
-    passed. `ages`: seconds since the creation of ENIs that we created lately. `releasable`: the addresses that may be released, by
-    ENI; empty if the plan cannot release any. `refusal`: a refusal of EC2 or an unfinished release that prevents further ones.
+    stable_surplus: addresses that were surplus during the whole window and may be released; None before a whole window has passed.
+    ages: seconds since the creation of the ENIs that we created lately.
+    releasable: the addresses that may be released, by ENI; empty if the plan cannot release any, because listing them costs time.
+    refusal: a refusal of EC2, or an unfinished release, that prevents further ones.
     """
 
     stable_surplus: int | None = None

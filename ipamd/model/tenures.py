@@ -40,11 +40,10 @@ class Tenure:
 
     @property
     def sentence(self) -> str:
-        """The same for people."""
+        """The tenure in a sentence, for reports that show the fields too."""
         return str(self)
 
     def __str__(self) -> str:
-        """One sentence."""
         sandbox = f"sandbox {self.container_id}/{self.ifname}"
         name = f"{self.pod} ({sandbox})" if self.pod else sandbox
         end = f"until {rfc3339(self.until)}, ended by {self.ended_by}" if self.until else "and no end is recorded"
@@ -70,7 +69,8 @@ def tenures(records: Iterable[HistoryRecord]) -> list[Tenure]:
             ended += _end(record, running)
             if record.since is not None:
                 ended_since[holder] = record.since
-        elif record.event == HistoryEvent.BOOTED and record.detail != boot_id:  # each segment repeats the mark of its boot
+        elif record.event == HistoryEvent.BOOTED and record.detail != boot_id:
+            # A mark of the same boot ends nothing: every file of the history begins with one.
             boot_id = record.detail
             ended += _end_by_boot(record, running)
             running = {}

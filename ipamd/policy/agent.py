@@ -47,14 +47,14 @@ class GrpcPolicyAgent(PolicyAgent):
         self._peer = Peer(socket, network_policy_pb2_grpc.NPBackendStub, answer_max_bytes=ANSWER_MAX_BYTES)
 
     def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:
-        """See the port."""
+        """See `PolicyAgent.enforce`."""
         request = pb.EnforceNpRequest(
             K8S_POD_NAME=pod.pod, K8S_POD_NAMESPACE=pod.namespace, NETWORK_POLICY_MODE=mode, InterfaceCount=interface_count
         )
         self._ask("EnforceNpToPod", request, pod, timeout_s=timeout_s, is_patient=True)
 
     def forget(self, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
-        """See the port."""
+        """See `PolicyAgent.forget`."""
         request = pb.DeleteNpRequest(K8S_POD_NAME=pod.pod, K8S_POD_NAMESPACE=pod.namespace)
         self._ask("DeletePodNp", request, pod, timeout_s=timeout_s, is_patient=is_patient)
 

@@ -327,7 +327,7 @@ class PoolMaintainer(Service):
         if self.loop.is_stopped:
             return STOP
         if self._refused.refusal(FAULT) is not None:
-            return NEXT  # the ADDs of every pool learn it
+            return NEXT  # the fault stops all pools, and each must publish it for the ADDs that wait for it
         if self._act(planned, plan_of_pool, snapshot, is_urgent=waiting > 0):
             return AGAIN
         is_releasing = bool(plan_of_pool.actions)  # one release per wake-up, so that other due work comes first
@@ -449,7 +449,7 @@ class PoolMaintainer(Service):
         *,
         waiting_count: int,
     ) -> PoolSnapshot:
-        """Add a pool's share of the node to its snapshot. `whole`: the stock of all pools, `stock`: from the view of this one."""
+        """Make the snapshot of a pool, with its share of the node. `whole`: the stock of all pools. `stock`: see `stock_of_pool`."""
         snapshot = snapshot_of(stock, waiting_count=waiting_count)
         count = other_pool_eni_count(whole, planned.name, self.pools)
         snapshot = replace(snapshot, pool=planned.name, other_pool_eni_count=count)
@@ -533,7 +533,10 @@ class PoolMaintainer(Service):
         return refusal
 
     def _kept_count(self, snapshot: PoolSnapshot) -> int | None:
-        """Return the surplus that is always kept for the whole window: one ENI where whole ENIs are released; None: all of it."""
+        """Return how many surplus addresses are kept during the whole hold window, also after a burst has ended.
+
+        Where only whole ENIs are released, these are the addresses of one ENI. Returns: None if all are kept for the window.
+        """
         settings = self._settings_of(self._planned[snapshot.pool])
         if settings.ip_targets_defined or is_prefix_mode(snapshot, settings):
             return None
@@ -564,7 +567,7 @@ class PoolMaintainer(Service):
         if not isinstance(action, CreateEni):
             return growth.allocation
         if growth.creation is None and growth.eni_cap is not None and snapshot.known_eni_count >= growth.eni_cap:
-            return growth.cap
+            return growth.eni_cap_refusal
         return growth.creation
 
     @staticmethod

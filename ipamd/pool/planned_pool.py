@@ -23,9 +23,10 @@ some seconds, and no ENI is released while an ADD waits."""
 
 
 class PlannedPool:
-    """One pool of the node. Used by the pool's thread; `last_cycle` is read by any thread, as one reference.
+    """One pool of the node, with what the planner remembers of it from one cycle to the next.
 
-    `pool`: None for the node's own. `draining`: what of it is assigned last.
+    Used by the pool's thread; `last_cycle` is read by any thread, as one reference. `pool`: None for the node's own. `draining`: its
+    ENIs and kinds of addresses that are assigned last.
     """
 
     def __init__(self, pool: PodPool | None) -> None:
@@ -39,7 +40,7 @@ class PlannedPool:
         self._starved_deadline = -math.inf
 
     def settings(self, own: PoolSettings, stock: Stock) -> PoolSettings:
-        """Return its targets, from those of the node's own pool, beside other pools."""
+        """Return the targets of this pool. `own`: those of the node's own pool. `stock`: of all pools, which share maxPods."""
         max_pods = most_pods(own.max_pods, stock, self.name)
         if self.pool is None:
             return replace(own, max_pods=max_pods)
@@ -59,6 +60,6 @@ class PlannedPool:
 
 
 def merged(parts: list[Draining]) -> Draining:
-    """Return what is assigned last in any pool."""
+    """Join what the pools assign last, for the datastore, which has one such choice for all of them."""
     enis: frozenset[EniId] = frozenset().union(*(part.enis for part in parts))
     return Draining(enis, prefixes=any(part.prefixes for part in parts), singles=any(part.singles for part in parts))

@@ -29,7 +29,7 @@ class Ec2(Protocol):
         """One ENI. CloudNotFoundError if it does not exist."""
 
     def find_enis(self, eni_ids: Collection[EniId]) -> tuple[DescribedEni, ...]:
-        """Those of these ENIs (at most 200) that EC2 shows, in the node's VPC, by ID, attached or not (one paginated call)."""
+        """The ENIs with these IDs (at most 200), attached or not, without those that EC2 does not show (one paginated call)."""
 
     def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
         """ENIs whose tag `vpc-ipamd/intent` is `token`, by ID: what a creation with this token made (one paginated call).

@@ -243,7 +243,7 @@ class Datastore(Protocol):
         """Replace the ranges whose addresses `reserve` takes only by name (docs/adr/0083). In memory only; prefixes are left out."""
 
     def pinned(self) -> frozenset[IpAddress]:
-        """The addresses that are kept for a pod or are in one of these ranges, in any state. Cost: their number."""
+        """The addresses that are kept for a pod, or are in one of the ranges of `pin`, in any state. Cost: their number."""
 
     def suspect(self, addresses: frozenset[IpAddress]) -> None:
         """Replace the set of addresses that `reserve` takes only if there is no other. In memory only.

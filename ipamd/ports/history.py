@@ -26,7 +26,7 @@ class NoHistory:
     """VPC_IPAMD_HISTORY_DIR=off: nothing is kept beyond the datastore."""
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
-        """Drop them."""
+        """Drop the records."""
 
     def read(self, subject: str) -> RecordedHistory:  # noqa: ARG002  # the port's signature
         """Return no records, and why."""

@@ -230,8 +230,11 @@ class HostNetwork(Protocol):
         """Let the kernel answer packets to the free addresses of prefixes as unreachable. Idempotent. Raises: WiringError."""
 
     def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
-        """Remove the rules 1536 from whole prefixes for which `is_needless` is true, by prefix and table. Raises: WiringError,
-        KernelDumpError.
+        """Remove rules that select packets from a whole delegated prefix (FROM_SANDBOX_PRIORITY).
+
+        Args:
+            is_needless: called with prefix and table of a rule; whether the rule is to be removed.
+        Raises: WiringError, KernelDumpError.
         """
 
     def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
@@ -272,7 +275,7 @@ class HostNetwork(Protocol):
     def reachability_problems(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
         """Ask the kernel whether packets to and from wired sandboxes would arrive.
 
-        Returns: what keeps packets from arriving, with the sandbox's address. Where `is_repaired` is true, `Wiring.repair` of that
+        Returns: what keeps packets from arriving, with the sandbox's address. If `will_be_repaired` is true, `Wiring.repair` of that
         sandbox ends it. Changes and sends nothing. Raises: KernelDumpError, WiringError.
         """
 

@@ -64,7 +64,7 @@ class CallAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether EC2 accepted it."""
+        """Whether EC2 accepted the call."""
         return not self.code
 
     @property
@@ -90,7 +90,7 @@ class CallAnswer:
         return list(self.body.get("NetworkInterfaces") or ())
 
     def eni_ids(self) -> list[str]:
-        """The IDs of these ENIs."""
+        """The IDs of the ENIs in the answer (`enis`)."""
         return [eni["NetworkInterfaceId"] for eni in self.enis()]
 
     def __str__(self) -> str:

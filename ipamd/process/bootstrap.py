@@ -155,7 +155,7 @@ class App:
         )
         self._follow_others()
         self._apply_restrictions()
-        self._report()
+        self._serve_questions()
 
     def _list_soon(self) -> None:
         """Have the runtime's sandboxes listed soon, if CRI is on."""
@@ -429,8 +429,8 @@ class App:
             further_services.append(config_servicer.add_to)
         return CniBackendServer(servicer, path=Path(takeover.questions_socket), further_services=further_services)
 
-    def _report(self) -> None:
-        """Make the services on the socket, and the metrics."""
+    def _serve_questions(self) -> None:
+        """Make what others ask the daemon through: the CNI service for the plugin, the sources of reports, and the metrics."""
         context, adapters = self.context, self.adapters
         sources = self._make_sources()
         counts = Counts(
@@ -615,7 +615,7 @@ def compose_pool(
 
 
 def _book(context: ServiceContext, adapters: Adapters) -> EniBook:
-    """Make the book of ENIs, which remembers what was released lately; after a lost datastore the history knows it."""
+    """Make the book of ENIs, and let it read what was released lately: from the ledger, or from the history if the ledger was lost."""
     book = EniBook(context)
     if adapters.opened.report.is_intact:
         remember_released(book, adapters.opened.datastore.read_since, adapters.clock)

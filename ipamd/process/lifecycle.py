@@ -222,7 +222,7 @@ class Lifecycle:
         self._is_serving.set()  # loops that still wait at the gate end too
 
     def close(self) -> None:
-        """End the remaining loops."""
+        """End the loops that `stop` leaves running, and the connection to kubelet. Called after the last request."""
         for loop in self._last:
             loop.stop()
         pod_facts = self._app.adapters.pod_facts
@@ -319,7 +319,7 @@ class Lifecycle:
         return runtime.first_list
 
     def _await(self, is_done: Callable[[], bool], *, patience_s: float = math.inf) -> None:
-        """Wait for the first turn of a loop. Raises: NotServingError if the daemon is stopped."""
+        """Wait until `is_done` is true, for `patience_s` at most. Raises: NotServingError if the daemon is stopped."""
         deadline = time.monotonic() + patience_s
         while True:
             left_s = deadline - time.monotonic()
@@ -328,7 +328,7 @@ class Lifecycle:
             self._require_running(0.0)
 
     def _require_running(self, pause_s: float) -> None:
-        """Pause. Raises: NotServingError if the daemon is stopped."""
+        """Wait for `pause_s`. Raises: NotServingError as soon as the daemon is stopped."""
         if self._stopped.wait(pause_s):
             raise NotServingError("vpc-ipamd is shutting down")
 

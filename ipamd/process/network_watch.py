@@ -19,10 +19,13 @@ NETWORK_FILE = "network file"
 
 
 class NetworkFileWatch(FollowedFile):
-    """Compares the file with the one in force. If nothing that is on needs it, no file is read."""
+    """Reports if the network file has changed since the start, which alone applies it.
+
+    No file is read if no setting that uses it is on.
+    """
 
     def __init__(self, config: SubnetsConfig, *, in_force: NetworkFile, health: Health) -> None:
-        """`in_force`: what the start read."""
+        """`in_force`: the file's content as the start read it."""
         super().__init__(config.network_file.parent, subject=NETWORK_FILE)
         self._config = config
         self._in_force = in_force

@@ -114,7 +114,7 @@ class SettingsReload(FollowedFile):
             return None
 
     def wait_s(self) -> float:
-        """See the base class."""
+        """See `FollowedFile.wait_s`."""
         if self._is_asked:
             return 0.0
         if self._due_monotonic_s is None:

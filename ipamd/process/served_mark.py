@@ -25,7 +25,7 @@ LEFTOVERS = ".bridged-*"
 
 
 class ServedMark:
-    """Safe to use from any thread."""
+    """Writes and reads the file `served`, which says when this daemon last served ADD. Safe to use from any thread."""
 
     def __init__(self, run_dir: Path, *, boot_id: str, health: Health) -> None:
         self._path = run_dir / SERVED_NAME

@@ -87,7 +87,7 @@ def _routing_findings(
     """Report the differences, except those of an ENI that is being set up."""
     findings = []
     for difference in differences:
-        is_being_set_up = difference.is_repaired and difference.subject in unready
+        is_being_set_up = difference.will_be_repaired and difference.subject in unready
         if not is_being_set_up:
             findings.append(_routing_finding(difference, sandboxes))
     return findings
@@ -97,7 +97,7 @@ def _routing_finding(difference: RoutingDifference, sandboxes: Mapping[EniId, li
     """Make a finding of a difference: a violation if no repair can end it and sandboxes depend on the ENI."""
     names = sandboxes.get(EniId(difference.subject))
     subject, text = difference.subject, difference.text
-    if difference.is_repaired:
+    if difference.will_be_repaired:
         return finding(FindingCode.ROUTING_REPAIRED, subject, difference=text)
     if difference.mend:
         return finding(FindingCode.ROUTING_FOREIGN, subject, difference=text, mend=difference.mend)

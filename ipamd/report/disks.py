@@ -38,13 +38,14 @@ def fold_by_disk(
     """Fold the conditions that one file system causes into one, with its cause, the names of the others, and what to do.
 
     Args:
-        conditions: the text of each condition, by subject.
+        conditions: the sentence of each condition, by the condition's subject.
         refusals: how the disk refused a write (a key of DISK_STEPS), by subject; "" or absent if the condition has another cause
             (`disk_refusal`).
         paths: a path on the disk that a condition is about, by subject; the path under "" is that of all other subjects.
-        sentence: makes the text of a condition, from its subject and the words that the text shows instead of the subject.
-    Returns: the conditions, with one for each failing disk, and what to do about each failing disk; both by subject. Conditions with
-        another cause are returned unchanged.
+        sentence: called with a subject and a text that names the disk and its problem; returns the condition's sentence, which
+            begins with that text instead of the subject.
+    Returns: two mappings by subject. The first has the sentences: one for each failing disk, under the subject of its first
+        condition, and those with another cause unchanged. The second says what to do about each failing disk.
     """
     subjects_by_disk: dict[object, list[str]] = {}
     for subject in sorted(conditions, key=lambda subject: (subject != DATASTORE, subject)):
@@ -72,7 +73,7 @@ def _device(path: Path) -> object:
 
 
 def _room(path: Path, refusal: str) -> tuple[str, str]:
-    """The kind of refusal, and the free space in brackets; "" if space is not the problem.
+    """Return the kind of refusal, and the free space in brackets; "" if space is not the problem.
 
     A file system without inodes reports the same error as a full one; its kind becomes `inodes`.
     """

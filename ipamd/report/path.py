@@ -71,7 +71,10 @@ class _PathWalk:
         return f"`{command} rule`, `{command} route show table {answer.table}`"
 
     def run(self) -> None:
-        """Walk. Raises: NetnsError, WiringError, KernelDumpError."""
+        """Follow the packet out of the pod and across the node, and collect findings.
+
+        Raises: NetnsError, WiringError, KernelDumpError.
+        """
         if self._sender.is_host_network:
             self._cross_node(RoutedPacket(self._target.address, self._source, port=self._target.port))
             return

@@ -177,7 +177,7 @@ def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[t
         ("new ENIs", creation),
         ("more on attached ENIs", growth.allocation),
         (f"/{family.prefix_length} prefixes", growth.prefixes),
-        ("more ENIs", growth.cap),
+        ("more ENIs", growth.eni_cap_refusal),
         ("host routing", growth.host),
     ]
     obstacles = [(blocked, refusal) for blocked, refusal in refusals if refusal is not None]

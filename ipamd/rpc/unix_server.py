@@ -48,7 +48,7 @@ PRIVATE_NAME = ".ipamd"
 
 
 class UnixServer:
-    """A server on a socket. `stop` from any thread, also if it was never started; `keep` from one thread."""
+    """A gRPC server on one Unix socket. `stop` from any thread, also if it was never started; `keep` from one thread."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class UnixServer:
         return self._threads.lacks_threads()
 
     def _make_server(self) -> tuple[grpc.Server, RequestThreads]:
-        """Raises: RuntimeError if its thread cannot be started."""
+        """Make the gRPC server and its threads, without a socket yet. Raises: RuntimeError if no thread can be started."""
         max_rpcs, max_connections, max_request_bytes = self._bounds
         threads = RequestThreads(max_rpcs, "rpc")
         server = grpc.server(

@@ -40,7 +40,10 @@ class UnreadableRequests(grpc.ServerInterceptor):  # type: ignore[type-arg]  # g
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """See the base class. Each existing method gets one handler; methods that peers invent are not remembered."""
+        """Return the handler of a method, as gRPC asks of an interceptor, made tolerant of unreadable requests.
+
+        Each existing method gets one handler; methods that peers invent are not remembered.
+        """
         method = str(handler_call_details.method)
         tolerant_handler = self._handlers.get(method)
         if tolerant_handler is None:

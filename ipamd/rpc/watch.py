@@ -183,7 +183,7 @@ class ServiceWatch:
         self._peer.close()
 
     def _problem(self) -> str:
-        """Call. Returns: why there was no answer, "" for any answer."""
+        """Make a call to our own server. Returns: why there was no answer, "" for any answer."""
         stub = self._peer.stub()
         try:
             stub(b"", timeout=CALL_S)

@@ -82,7 +82,7 @@ class LockedLinks(NamedTuple):
 
     @classmethod
     def of(cls, locked_keys: Iterable[AttachmentKey]) -> LockedLinks:
-        """Collect them from the keys of all locks that are held."""
+        """Derive the links that must not be deleted now from the keys of all locks that are held."""
         keys = tuple(locked_keys)
         return cls(tuple(veth_name(key, prefix="") for key in keys), frozenset(key.container_id for key in keys))
 
@@ -214,9 +214,9 @@ class Cooldown(Service):
             self.loop.wake()
 
     def return_unused(self, address: IpAddress, *, reason: str) -> None:
-        """Free an address whose ADD failed before the address reached the sandbox.
+        """Free an address at once, because its ADD failed before the address reached the sandbox.
 
-        If the datastore cannot write, the address is aborted instead, as soon as that is possible.
+        If the datastore cannot write, `abort` is used instead: the address cools, as soon as the datastore accepts the write.
         """
         try:
             with self._datastore.transaction() as uow:
@@ -248,7 +248,7 @@ class Cooldown(Service):
         return not self._dying.keys().isdisjoint(links)
 
     def dying_count(self) -> int:
-        """Links marked and not yet deleted."""
+        """The number of links that are marked for deletion and not deleted yet."""
         return len(self._dying)
 
     def next_due_s(self) -> float | None:

@@ -17,7 +17,7 @@ from ipamd.model.refusals import RefusalCode, refusal
 
 
 class MultiNicChoice:
-    """The settings that decide."""
+    """Decides which pods get an interface of each network card, by the settings."""
 
     def __init__(
         self,
@@ -38,14 +38,20 @@ class MultiNicChoice:
         self._cards = cards
 
     def further_pools(self) -> tuple[str, ...] | None:
-        """Return the pools of the further interfaces of a pod that asks, in order; None before the node's cards are known."""
+        """Return the pool of each managed network card above 0, ascending; None before the node's cards are known.
+
+        A pod that asks (`asks`) gets one further interface, with an address, from each of these pools.
+        """
         cards = self._cards()
         if cards is None:
             return None
         return tuple(card_pool(card) for card in cards if card)
 
     def asks(self, request: AttachRequest) -> bool:
-        """Whether a pod asks for an interface of each card, and may. Raises: MultiNicError if it asks and may not, or is not heard."""
+        """Whether a pod asks for an interface of each card, and may have it.
+
+        Raises: MultiNicError if it asks and may not, or if the runtime does not say whether it asks.
+        """
         if not self._is_on or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:
             return False
         is_listed = bool(request.names.pod) and request.names.pod_namespace in self._namespaces

@@ -28,11 +28,13 @@ SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class PinnedAddressChoice:
-    """The settings that decide.
+    """Decides which address a pod may have, by these settings.
 
-    ranges: what pods of a namespace may ask for; none: the annotations are not read. takers: namespaces whose pods may take an address
-    from a node that is not proven gone. kept_max_s: how long an address is kept at most. family: of the pool. listed: the operator's
-    list; a pod that it names has that address with or without an annotation.
+    ranges: what pods of a namespace may ask for; none: the annotations are not read.
+    takers: namespaces whose pods may take an address from a node that is not proven gone.
+    kept_max_s: how long an address is kept at most.
+    family: the pool's.
+    listed: the operator's list; a pod that it names has that address with or without an annotation.
     """
 
     ranges: tuple[PinnedRange, ...] = ()

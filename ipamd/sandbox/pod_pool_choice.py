@@ -24,7 +24,7 @@ SHOWN_MAX = 40
 
 
 class PodPoolChoice:
-    """The settings that decide, as maps by namespace."""
+    """Decides from which pool a pod gets its address, by the pod's namespace and, where that is allowed, its annotation."""
 
     def __init__(self, by_namespace: Iterable[str] = (), annotated: Iterable[str] = ()) -> None:
         """Args: by_namespace, annotated: NAMESPACE=POOL, as the settings have them. Without any nothing is read of a request."""

@@ -28,10 +28,11 @@ OF_UPLINK = "packets of a pod with security groups of its own leave by its branc
 
 @dataclass(frozen=True, slots=True)
 class PodSnatChoice:
-    """The settings that decide.
+    """Decides how the connections of a pod are translated, by these settings.
 
-    annotated_namespaces: whose pods may choose by the annotation; none: the annotation is not read. exempt, forced: namespaces of
-    pods, and CIDRs of their addresses. family: of the pool; only IPv4 is translated.
+    annotated_namespaces: whose pods may choose by the annotation; none: the annotation is not read.
+    exempt, forced: pods that keep their own address, and pods that never do: namespaces, and CIDRs of the pods' addresses.
+    family: of the pool; only IPv4 is translated.
     """
 
     annotated_namespaces: tuple[str, ...] = ()

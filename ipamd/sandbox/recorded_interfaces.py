@@ -9,9 +9,12 @@ from ipamd.ports.datastore import Datastore
 
 
 def recorded_further(datastore: Datastore, key: AttachmentKey) -> list[Attachment]:
-    """Return them in the order of their numbers; [] unless `key` is that of a pod's first interface.
+    """Return the further interfaces of a pod's sandbox in the order of their numbers.
 
-    They are numbered without a gap, so a sandbox without any costs one look into memory. A DEL removes them from the last one on.
+    They are numbered without a gap, because a DEL removes the last one first. So a sandbox that has none costs one look into memory.
+
+    Args:
+        key: of the pod's first interface; for any other key the list is empty.
     """
     found: list[Attachment] = []
     for further in further_keys(key):

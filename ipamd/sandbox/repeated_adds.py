@@ -120,7 +120,7 @@ class RepeatedAdds:
         return tuple(sorted(self._datastore.sandboxes_of(pod) - {request.key.container_id}))
 
     def _cooling_count(self, addresses: Iterable[IpAddress]) -> int:
-        """How many of these addresses cool."""
+        """Count the addresses of a list that are cooling."""
         count = 0
         for address in addresses:
             row = self._datastore.address(address)

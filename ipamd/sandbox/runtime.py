@@ -59,9 +59,10 @@ FAILPOINTS = ("reap.judged", "reap.done")
 
 
 class RuntimeReconciler(Service):
-    """Lists sandboxes, has them judged, and reaps. `first_list`: sandboxes by ID, for the start; None until the runtime answered.
+    """Asks the runtime for the list of its sandboxes again and again, has the attachments judged by it, and reaps.
 
-    Before `begin`, nothing is judged: the turns only request the first list.
+    `first_list`: the runtime's sandboxes by container ID, for the start; None until the runtime answered. Before `begin`, nothing is
+    judged: the turns only request this first list.
     """
 
     def __init__(
@@ -152,7 +153,11 @@ class RuntimeReconciler(Service):
         return RELIST_WITH_EVENTS_S if self._stream.missed_events.is_open else RELIST_WITHOUT_EVENTS_S
 
     def reconcile_once(self) -> list[AttachmentKey]:
-        """List once, judge every attachment that is old enough for this list, and reap; returns what was reaped."""
+        """Ask the runtime once for its sandboxes, and reap the attachments that are gone by this list and the earlier ones.
+
+        The same list decides about quarantined addresses. An attachment is judged if enough lists lack it (`SandboxJudge.suspects`).
+        Returns: the keys that were reaped.
+        """
         attachments = self._datastore.attachments()
         listed = self._list(attachments)
         if listed is None:

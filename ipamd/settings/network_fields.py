@@ -248,7 +248,7 @@ class SubnetsConfig:
 
     @property
     def reads_network_file(self) -> bool:
-        """Whether anything that is on needs the network file."""
+        """Whether a setting that is on needs the network file."""
         return self.custom_networking or self.has_pod_pools or self.pinned_list
 
     @property

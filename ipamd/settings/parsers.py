@@ -186,7 +186,7 @@ def parse_pool_choices(text: str) -> tuple[str, ...]:
 
 
 def parse_pool_by_namespace(text: str) -> tuple[str, ...]:
-    """Accept such a list that names each namespace once. Raises: ValueError naming the one with two pools."""
+    """Accept a comma-separated list of NAMESPACE=POOL that names each namespace once. Raises: ValueError naming one with two pools."""
     choices = parse_pool_choices(text)
     namespaces = [choice.partition("=")[0] for choice in choices]
     twice = next((namespace for namespace in namespaces if namespaces.count(namespace) > 1), "")
@@ -352,7 +352,7 @@ def _is_listen_host(host: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """Whether botocore takes it for a host: a name or an address. Source: botocore/utils.py, is_valid_uri."""
+    """Whether botocore takes a text for a host: a name or an address. Source: botocore/utils.py, is_valid_uri."""
     labels = text.removesuffix(".").split(".")
     if len(text) <= HOST_MAX and all(re.fullmatch(r"(?!-)[a-zA-Z\d-]{1,63}(?<!-)", label, re.ASCII) for label in labels):
         return True

@@ -42,14 +42,18 @@ AGENT_SETTING, NO_AGENT = "VPC_IPAMD_POLICY_AGENT", "absent"
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """Settings by name with values that the parsers accept, and a sentence for each that behaves differently here."""
+    """The environment of amazon-vpc-cni-k8s, adapted to this daemon.
+
+    given: settings by name; a value that only amazon-vpc-cni-k8s accepts is translated to one that our parsers accept.
+    differences: one sentence for each setting that has another effect in this daemon than there.
+    """
 
     given: dict[str, str]
     differences: tuple[str, ...]
 
 
 def adapt(given: Mapping[str, str]) -> Adapted:
-    """Translate settings by name. An invalid value stays unchanged, so that its parser refuses it. Pure."""
+    """Adapt settings by name. An invalid value stays unchanged, so that its parser refuses it. Pure."""
     adapted = {name: text for name, text in given.items() if len(text) <= TEXT_MAX}
     differences: list[str] = []
     for step in STEPS:

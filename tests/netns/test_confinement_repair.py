@@ -55,7 +55,7 @@ def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, comman
     assert not world.hostnet.is_source_checked()
     damaged = world.host.sh("nft list ruleset")
     found = world.hostnet.confinement_differences()
-    assert next(difference_text(one.report) for one in found if one.is_repaired) == sentence
+    assert next(difference_text(one.report) for one in found if one.will_be_repaired) == sentence
     assert world.host.sh("nft list ruleset") == damaged
     assert sentence in [difference_text(one) for one in world.hostnet.confine_sandboxes() if one.object == CONFINEMENT]
     assert world.host.sh(listed) == whole
@@ -202,7 +202,7 @@ def test_a_sysctl_that_overrules_extra_sources_is_named(make_world, value):
     assert node.spoof(node.primary, PRIMARY, ("192.0.2.1",), targets=(SECONDARY, VPC)) == []
     (said,) = world.hostnet.confine_sandboxes()
     assert "sysctl -w net.ipv4.conf.all.rp_filter=0" in said.cause
-    assert [one.is_repaired for one in world.hostnet.confinement_differences()] == [False]
+    assert [one.will_be_repaired for one in world.hostnet.confinement_differences()] == [False]
     node.host.sh("sysctl -qw net.ipv4.conf.all.rp_filter=0")
     assert world.hostnet.confine_sandboxes() == []
     assert world.hostnet.confinement_differences() == []

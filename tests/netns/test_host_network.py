@@ -252,11 +252,11 @@ def test_audit_names_what_others_took_and_changes_nothing(world, command, code, 
     found = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
     is_missing = code is RepairCode.ENI_LINK_MISSING
     (difference,) = [each for each in found if item in (each.fields.get("mac"), each.report and each.report.target)]
-    assert (difference.subject, difference.is_repaired) == (subject, not is_missing)
+    assert (difference.subject, difference.will_be_repaired) == (subject, not is_missing)
     assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == damaged
     world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
     left = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
-    assert [each.is_repaired for each in left] == [False] * is_missing
+    assert [each.will_be_repaired for each in left] == [False] * is_missing
 
 
 def test_audit_of_the_primary_eni_and_of_a_table_that_was_never_made(world):

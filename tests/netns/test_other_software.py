@@ -202,7 +202,7 @@ def test_status_and_audit_name_it(world):
     assert "iptables-nft -I FORWARD -i eni+ -j ACCEPT" in seen.mend
     (difference,) = world.hostnet.differences(identity=world.identity(), enis=[])
     assert difference == seen
-    assert (difference.is_repaired, difference.loses_packets) == (False, False)
+    assert (difference.will_be_repaired, difference.loses_packets) == (False, False)
     finding = _routing_finding(difference, Counter())
     assert finding.next == f"it is not ours; to mend it: {difference.mend}"
     mend(world, seen)
@@ -254,7 +254,7 @@ def test_whom_a_rule_is_suspected_for(world, rule):
     differences = hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address])
     suspicions = [difference for difference in differences if "mine" in difference.fields.get("chain", "")]
     assert {suspicion.subject for suspicion in suspicions} == expected
-    assert not any(suspicion.loses_packets or suspicion.is_repaired for suspicion in suspicions)
+    assert not any(suspicion.loses_packets or suspicion.will_be_repaired for suspicion in suspicions)
     if expected and text != "drop":
         world.host.sh(suspicions[0].mend.partition("; ")[2])  # deletes the rule by its handle
         again = hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address])

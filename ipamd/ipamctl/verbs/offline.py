@@ -9,7 +9,7 @@ from ipamd.ipamctl.verb import Answer, Ask, AwayError
 
 
 def ask_or_read(daemon: Ask, rpc: str, arguments: argparse.Namespace, *, limit: int) -> Answer:
-    """Ask the daemon; if it is away, read the files.
+    """Ask the daemon; if it is away, answer from the history files on the node's disk.
 
     Returns: the RPC's reply, or GetHistory's with `source` file. Raises: VerbError, InvalidRequestError.
     """

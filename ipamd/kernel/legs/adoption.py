@@ -33,7 +33,7 @@ class Rename(Protocol):
 
 
 class KernelAdoption(LegAdoption):
-    """Implements the port. Concurrency: as `KernelWiring`."""
+    """Implements `LegAdoption` by netlink. Concurrency: as `KernelWiring`."""
 
     def __init__(self, host: HostNetns, *, ipv4_conf: Mapping[int, int], vlan_links: VlanLinks | None, rename: Rename) -> None:
         """`ipv4_conf`: the settings of a host veth (`devconf.host_veth`)."""

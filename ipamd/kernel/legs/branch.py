@@ -79,7 +79,10 @@ class BranchWiring(LegWiring[BranchLeg]):
         return [end_removal(leg.branch)]
 
     def packets(self, leg: BranchLeg, paths: LegPaths) -> list[LegPacket]:
-        """Return a packet each way by the VLAN link. In strict mode the node itself reaches such a sandbox only through the VPC."""
+        """Return packets whose routes show whether the leg works (`LegWiring.packets`): in by the VLAN link, and out by it.
+
+        In standard mode also one from the node itself. In strict mode the node reaches such a sandbox only through the VPC.
+        """
         link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing one
         if link is None:
             return []

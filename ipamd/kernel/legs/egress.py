@@ -16,14 +16,14 @@ from ipamd.model.legs.egress import EgressLeg
 
 
 class EgressWiring(LegWiring[EgressLeg]):
-    """The wiring of legs for egress."""
+    """The wiring of legs for egress, which needs no rule of its own: the main table decides."""
 
     def rules(self, make: Callable[..., Message], leg: EgressLeg) -> list[Message]:
         del make, leg
         return []
 
     def packets(self, leg: EgressLeg, paths: LegPaths) -> list[LegPacket]:
-        """Return a packet each way by the primary ENI."""
+        """Return two packets whose routes show whether the leg works: out through the primary ENI, and back (`LegWiring.packets`)."""
         if paths.refusal or uapi.RT_TABLE_MAIN not in paths.eni_links:
             return []
         far_off, (link, _) = family_of(leg.address).outside, paths.eni_links[uapi.RT_TABLE_MAIN]

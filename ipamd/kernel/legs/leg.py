@@ -1,4 +1,4 @@
-"""How the kernel gets, keeps and loses one leg of a sandbox, and what a kind of leg may do differently from the others.
+"""How one leg of a sandbox is created in the kernel, repaired and deleted, and what a kind of leg may do differently from the others.
 
 Every leg is a veth pair, which `KernelWiring` makes, names, repairs and deletes for all kinds alike. This module has the messages that
 most kinds share. A kind of leg overrides the methods in which it differs. So far most of them serve an *uplink*, a link of the leg's

@@ -15,9 +15,9 @@ class PoolWiring(LegWiring[PoolLeg]):
         self._pod_snat = pod_snat
 
     def enter_sets(self, leg: PoolLeg) -> None:
-        """See `LegWiring`: a set must contain the address if SNAT was chosen for its sandbox."""
+        """See `LegWiring.enter_sets`: a set must contain the address if SNAT was chosen for its sandbox."""
         self._pod_snat.enter(leg.address, leg.sandbox.snat)
 
     def leave_sets(self, address: IpAddress) -> None:
-        """See `LegWiring`."""
+        """See `LegWiring.leave_sets`."""
         self._pod_snat.leave(address)

@@ -1,4 +1,4 @@
-"""The legs of a sandbox: the links that it has, each with an address and with what leads packets through it.
+"""The legs of a sandbox: its veth pairs, each with an address and with the routes and rules that lead packets through it.
 
 A sandbox has one first leg, by which it has the pod's address: one of the pool (`PoolLeg`), or that of a branch ENI (`BranchLeg`). It
 may have extra legs: a link for egress in the other IP family (`EgressLeg`). Code that works on sandboxes loops over their legs and
@@ -110,7 +110,7 @@ def host_veths(sandbox: Attachment | WiringSpec) -> tuple[str, ...]:
 
 
 class LegAlias(NamedTuple):
-    """The content of a leg's alias."""
+    """What the ifalias of a host veth says: the sandbox, the address, and the kind of leg."""
 
     key: AttachmentKey
     address: IpAddress

@@ -1,4 +1,4 @@
-"""What the plugins for egress of amazon-vpc-cni-k8s leave on a node: files of addresses, and chains of sandboxes."""
+"""What the egress plugins of amazon-vpc-cni-k8s leave on a node: a file for each address, and an iptables chain for each sandbox."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import AttachmentKey
 
 EXTRA_LEG_PLUGINS = ("egress-cni", "egress-v4-cni", "egress-v6-cni")
-"""Types of these plugins in its conflist."""
+"""Types of the egress plugins in the conflist of amazon-vpc-cni-k8s."""
 
 EGRESS_CHAIN_CHARACTERS = 28
 """Source: github.com/containernetworking/plugins pkg/utils/utils.go, maxChainLength."""
@@ -20,7 +20,7 @@ Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 
 def egress_file(key: AttachmentKey) -> bytes:
-    """Return the content of the file of an address for egress; the address is the file's name.
+    """Return the content of the file by which the egress plugin remembers whose address this is; the file's name is the address.
 
     Source: github.com/containernetworking/plugins plugins/ipam/host-local/backend/disk/backend.go, Reserve.
     """
@@ -28,7 +28,7 @@ def egress_file(key: AttachmentKey) -> bytes:
 
 
 def egress_chain(network_name: str, container_id: str, *, family: Family) -> str:
-    """Return the name of the chain in table nat by which that plugin translates the packets of one sandbox in `family`.
+    """Return the name of the chain in table nat by which the egress plugin translates the packets of one sandbox in `family`.
 
     Source: github.com/containernetworking/plugins pkg/utils/utils.go, MustFormatChainNameWithPrefix.
     """

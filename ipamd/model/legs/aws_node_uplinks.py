@@ -63,9 +63,9 @@ def leads_to_uplink(veth: HostVeth, survey: KernelSurvey) -> bool:
 
 
 def _tables_with_route(veth: HostVeth, survey: KernelSurvey, links: Mapping[int, VlanLink]) -> dict[IpAddress, int]:
-    """Return the addresses that tables of VLAN links route to a veth, with the tables.
+    """Find, in strict mode, the addresses that are routed to a veth. Returns: address -> the table of a VLAN link with its route.
 
-    The table for reverse lookups is not one of them, although it has these routes too as soon as sandboxes are confined.
+    The table for reverse lookups has these routes too, as soon as sandboxes are confined, but is no table of a VLAN link.
     """
     tables = {}
     for route in survey.uplink_routes:
@@ -76,7 +76,11 @@ def _tables_with_route(veth: HostVeth, survey: KernelSurvey, links: Mapping[int,
 
 
 def _tables_by_rules(veth: HostVeth, survey: KernelSurvey, links: Mapping[int, VlanLink]) -> dict[IpAddress, int]:
-    """Return the addresses that main routes to a veth and that rules look up in tables of VLAN links, with the tables."""
+    """Find, in standard mode, the addresses that are routed to a veth, and send by a VLAN link.
+
+    Returns: address -> table. The main table has the address's route to the veth, and a rule sends packets from the address to the
+        table of a VLAN link.
+    """
     tables = {}
     for address, device in survey.routes.items():
         if device != veth.name:
@@ -98,7 +102,7 @@ def _gateway(table: int, link: VlanLink, survey: KernelSurvey) -> IpAddress | No
 def identify_branch(
     veth_name: str, path: BranchPath, *, listed: Mapping[str, Sandbox] | None, annotation: Callable[[Sandbox], str], prefix: str
 ) -> tuple[AttachmentKey, EniId] | str:
-    """Return the sandbox of such a host veth and its branch ENI; or one sentence with the reason why they are unknown.
+    """Return the sandbox of the host veth of a branch path, and its branch ENI; or one sentence with the reason why they are unknown.
 
     Args:
         annotation: returns the annotation of a sandbox's pod, "" if it is unknown.

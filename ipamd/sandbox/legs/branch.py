@@ -203,10 +203,12 @@ class BranchSource(Service):
 
     @contextmanager
     def waiting(self, request: AttachRequest, deadline: Deadline) -> Iterator[Callable[[str], None]]:
-        """Occupy one of the threads that may wait, of which there are `WAITING_LIMIT`.
+        """Let one ADD wait for its branch ENI, as one of at most `waiting_limit` at a time, because each keeps a thread.
 
-        Yields: a function that waits once, until the source may have news; its argument is the reason. Raises: BusyError; the function
-            raises UplinkPendingError if the caller's time is up or waiting is useless, and DeadlineError if the caller left.
+        Yields: a function that waits once, after which the caller asks the source again. Its argument says what the ADD waits for
+            (`LegOffer.pending`). It raises UplinkPendingError if the caller's time is up or waiting is useless, and DeadlineError if
+            the caller left.
+        Raises: BusyError if too many ADDs wait already.
         """
         ticket = object()
         self._waiting[ticket] = request.key

@@ -131,10 +131,12 @@ class PinnedSource(Service):
 
     @contextmanager
     def waiting(self, request: AttachRequest, deadline: Deadline) -> Iterator[Callable[[str], None]]:
-        """Occupy one of the threads that may wait, of which there are `WAITING_LIMIT`.
+        """Let one ADD wait for its address, as one of at most `waiting_limit` at a time, because each keeps a thread.
 
-        Yields: a function that waits once, until the address may be there; its argument is the reason. Raises: BusyError; the function
-            raises PinnedAddressError if the address cannot be had or the time is up, and DeadlineError if the caller left.
+        Yields: a function that waits once, after which the caller tries to reserve the address again. Its argument says what the ADD
+            waits for (`_pending`); FROM_EC2 makes it ask EC2 for the address. It raises PinnedAddressError if the address cannot be
+            had or the time is up, and DeadlineError if the caller left.
+        Raises: BusyError if too many ADDs wait already.
         """
         ticket = object()
         self._waiting.add(ticket)
@@ -153,7 +155,7 @@ class PinnedSource(Service):
             self._waiting.discard(ticket)
 
     def _wait(self, request: AttachRequest, deadline: Deadline, why: str, *, is_obtained: bool) -> None:
-        """Wait once. EC2 is asked once for an ADD, which may make three calls."""
+        """Wait once, for EC2 or for a change of the pool. EC2 is asked only once for an ADD, because that may take three calls."""
         wish = self._choice.by_annotation(request)
         address = None if wish is None else wish.address or self._last_address(wish.pod)
         if wish is None or address is None:

@@ -51,11 +51,11 @@ class AnnotationFacts(PodFactsSource):
         self._is_policy_known = is_policy_known
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:  # noqa: ARG002  # the request has the annotations
-        """See the port."""
+        """See `PodFactsSource.facts`."""
         return read_annotations(request.annotations, is_policy_known=self._is_policy_known())
 
     def wait(self, *, timeout_s: float) -> bool:  # noqa: ARG002  # a sandbox's annotations never change
-        """See the port."""
+        """See `PodFactsSource.wait`."""
         return False
 
     def close(self) -> None:
@@ -70,7 +70,10 @@ class KubeletFacts(PodFactsSource):
         self._peer = Peer(socket, pods_pb2_grpc.PodsStub, answer_max_bytes=ANSWER_MAX_BYTES)
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
-        """See the port. While kubelet is away, starts, or does not have the pod yet, the request is repeated until the timeout."""
+        """See `PodFactsSource.facts`.
+
+        While kubelet is away, starts, or does not have the pod yet, the request is repeated until the timeout.
+        """
         names, until = request.names, time.monotonic() + timeout_s
         if not names.pod_uid:
             return PodFacts(
@@ -96,7 +99,7 @@ class KubeletFacts(PodFactsSource):
             return _read(reply, request)
 
     def wait(self, *, timeout_s: float) -> bool:
-        """See the port."""
+        """See `PodFactsSource.wait`."""
         time.sleep(min(POLL_S, timeout_s))
         return True
 

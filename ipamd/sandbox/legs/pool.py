@@ -120,7 +120,7 @@ class PoolSource(Service):
                     reserved = self._take_named(request, claim, egress)
                 else:
                     reserved = self._reserve(request, deadline, egress=egress, pool=pool)
-            if not card_pool:  # a pod with several addresses at once has no earlier sandboxes because of that
+            if not card_pool:  # an address of a further network card is not that of another sandbox of the pod
                 self._repeated.record_taken(request, reserved.address)
             self._failpoint("attach.reserved")
             spec = self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))

@@ -25,7 +25,7 @@ class Files:
         texts = {
             absence.BOOT_ID_PATH: BOOT,
             f"/run/{absence.MARK_NAME}": b"%s\n%d\n" % (BOOT, self.now_ms),
-            f"/run/{absence.LEDGER_NAME}": b"%s\n50000 %d\n" % (BOOT, self.now_ms),
+            f"/run/{absence.BRIDGED_NAME}": b"%s\n50000 %d\n" % (BOOT, self.now_ms),
         }
         return texts[path]
 

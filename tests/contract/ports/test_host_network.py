@@ -48,7 +48,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 def test_a_look_finds_what_is_not_set_up_and_does_not_set_it_up(host: Host) -> None:
     """An ENI without routing is named at every look, by its ID, as what a reconciliation repairs; a set-up ends that."""
     first = host.differences()
-    assert {(found.subject, found.is_repaired) for found in first} == {(host.eni.eni_id, True)}
+    assert {(found.subject, found.will_be_repaired) for found in first} == {(host.eni.eni_id, True)}
     assert host.differences() == first
     host.hostnet.setup_eni(host.eni)
     assert host.differences() == []
@@ -59,7 +59,7 @@ def test_a_link_that_is_gone_is_beyond_repair(host: Host) -> None:
     host.hostnet.setup_eni(host.eni)
     host.unplug()
     (found,) = host.differences()
-    assert (found.subject, found.is_repaired) == (host.eni.eni_id, False)
+    assert (found.subject, found.will_be_repaired) == (host.eni.eni_id, False)
     assert (found.code, found.fields) == (DifferenceCode.ENI_LINK_MISSING, {"mac": str(host.eni.mac)})
     host.hostnet.reconcile(identity=host.identity, enis=[host.eni])
     assert host.differences() == [found]

@@ -53,13 +53,13 @@ def test_what_a_code_says_besides_its_sentence() -> None:
     assert not ABSENCES & INSIDE
     routed = {code: routing_difference(code, NODE, **dict.fromkeys(fields_of(code), "x")) for code in DifferenceCode}
     assert {code for code, difference in routed.items() if not difference.loses_packets} == LOSES_NO_PACKETS
-    assert {code for code, difference in routed.items() if difference.is_repaired} == REPAIRED
+    assert {code for code, difference in routed.items() if difference.will_be_repaired} == REPAIRED
 
 
 def test_a_difference_that_a_repair_would_end_has_the_sentence_of_the_repair() -> None:
     """The first half: nothing was done."""
     difference = repair_difference(RepairReport(RepairCode.ADDED, NODE_ROUTING, "rule 1024"), NODE)
-    assert (difference.code, difference.is_repaired) == (DifferenceCode.NOT_AS_REQUIRED, True)
+    assert (difference.code, difference.will_be_repaired) == (DifferenceCode.NOT_AS_REQUIRED, True)
     assert difference.advised_text == "rule 1024 was missing"
 
 

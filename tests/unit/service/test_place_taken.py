@@ -302,7 +302,7 @@ def test_a_place_of_an_eni_that_left_may_be_taken_by_it(tmp_path: Path) -> None:
 def test_a_cap_is_counted_in_enis_that_ec2_shows(known: int, refused: set[int], place_count: int) -> None:
     """An ENI that leaves makes room below the cap, whatever places are refused."""
     enis = tuple(EniCapacity(EniId(f"eni-{n}"), 10 + n, EniState.ATTACHED, 3, is_primary=n == 0) for n in range(known))
-    growth = GrowthState(cap=growth_refusal("full", "", 60.0, is_lasting=True), eni_cap=3)
+    growth = GrowthState(eni_cap_refusal=growth_refusal("full", "", 60.0, is_lasting=True), eni_cap=3)
     limits = InstanceLimits("m5.large", 6, 4)
     snapshot = PoolSnapshot(enis, PoolCounts(), limits, refused_device_indexes=frozenset(refused), growth=growth)
     found = list(growth_actions(snapshot, PoolSettings(warm_ip_target=9), 9))

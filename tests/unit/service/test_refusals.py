@@ -133,7 +133,7 @@ def test_an_instance_that_takes_no_further_eni_is_described() -> None:
     """How many ENIs it has, and how many of them are not ours; that EC2 shows more of them later ends it (I14)."""
     learner = Learner()
     learner.limits.learn(Ec2Request(CREATE, attached_count=3, foreign_count=1), TOO_MANY)
-    assert "which has 3 ENIs, 1 of them not ours to use: limit" in str(learner.state().cap)
+    assert "which has 3 ENIs, 1 of them not ours to use: limit" in str(learner.state().eni_cap_refusal)
     assert not learner.limits.drop_stale_cap(3)
     assert learner.limits.drop_stale_cap(4)
     assert learner.stopped() == {}
