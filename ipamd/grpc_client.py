@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import grpc
-from grpc import _common
 
 from ipamd.model.words import printable
 from ipamd.overdue_calls import CALLS
 
-_common.MAXIMUM_WAIT_TIMEOUT = 5.0
-"""Seconds between wake-ups of grpcio's own waits. By default they wake up every 0.1 s, so that a waiting main thread receives signals
-(https://github.com/grpc/grpc/issues/19464). Our main thread waits elsewhere, and events wake grpcio's waits anyway. Ten wake-ups a
-second for a stream without events took a quarter of the daemon's CPU time at idle. Ours: the period of other loops. It is not part of
-grpcio's API; a release that does not read it waits as before."""
+GRPC_WAKE_UP_S = 5.0
+"""Seconds between wake-ups of grpcio's own waits (`wake_up_rarely`). Ours: the period of other loops."""
 
 TEXT_MAX = 500
 """Characters of another program's own text that are quoted. Ours."""
@@ -29,6 +27,24 @@ NO_REPETITION = ("grpc.enable_retries", 0)
 """Without it grpcio repeats a call that the other side has not taken, without a pause, until the call's deadline, and keeps every
 attempt in memory: a peer that ends each connection with GOAWAY took 100 MiB a second (`tests/contract/peers`). Our callers make
 pauses of their own. Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, transparent retries."""
+
+
+def wake_up_rarely(modules: Mapping[str, ModuleType] = sys.modules) -> bool:
+    """Let grpcio's own waits wake up every GRPC_WAKE_UP_S, if this release of grpcio can be told so. Returns: whether it can.
+
+    By default they wake up every 0.1 s, so that a waiting main thread receives signals (https://github.com/grpc/grpc/issues/19464).
+    Our main thread waits elsewhere, and events wake grpcio's waits anyway. Ten wake-ups a second for a stream without events took a
+    quarter of the daemon's CPU time at idle. The value is not part of grpcio's API, so it is not imported: a release without it only
+    costs that CPU time.
+    """
+    common = modules.get("grpc._common")
+    if not hasattr(common, "MAXIMUM_WAIT_TIMEOUT"):
+        return False
+    vars(common)["MAXIMUM_WAIT_TIMEOUT"] = GRPC_WAKE_UP_S
+    return True
+
+
+wake_up_rarely()
 
 
 def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> grpc.Channel:
