@@ -36,7 +36,7 @@ FUZZ ?= usual
 PLUGIN_SOURCES := $(wildcard cni_plugin/*.py cni_plugin/micropython/*)
 
 .PHONY: help setup plugin plugin-arm64 plugin-if-possible fmt lint type imports docstrings proto proto-check unit test test-all \
-        demo chaos bench docs clean heavy image test-arm64 lock
+        demo chaos bench docs clean heavy image test-arm64 newest-python lock
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,8 +53,8 @@ $(RUNS): setup.cfg pyproject.toml tools/setup.sh
 	touch $(RUNS)
 
 # What Debian has for a need; a target of its own, because `make -n` runs a recipe that calls make.
-.PHONY: debian-for-plugin debian-for-lab debian-for-tests arm64-tools image-tools
-debian-for-plugin debian-for-lab debian-for-tests:
+.PHONY: debian-for-plugin debian-for-lab debian-for-tests debian-for-newest-python arm64-tools image-tools
+debian-for-plugin debian-for-lab debian-for-tests debian-for-newest-python:
 	@tools/setup.sh $(subst -,_,$(@:debian-%=%))
 
 arm64-tools:
@@ -138,6 +138,10 @@ image: $(RUNS) plugin $(if $(filter arm64,$(ARCH)),plugin-arm64) image-tools ## 
 test-arm64: setup plugin plugin-arm64 image-tools ## the arm64 image built whole, twice, and tried under QEMU (`make test-all` tries it on a base that is not configured)
 	@tools/setup.sh machine
 	VPC_IPAMD_ARM64=1 VPC_IPAMD_HEAVY=1 $(PYTEST) tests/heavy/test_image_arm64.py
+
+# tests/unit/manifests runs images, charts and policies with Debian's programs: they say nothing about Python.
+newest-python: debian-for-newest-python ## unit tests and the demo with the newest Python of Debian, in a root of its own: build/newest-python
+	tools/newest_python.sh PYTEST="$(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/unit/manifests" unit demo
 
 lock: ## renew manifests/image/*.lock: the Python packages of the image, by hash
 	@PYTHON=$(PYTHON) tools/setup.sh lock

@@ -5,6 +5,7 @@
 #   venv        what daemon and lab import, generated data      venv_tests  that, and what checks and tests import
 #   image       what `make image` needs                         cluster     what `make cluster` needs beside the image
 #   arm64       a cross compiler and QEMU, for the plugin       machine     the arm64 machine of `make test-arm64`
+#   for_newest_python  what unpacks a Debian root: `make newest-python`
 #   lock        pip-tools                                       manifests   kubectl, helm and kustomize, none of them installed
 #   neighbours  a Debian root with other software that runs beside the daemon in tests/heavy/test_neighbours.py
 #   heavy       image, lock, machine, manifests, neighbours, Chromium, Prometheus, secilc and a kernel: `make test-all`
@@ -97,6 +98,11 @@ cluster() {
     for_lab
     containerd 2
     helm
+}
+
+for_newest_python() {
+    needed=(mmdebstrap:/usr/bin/mmdebstrap)
+    debian_packages
 }
 
 machine() {

@@ -13,11 +13,12 @@ from ipamd.ipamctl.verb import EXIT_USAGE
 COMMAND = "COMMAND"
 """How a verb is named in the usage."""
 
-_MISSPELT = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)", re.S)
-"""Matches argparse's message about a wrong choice."""
+_MISSPELT = re.compile(r"invalid choice: '(.*?)'(?:, maybe you meant .*?)? \(choose from (.*)\)", re.S)
+"""Matches argparse's message about a wrong choice. From Python 3.14 on it may have a guess of its own, and some releases quote no
+choice."""
 
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (-\S+)")
-_QUOTED = re.compile(r"'([^']*)'")
+_CHOICE = re.compile(r"[\w-]+")
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     def _explained(self, message: str) -> str:
         misspelt = _MISSPELT.search(message)
         if misspelt is not None:
-            word, choices = misspelt[1], _QUOTED.findall(misspelt[2])
+            word, choices = misspelt[1], _CHOICE.findall(misspelt[2])
             subject = message.partition(":")[0].removeprefix("argument ")
             if subject == COMMAND:
                 return f"there is no command {word[:40]!r}{_suggestion(word, choices) or self._see_help()}"
