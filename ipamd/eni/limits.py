@@ -277,7 +277,14 @@ class Limits:
         is_lasting: bool = False,
         cause: Cause | None = None,
     ) -> None:
-        """Limit requests of the subject `key` to `cap` for the schedule's next pause. `cause`: None for that of the error."""
+        """Put a refusal in force for the schedule's next pause.
+
+        Args:
+            key: the requests that it concerns.
+            cap: how many of what they request may still be requested; 0: nothing.
+            is_lasting: no short disturbance, so that the pool grows in another way.
+            cause: the reason for people; None: the error's.
+        """
         self._put(key, _refusal_of(error, is_lasting=is_lasting, cause=cause), cap, schedule)
 
     def learn_release(self, error: BaseException) -> None:

@@ -466,9 +466,9 @@ class PinnedAddresses(Service):
         )
 
     def _due_s(self, row: Address) -> float:
-        """Return when the keeping of a free address ends, on the monotonic clock.
+        """Return until when a free address is kept for its pod, on the monotonic clock.
 
-        An address outside the ranges may go to another pod then: so it is not sooner than a cooldown after it became free (I8).
+        Afterwards any pod may get an address outside the ranges, so such an address is kept for a cooldown at least (I8).
         """
         since_s = row.since_monotonic_s or 0.0
         if row.kept_until_s is None:

@@ -160,9 +160,9 @@ class EniProvisioner(Service):
         return self._ramps.setdefault(pool, _Ramp(self._clock.monotonic()))
 
     def _require_wanted(self, action: Growth, count: int, ramp: _Ramp) -> None:
-        """Check that the ramp requests no more than twice what is wanted, rounded up to whole prefixes or ENIs.
+        """Check that with this action the pool has requested no more than twice what it wants since it last had enough (`_Ramp`).
 
-        `count`: addresses of the action. Raises: CloudError.
+        Twice is rounded up to whole prefixes or ENIs. `count`: addresses of the action. Raises: CloudError.
         """
         unit = count
         if isinstance(action, Allocate):
@@ -281,7 +281,8 @@ class EniProvisioner(Service):
         return self._log.close_old_in_s() == 0 or any(map(self._is_due, self._log.all_open()))
 
     def next_retry_s(self) -> float | None:
-        """Seconds until an open intent is tried again or ends, or a refused place may be tried again; None without any.
+        """Seconds until the first of these: an open intent is tried again or ends, or a device index that EC2 refused may be tried
+        again. None without any.
 
         An intent that is due already does not count: it is tried as soon as no ADD waits, and not at a certain time.
         """

@@ -177,7 +177,8 @@ class OperationRunner(Service):
             work.described = described
             state = State.NAMED
         if state is State.UNANSWERED and isinstance(work.operation, Create) and self._guard.why_shared():
-            state = State.UNREPEATABLE  # the repeated call might create an ENI now
+            # If the first call never reached EC2, the repeated one would create an ENI while another daemon may use this node's.
+            state = State.UNREPEATABLE
         self._walk(work, state)
         return work
 

@@ -88,7 +88,10 @@ class RepairBackoff:
             return dict(self._counts)
 
     def record_changer(self, process: str) -> None:
-        """Remember when a process ("name (process ID)") changed nftables: the last process of each name, for CHANGERS_MAX names."""
+        """Remember that a process changed nftables now: the last one of each name, for the CHANGERS_MAX names that changed it last.
+
+        `process`: as the text "name (process ID)".
+        """
         with self._lock:
             name = process.partition(" (process ")[0]
             self._changers.pop(name, None)

@@ -261,7 +261,7 @@ class FileAwsNode:
             return True
 
     def _version(self) -> Version | None:
-        """Return the version of aws-node's file; None without a file. Raises: ForeignStateError."""
+        """Return inode and modification time of aws-node's file (see `Version`); None without a file. Raises: ForeignStateError."""
         try:
             status = self._checkpoint.stat()
         except (FileNotFoundError, NotADirectoryError):

@@ -130,7 +130,7 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
 
 
 def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
-    """Write the file that amazon-vpc-cni-k8s reads at its start. It keeps an entry without a pod's name, which gets no metadata here.
+    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. It also accepts an entry without a pod's name.
 
     Args:
         network_name: of its conflist; a DEL of its plugin finds only entries of this network.

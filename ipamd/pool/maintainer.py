@@ -248,7 +248,10 @@ class PoolMaintainer(Service):
         return soonest_s([self._pause_s(), left_s])
 
     def run_once(self) -> float | None:
-        """Do the work of one wake-up: grow the pool towards its target, and apply the primary ENI's security groups to the others.
+        """Do the work of one wake-up.
+
+        First each pool grows towards its target. Once the limits of the instance type are known, work on ENIs follows: due resyncs,
+        reservations of pinned addresses, leaked ENIs, the primary ENI's security groups for the others, and a denied call for subnets.
 
         Returns: the monotonic time at which the plan must be made again even if nothing happens; None without one.
         """

@@ -130,9 +130,10 @@ def connect(
     """Open the datastore and make the adapters. None of them makes a call yet.
 
     Args:
-        has_run_before: a daemon has served this run directory. Traces in the kernel count as well.
-        ec2_process: a running child for EC2.
-        vlan_links: makes VLAN links in place of the kernel.
+        has_run_before: whether the run directory shows that a daemon served this node in this boot. If it does not, traces in the
+            kernel may still show it.
+        ec2_process: the child process for EC2's calls, if the caller has started it already.
+        vlan_links: makes VLAN links where the kernel cannot (in the lab).
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family

@@ -196,9 +196,13 @@ class Cooldown(Service):
     def abort(self, address: IpAddress, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """End the reservation of a failed ADD: the address starts to cool.
 
-        A link that could not even be marked is removed by name, again and again until the kernel accepts it. If the datastore cannot
-        write (the disk is full, for example), the address stays reserved and the write is repeated every second: no address is lost,
-        and the caller still gets the error of the ADD.
+        If the datastore cannot write (the disk is full, for example), the address stays reserved and the write is repeated every
+        second: no address is lost, and the caller still gets the error of the ADD.
+
+        Args:
+            reason: why the ADD failed, for the ledger.
+            dying_veth: the name of the host veth that the ADD made, None if none is left.
+            is_marked: it is in the group of dying links. If it is not, it is removed by its name until the kernel accepts that.
         """
         if dying_veth is not None:
             with self._lock:
@@ -322,7 +326,7 @@ class Cooldown(Service):
         return len(batch)
 
     def _forget_removed(self, removed: Collection[str]) -> None:
-        """Drop links that are deleted. From now on the connections of a deleted uplink's address can be deleted."""
+        """Drop the links that the kernel has deleted. Where one was an uplink, the connections of its address can be deleted now."""
         with self._lock:
             for name in removed:
                 self._links_to_mark.discard(name)

@@ -68,8 +68,10 @@ class DetachService(Service):
         reason: str,
         event: LedgerEvent = LedgerEvent.UNASSIGNED,
     ) -> bool:
-        """Detach one interface of one sandbox; an unknown or repeated one is fine. Those of further network cards end with the pod's
-        first one, before it, so that a DEL that a crash interrupts finds them again.
+        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+
+        With the pod's first interface go those of further network cards. The first one is the last to go, because a DEL that is
+        repeated after a crash finds the others by it.
 
         Args:
             reason: who requests it (DEL, GC), or the verdict's reasons; recorded.
