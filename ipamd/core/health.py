@@ -90,7 +90,9 @@ class StageReport:
 class Condition:
     """The problems of one subject, in the order of their parts.
 
-    `text`: their sentences. `since`: since when the subject has had a problem. `disk`: how a disk refused, "" if none did.
+    `text`: their sentences.
+    `since`: since when the subject has had a problem.
+    `disk`: how a disk refused, "" if none did.
     """
 
     problems: tuple[Problem, ...]
@@ -170,9 +172,10 @@ class ConditionHandle:
 class Health:
     """Phase, stages, conditions and last error; safe to use from any thread. A single value is read without the lock.
 
-    `awaits_first_address`: *ready* waits for the first address of this boot that can be assigned. `last_error`: the last failure since
-    the start. `defects`: how often each defect, which must never happen, was seen. `reached_s`: seconds from the start until a phase,
-    or READY, was first reached.
+    `awaits_first_address`: *ready* waits for the first address of this boot that can be assigned.
+    `last_error`: the last failure since the start.
+    `defects`: how often each defect, which must never happen, was seen.
+    `reached_s`: seconds from the start until a phase, or READY, was first reached.
     """
 
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:

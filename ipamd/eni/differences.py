@@ -51,7 +51,8 @@ AWAITED = frozenset({Contradiction.ELSEWHERE, Contradiction.PRIMARY, Contradicti
 class CloudDifference:
     """One contradiction, with a sentence for people.
 
-    `subject`: the address or the ENI. `blocking`: the address whose row or ENI prevents a record of the subject, None if no row does.
+    `subject`: the address or the ENI.
+    `blocking`: the address whose row or ENI prevents a record of the subject, None if no row does.
     `eni_id`: the ENI on which EC2 has the address, "" if it has none.
     """
 

@@ -67,9 +67,13 @@ PERSON = (CloudDeniedError, CloudQuotaError, SubnetChoiceError)
 class Ec2Request:
     """One growth request to EC2, with the facts by which a refusal is judged.
 
-    `home`: the default subnet of new ENIs. `is_other_subnet`: the ENI that was to get addresses is in another subnet. `is_urgent`: an
-    ADD waits. `attached_count`: ENIs of the instance, `foreign_count` of them not ours to use. `used_slot_count`: slots in use on the
-    ENI that was to get addresses. `pool`: the pool of pods that was to grow, "" for the node's own.
+    `home`: the default subnet of new ENIs.
+    `is_other_subnet`: the ENI that was to get addresses is in another subnet.
+    `is_urgent`: an ADD waits.
+    `attached_count`: ENIs of the instance.
+    `foreign_count`: those of them that are not ours to use.
+    `used_slot_count`: slots in use on the ENI that was to get addresses.
+    `pool`: the pool of pods that was to grow, "" for the node's own.
     """
 
     action: Growth

@@ -107,7 +107,9 @@ class OnFailure(Enum):
 class StateRule:
     """One row of the table: the action of a state, the next state, and the reactions to failures.
 
-    `refused`: to a definite error of EC2, including a denial. `missing`: to NotFound. `silence`: to a call that may have taken effect.
+    `refused`: to a definite error of EC2, including a denial.
+    `missing`: to NotFound.
+    `silence`: to a call that may have taken effect.
     """
 
     call: Call

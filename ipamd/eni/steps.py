@@ -87,8 +87,11 @@ class UselessEniError(CloudError):
 class Work:
     """One running operation.
 
-    `described`: the ENI as EC2 showed it last. `eni`: the ENI that was created and recorded. `outcome`: the text with which the intent
-    is closed. `addresses`, `prefixes`: allocated, or to be released. `conflicts`: allocated addresses that contradict a row.
+    `described`: the ENI as EC2 showed it last.
+    `eni`: the ENI that was created and recorded.
+    `outcome`: the text with which the intent is closed.
+    `addresses`, `prefixes`: allocated, or to be released.
+    `conflicts`: allocated addresses that contradict a row.
     """
 
     intent: Intent

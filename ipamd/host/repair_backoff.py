@@ -57,8 +57,9 @@ SUSPECTS: Mapping[RepairKind, str] = {
 class _RepairRecord:
     """Repairs of one object: monotonic times within the window, and the last pause before the next one.
 
-    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S of the one before. `is_conflict`: there were
-    CONFLICT_REPAIRS within the window. `changers`: names of programs that changed nftables before each of the repairs.
+    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S of the one before.
+    `is_conflict`: there were CONFLICT_REPAIRS within the window.
+    `changers`: names of programs that changed nftables before each of the repairs.
     """
 
     repaired_monotonic_s: deque[float] = field(default_factory=deque)

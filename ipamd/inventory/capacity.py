@@ -58,9 +58,11 @@ class CidrReservation:
 class SubnetCapacity:
     """What of a subnet is free.
 
-    `block_map`: a `BlockState` for each /28, lowest first. `free_count`: addresses that neither AWS nor an ENI has; it is the sum
-    of 16 for each free /28, `fragmented_count` and `explicit_count`. `fragmented_count`: those that EC2 may choose, and which are
-    in no whole free /28. `explicit_count`: those in an explicit reservation.
+    `block_map`: a `BlockState` for each /28, lowest first.
+    `free_count`: addresses that neither AWS nor an ENI has; it is the sum of 16 for each free /28, `fragmented_count` and
+        `explicit_count`.
+    `fragmented_count`: those that EC2 may choose, and which are in no whole free /28.
+    `explicit_count`: those in an explicit reservation.
     """
 
     block_map: str

@@ -87,12 +87,14 @@ class Address:
     """One secondary address of an ENI, as the datastore knows it.
 
     `since`: when the current state began (aware UTC).
-    `owner`: set if and only if the state is assigned or reserved. `cooling_until`: set if and only if it is cooling.
+    `owner`: set if and only if the state is assigned or reserved.
+    `cooling_until`: set if and only if it is cooling.
     `prefix`: the delegated /28 or /80 that contains it, or None.
     `cooldown_deadline_s`: the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is
         never stepped; None: not known.
     `since_monotonic_s`: `since` on that clock; None: not known.
-    `lost_since`: since when it is lost (aware UTC), None if EC2 shows it. `lost_reason`: why it counts as lost.
+    `lost_since`: since when it is lost (aware UTC), None if EC2 shows it.
+    `lost_reason`: why it counts as lost.
     `other_address`: that of an extra leg of the sandbox that has this address; it cools as long as this one.
     `kept_for`: the pod (`namespace/name`) that alone gets it next, None if anyone may; from its DEL to its next ADD (docs/adr/0083).
     `kept_until_s`: when that ends, on the monotonic clock; set if and only if it is kept.

@@ -48,8 +48,10 @@ ENTRIES_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One entry of the file of amazon-vpc-cni-k8s. `address`: of the family of the node's pool. `made_at_ns`: Unix time; 0: not known.
+    """One entry of the file of amazon-vpc-cni-k8s.
 
+    `address`: of the family of the node's pool.
+    `made_at_ns`: Unix time; 0: not known.
     `other_address`: of an extra leg. That is in another file, so entries that were read from this file have none.
     `interface_count`: the number of network cards on which the pod has interfaces; more than 1 is not imported.
     """

@@ -46,8 +46,10 @@ class PartDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """Our part. `fields`: all that we render but the plugins. `plugins`: ours, first the one that wires sandboxes.
+    """Our part.
 
+    `fields`: all that we render but the plugins.
+    `plugins`: ours, first the one that wires sandboxes.
     `former`: plugins that we rendered under earlier settings; one that is in the file unaltered is taken out.
     """
 

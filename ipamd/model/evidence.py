@@ -102,7 +102,9 @@ class SandboxVerdict(StrEnum):
     """The action to take.
 
     `reap`: free the address (it cools). `unwire-then-reap`: remove the rest of the wiring first, then free the address if no sandbox
-    has it. `adopt`: record the sandbox. `quarantine`: keep the wiring, and do not assign the address.
+        has it.
+    `adopt`: record the sandbox.
+    `quarantine`: keep the wiring, and do not assign the address.
     """
 
     KEEP = "keep"

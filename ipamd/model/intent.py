@@ -57,8 +57,9 @@ class DeleteReason(StrEnum):
 class Create:
     """Create an ENI and attach it. With neither addresses nor prefixes it is one for IPv6, whose /80 is requested afterwards.
 
-    `moves_left`: how often another device index may be tried. `eni_id`: of the new ENI, once it is known. `refused`: EC2's reason
-    if it refused the repeated call; then the ENI that the first call may have created is searched for.
+    `moves_left`: how often another device index may be tried.
+    `eni_id`: of the new ENI, once it is known.
+    `refused`: EC2's reason if it refused the repeated call; then the ENI that the first call may have created is searched for.
     """
 
     subnet_id: SubnetId

@@ -48,8 +48,10 @@ from ipamd.model.words import counted
 class Plan:
     """Actions in order, and one sentence with the reason.
 
-    `actions`: either grow the pool or release, never both. `blocked`: why the pool cannot grow now, None if it can.
-    `is_postponed`: growth waits, because fewer calls may do the same a moment later. `excess_count`: free addresses above the target.
+    `actions`: either grow the pool or release, never both.
+    `blocked`: why the pool cannot grow now, None if it can.
+    `is_postponed`: growth waits, because fewer calls may do the same a moment later.
+    `excess_count`: free addresses above the target.
     `retention_reason`: why they are not released.
     """
 

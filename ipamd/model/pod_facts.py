@@ -31,9 +31,10 @@ class GroupRequirement(StrEnum):
 class PodFacts:
     """The facts about a pod.
 
-    `reason`: the source of the facts, or why there are none, for reports. `annotation`: that of its own ENI, "" if the pod has
-    none. `is_marked`: the admission policy marked this pod, so it marks every later pod too. `is_of_pod`: only this pod's facts are
-    missing; for other pods the source has an answer.
+    `reason`: the source of the facts, or why there are none, for reports.
+    `annotation`: that of its own ENI, "" if the pod has none.
+    `is_marked`: the admission policy marked this pod, so it marks every later pod too.
+    `is_of_pod`: only this pod's facts are missing; for other pods the source has an answer.
     """
 
     requirement: GroupRequirement

@@ -48,8 +48,8 @@ class EniStock:
     """One ENI with the counts of its addresses.
 
     `used_slot_count`: addresses outside any prefix, and prefixes; lost addresses use no slot.
-    `prefix_count`: prefixes with at least one address that is not lost; `free_prefix_count`: prefixes whose addresses are all free,
-    none of them held back.
+    `prefix_count`: prefixes with at least one address that is not lost.
+    `free_prefix_count`: prefixes whose addresses are all free, none of them held back.
     """
 
     eni: Eni

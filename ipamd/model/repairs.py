@@ -143,9 +143,11 @@ OUTCOMES = {
 class RepairReport:
     """What happened to one object of the host.
 
-    `target`: the exact object in the form of `ip` and `nft`, as "rule 513 lookup 113213"; an object may have several. `before` and
-    `after`: what was there instead, and what is there now. `owner`: the sandbox or ENI that needs the target, where that does not
-    name it. `cause`: why nothing was repaired.
+    `target`: the exact object in the form of `ip` and `nft`, as "rule 513 lookup 113213"; an object may have several.
+    `before`: what was there instead of it.
+    `after`: what is there now.
+    `owner`: the sandbox or ENI that needs the target, where that does not name it.
+    `cause`: why nothing was repaired.
     """
 
     code: RepairCode

@@ -203,9 +203,11 @@ class SubnetPolicy:
 class SubnetView:
     """One subnet by EC2's last answer, for people and metrics.
 
-    `free_count`: less what this node took since; -1 if not known. `used_count`: addresses that are not free, without those that AWS
-    reserves; -1 if not known. `has_no_prefix`: EC2 refused a /28 there, and is not asked again yet. `why_not`: why no new ENI goes
-    there now, "" if one may. `is_candidate`: its tags and the settings let a new ENI go there, whether or not it has room.
+    `free_count`: less what this node took since; -1 if not known.
+    `used_count`: addresses that are not free, without those that AWS reserves; -1 if not known.
+    `has_no_prefix`: EC2 refused a /28 there, and is not asked again yet.
+    `why_not`: why no new ENI goes there now, "" if one may.
+    `is_candidate`: its tags and the settings let a new ENI go there, whether or not it has room.
     `answer_age_s`: seconds since EC2 answered.
     """
 
@@ -223,8 +225,9 @@ class SubnetView:
 class SubnetCheck:
     """Whether ENIs could be created in the subnet that the network file names for this node's zone.
 
-    `problem`: why none could, "" if one could or it is not known. `unchecked_reason`: why EC2 was not heard, "" if it answered or
-    was not asked. `free_count`: IPv4 addresses that EC2 says are free; -1 if it is not known.
+    `problem`: why none could, "" if one could or it is not known.
+    `unchecked_reason`: why EC2 was not heard, "" if it answered or was not asked.
+    `free_count`: IPv4 addresses that EC2 says are free; -1 if it is not known.
     """
 
     problem: str = ""

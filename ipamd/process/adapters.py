@@ -75,8 +75,10 @@ log = logging.getLogger(__name__)
 class Adapters:
     """The adapters behind the ports, and the opened datastore.
 
-    `runtime`, `custom_network`, `policy_agent` and `pod_facts` are None if the settings do not need them. `has_run_before`: a daemon
-    has served this node since it booted. `boot_id`: of this boot, "" if it is not known. `history_writer`: writes `history`.
+    `runtime`, `custom_network`, `policy_agent` and `pod_facts` are None if the settings do not need them.
+    `has_run_before`: a daemon has served this node since it booted.
+    `boot_id`: of this boot, "" if it is not known.
+    `history_writer`: writes `history`.
     `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so the rows were set aside.
     """
 

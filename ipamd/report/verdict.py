@@ -183,8 +183,9 @@ class ConditionReport:
 class Facts:
     """Everything that the verdict depends on.
 
-    `conditions`, `since`, `problems`: the text, the start time and the problems of each condition, by subject. `next_steps`: what to
-    do, of those conditions for which `ADVICE` is not right. `refusal`: the last refusal of an EC2 call that is being retried, or None.
+    `conditions`, `since`, `problems`: the text, the start time and the problems of each condition, by subject.
+    `next_steps`: what to do, of those conditions for which `ADVICE` is not right.
+    `refusal`: the last refusal of an EC2 call that is being retried, or None.
     `cut_off_count`: sandboxes without network.
     """
 
