@@ -56,8 +56,10 @@ log = logging.getLogger(__name__)
 class Phase(StrEnum):
     """What the process is doing in its life.
 
-    STARTING: it has no state yet. RESTORING: it compares its rows with kernel and runtime. SERVING: ADD is served. DRAINING: it is
-    about to end, and serves DEL only.
+    STARTING: it has no state yet.
+    RESTORING: it compares its rows with kernel and runtime.
+    SERVING: ADD is served.
+    DRAINING: it is about to end, and serves DEL only.
     """
 
     STARTING = "starting"
@@ -130,7 +132,10 @@ def text_of(subject: str, problems: Iterable[Problem]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """The last failure. `subject`: the work that failed. `resolved_at`: when the failure ended, None before.
+    """The last failure.
+
+    `subject`: the work that failed.
+    `resolved_at`: when the failure ended, None before.
 
     A failure ends when the same work succeeds. The failure of a request also ends when the condition `ends_with` ends, because the
     next request may come late. If there is no such condition, the DEL of the sandbox ends the failure.

@@ -77,7 +77,8 @@ class Bucket:
 class EniSlot:
     """One ENI with its buckets and counters.
 
-    `tally`: the counters of `COUNTED`. `_ranks`: sort keys of the buckets that have an address to assign, ascending.
+    `tally`: the counters of `COUNTED`.
+    `_ranks`: sort keys of the buckets that have an address to assign, ascending.
     """
 
     eni: Eni

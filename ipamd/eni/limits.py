@@ -110,7 +110,17 @@ class Ec2Request:
         return (stopped,)
 
     def is_matched_by(self, word: str, error: BaseException) -> bool:
-        """Whether a word of the table's second column (`LimitRule.applies_to`) describes this request and its error."""
+        """Whether a word of the table's second column (`LimitRule.applies_to`) describes this request and its error.
+
+        any: every request.
+        creation, allocation: a request of this kind.
+        spare: no ADD waits for it.
+        elsewhere: it was for an ENI in another subnet than the default one.
+        prefix, prefixes: it was for one /28, or for several.
+        large: it was for a new ENI with more addresses or /28s at once than EC2 takes.
+        stale keys: EC2 refused the credentials, not the request.
+        odd: it was for /28s of an attached ENI, and EC2 refused it with a code that we do not know.
+        """
         match word:
             case "spare":
                 return not self.is_urgent
@@ -162,11 +172,14 @@ def eni_count_key(pool: str) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """One row of the table.
+    """One row of the table: which requests pause after an error of EC2.
 
-    If a request that `applies_to` describes (see `Ec2Request.is_matched_by`) fails with `error`, requests of the subject `stops` pause
-    by `schedule`. `cap`: the field of `Ec2Request` with the number that may still be requested. `is_lasting`: the refusal is no short
-    disturbance, so the planner grows in another way.
+    `error`: the class of the error.
+    `applies_to`: a word for the requests that the row is about (`Ec2Request.is_matched_by` has the words).
+    `stops`: the subject of the requests that pause (`Ec2Request.key` makes the key of it).
+    `schedule`: how long they pause.
+    `cap`: the field of `Ec2Request` with the number that may still be requested; "": nothing may be.
+    `is_lasting`: the refusal is no short disturbance, so the planner grows in another way.
     """
 
     error: type[BaseException] | tuple[type[BaseException], ...]
@@ -240,14 +253,19 @@ class CountedRoom:
 
 
 class Limits:
-    """The refusals in force. Used by the pool's thread; `refusal` and `in_force` by any."""
+    """The refusals in force. Used by the pool's thread; `refusal`, `in_force` and `retry` by any.
+
+    `learn` puts a refusal of growth in force, `learn_release` one of a release. `state` is what the planner reads. A refusal ends with
+    its pause, by `succeeded`, or by `retry`.
+    """
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
-        """`draw` returns a random number from 0.0 to 1.0. This node multiplies its pauses of spare requests by 1 plus this number."""
+        """`draw` returns a random number from 0.0 to 1.0, by which this node's pauses of spare requests are longer than another's."""
         self._clock = context.clock
         self._backoffs = context.backoffs
         self._ec2 = ec2
-        self.part = 1.0 + draw()
+        self.spread_factor = 1.0 + draw()
+        """Multiplies the pauses of spare requests, so that nodes do not call EC2 together."""
         self._limits: dict[Key, _Limit] = {}
         self._rooms: dict[SubnetId, CountedRoom] = {}
 
@@ -520,7 +538,7 @@ class Limits:
         if throttling is None:
             return None
         began_s, last_s = throttling
-        pause_s = self.part * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
+        pause_s = self.spread_factor * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
         left_s = last_s + pause_s - self._clock.monotonic()
         step = "wait, or start the pod: what an ADD waits for is asked for at once"
         if left_s > 0:

@@ -53,7 +53,7 @@ SUBJECT = "pinned addresses"
 """Subject of the conditions."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
-"""Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
+"""Back-off key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
 
 CERTAIN_S = 5.0
 """For this long EC2's answer that an address is on this node counts, if another node may take it at any time. Ours: the ADD that asked

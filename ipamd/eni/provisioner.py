@@ -71,8 +71,10 @@ log = logging.getLogger(__name__)
 class _Ramp:
     """Growth since the pool last had enough addresses.
 
-    `wanted_count`: the most addresses that were missing at any time, including those that sandboxes have taken since. `asked_count`:
-    addresses that were requested from EC2. `taken_count`: addresses that sandboxes had when the ramp began.
+    `began_s`: when that was, on the monotonic clock.
+    `taken_count`: addresses that sandboxes had then.
+    `wanted_count`: the most addresses that were missing at any time, including those that sandboxes have taken since.
+    `asked_count`: addresses that were requested from EC2.
     """
 
     began_s: float
@@ -99,8 +101,13 @@ class EniProvisioner(Service):
         refresh_identity: Callable[[], InstanceIdentity],
         look_for_other_daemon: Callable[[], object],
     ) -> None:
-        """`tags` returns the tags of new ENIs. `identity` returns this node's identity, None before it is known; `refresh_identity`
-        reads instance metadata first. `look_for_other_daemon`: see `ReleaseGuard`.
+        """Keep the collaborators.
+
+        Args:
+            tags: returns the tags of new ENIs.
+            identity: returns this node's identity, None before it is known.
+            refresh_identity: reads instance metadata, and returns the identity.
+            look_for_other_daemon: see `ReleaseGuard`.
         """
         super().__init__(context)
         self._ec2 = ec2

@@ -87,6 +87,10 @@ class UselessEniError(CloudError):
 class Work:
     """One running operation.
 
+    `intent`: as it is on disk now.
+    `operation`: what the intent says, or the deletion to which a failed creation turns.
+    `identity`: of this node, None while it is not known.
+    `is_first`: the intent was opened for this run, so no earlier one can have had an effect.
     `described`: the ENI as EC2 showed it last.
     `eni`: the ENI that was created and recorded.
     `outcome`: the text with which the intent is closed.
@@ -147,6 +151,7 @@ class OperationRunner(Service):
         self._throttled: dict[str, DescribedEni] = {}
         """By intent ID: new ENIs for which EC2 throttled the next call. They are resumed without a Describe."""
         self._adopted_for = ""
+        """Intent ID of the creation for which attached ENIs were adopted last."""
         self._methods: Mapping[Call, Callable[[Work], State | None]] = {
             Call.LOOK: self._look,
             Call.DETACH: self._detach,

@@ -81,7 +81,8 @@ BLOCKED_CHECK_INTERVAL_S = 1.0
 class OtherCni:
     """Another CNI on the node.
 
-    `take`: renames its conflist, which sorts before ours. `directories`: a change in them shows that the conflist was installed.
+    `take`: renames its conflist, which sorts before ours.
+    `directories`: a change in them shows that the conflist was installed.
     """
 
     take: Callable[[], str]

@@ -34,9 +34,11 @@ class ReservedFor(StrEnum):
 class BlockState(StrEnum):
     """One /28 on the map of a subnet.
 
-    FREE, KEPT: no address is taken, and EC2 can choose it for a prefix; KEPT: it lies in a reservation for prefixes.
+    FREE, KEPT: no address is taken, and EC2 can choose it for a prefix.
+    KEPT: it lies in a reservation for prefixes.
     WITHHELD: no address is taken, and an explicit reservation keeps EC2 from choosing it.
-    PARTLY: some addresses are taken. FULL: all of them are.
+    PARTLY: some addresses are taken.
+    FULL: all of them are.
     """
 
     FREE = "."

@@ -35,7 +35,8 @@ class EniProblem(StrEnum):
 class SeenEni:
     """One ENI of a list, and what the daemon's record of an ENI lacks.
 
-    `is_hidden`: EC2 shows it in a list only to whoever asks for managed resources. `ipv6_prefixes`: its /80s.
+    `is_hidden`: EC2 shows it in a list only to whoever asks for managed resources.
+    `ipv6_prefixes`: its /80s.
     """
 
     eni: DescribedEni

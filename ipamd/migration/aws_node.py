@@ -308,7 +308,8 @@ def _handled_versions(note: Mapping[str, object]) -> list[object]:
 class _LastSign:
     """The last sign of aws-node, in the form of the note.
 
-    `at_s`: monotonic. `version`: the version of aws-node's file, if this or an earlier sign was that the file had been written.
+    `at_s`: monotonic.
+    `version`: the version of aws-node's file, if this or an earlier sign was that the file had been written.
     """
 
     boot_id: str

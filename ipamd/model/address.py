@@ -33,9 +33,11 @@ from ipamd.model.words import MANY
 class AddressState(StrEnum):
     """State of an address.
 
-    FREE: it may be assigned. RESERVED: an ADD is wiring a sandbox with it; in memory only. ASSIGNED: a sandbox has it. COOLING: its
-    sandbox has left, and it is not assigned again before the cooldown is over. QUARANTINED: it is wired, and the sources disagree
-    about its sandbox.
+    FREE: it may be assigned.
+    RESERVED: an ADD is wiring a sandbox with it; in memory only.
+    ASSIGNED: a sandbox has it.
+    COOLING: its sandbox has left, and it is not assigned again before the cooldown is over.
+    QUARANTINED: it is wired, and the sources disagree about its sandbox.
     """
 
     FREE = "free"
@@ -48,9 +50,15 @@ class AddressState(StrEnum):
 class AddressEvent(StrEnum):
     """Event that changes the state of an address.
 
-    RESERVE, CONFIRM, ABORT and RETURN belong to an ADD: it takes an address, succeeds, or fails after or before the address reached
-    the sandbox. UNASSIGN: the sandbox leaves. COOLED: the cooldown is over. DISAGREE: a wired sandbox with the address was found that
-    has no row. RESOLVE: that sandbox is gone. ADOPT: that sandbox is recorded.
+    RESERVE: an ADD takes the address.
+    CONFIRM: that ADD succeeds.
+    RETURN: it fails before the address has reached the sandbox.
+    ABORT: it fails later.
+    UNASSIGN: the sandbox leaves.
+    COOLED: the cooldown is over.
+    DISAGREE: a wired sandbox with the address was found that has no row.
+    RESOLVE: that sandbox is gone.
+    ADOPT: that sandbox is recorded.
     """
 
     RESERVE = "reserve"

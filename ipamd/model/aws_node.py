@@ -211,7 +211,8 @@ class UnidentifiedVeth:
 class ImportResult:
     """The host veths of all kinds after an import: the identified ones carry our alias now.
 
-    `extra`: those of their extra legs; `uplinks`: those of their uplinks, by name.
+    `extra`: those of their extra legs.
+    `uplinks`: those of their uplinks, by name.
     """
 
     veths: tuple[HostVeth, ...]

@@ -89,7 +89,9 @@ class DescribedEni:
 class AddressHolder:
     """The instance that has an address, as DescribeInstances shows it.
 
-    state: EC2's name of the instance's state. is_primary: the address is the primary one of its ENI. is_source_checked: of the ENI.
+    `state`: EC2's name of the instance's state.
+    `is_primary`: the address is the primary one of its ENI.
+    `is_source_checked`: as in `DescribedEni`, of its ENI.
     """
 
     instance_id: InstanceId

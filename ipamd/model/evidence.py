@@ -59,7 +59,9 @@ class Record(StrEnum):
     """The datastore's report about a sandbox and its address.
 
     `never-promised`: the sandbox has no row, no row was lost, and the row of its address has no owner: an ADD died between wiring and
-    commit. `missing`: the sandbox has no row, but its row may have been lost. `deleted`: it has a tombstone.
+        commit.
+    `missing`: the sandbox has no row, but its row may have been lost.
+    `deleted`: it has a tombstone.
     """
 
     RECORDED = "recorded"

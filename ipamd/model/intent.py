@@ -43,8 +43,10 @@ class IntentKind(StrEnum):
 class DeleteReason(StrEnum):
     """Why an ENI is deleted.
 
-    RELEASED: it was in use and is not needed any more. UNATTACHED: it could not be attached. LEAKED: an earlier process created it and
-    lost its record. USELESS: none of its addresses could be assigned.
+    RELEASED: it was in use and is not needed any more.
+    UNATTACHED: it could not be attached.
+    LEAKED: an earlier process created it and lost its record.
+    USELESS: none of its addresses could be assigned.
     """
 
     RELEASED = "release"
@@ -113,8 +115,8 @@ class Unassign:
 class Delete:
     """Detach an ENI and delete it.
 
-    `deletion_state`: the last request to EC2; DETACHED: to detach it, which EC2 has not refused. `creation`: the operation
-    that created the ENI, if this one undoes it.
+    `deletion_state`: the last request to EC2; DETACHED: to detach it, which EC2 has not refused.
+    `creation`: the operation that created the ENI, if this one undoes it.
     """
 
     eni_id: EniId

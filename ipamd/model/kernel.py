@@ -285,7 +285,8 @@ _EVERY = MacAddress("")
 class LinkEvent:
     """One notification. `mac` is empty for `opened` and `missed`, which concern every link.
 
-    `gone`: the link was deleted or moved to another namespace. `seen`: it appeared or changed. A link that goes down is no event.
+    `gone`: the link was deleted or moved to another namespace.
+    `seen`: it appeared or changed. A link that goes down is no event.
     """
 
     kind: LinkEventKind
@@ -295,8 +296,10 @@ class LinkEvent:
 class ChangeKind(StrEnum):
     """The kind of object that changed on the host.
 
-    VETH_GONE: a host veth of ours. VLAN_LINK: an uplink. OTHER_LINK: a link that is neither of these nor an
-    ENI's. MISSED: unknown, because the notification was lost.
+    VETH_GONE: a host veth of ours.
+    VLAN_LINK: an uplink.
+    OTHER_LINK: a link that is neither of these nor an ENI's.
+    MISSED: unknown, because the notification was lost.
     """
 
     LINK = "link"

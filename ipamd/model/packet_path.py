@@ -65,8 +65,8 @@ class RouteAnswer:
 class NewConnection:
     """The first packet of a connection, as our nftables rules see it.
 
-    `incoming`, `outgoing`: names of links, "" for a packet of the node itself, and before its route is known. `is_for_node`: the
-    destination is an address of the node.
+    `incoming`, `outgoing`: names of links, "" for a packet of the node itself, and before its route is known.
+    `is_for_node`: the destination is an address of the node.
     """
 
     source: IpAddress | None

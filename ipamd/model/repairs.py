@@ -95,9 +95,12 @@ class RepairCode(StrEnum):
 class RepairOutcome(StrEnum):
     """How a report is handled.
 
-    REPAIRED: a change by other software was undone; counted. ADJUSTED: something was changed that no other software had altered: to
-    follow a change of ours, to clean up, or to cut a sandbox off; logged only. LEFT: not repaired and no condition; logged only.
-    REFUSED: a condition of the pass until it succeeds. NEEDS_OPERATOR: a condition of the sandbox until an operator acts.
+    REPAIRED: a change by other software was undone; counted.
+    ADJUSTED: something was changed that no other software had altered: to follow a change of ours, to clean up, or to cut a sandbox
+        off; logged only.
+    LEFT: not repaired and no condition; logged only.
+    REFUSED: a condition of the pass until it succeeds.
+    NEEDS_OPERATOR: a condition of the sandbox until an operator acts.
     """
 
     REPAIRED = "repaired"

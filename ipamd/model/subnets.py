@@ -270,10 +270,14 @@ def exclusion(
 ) -> str:
     """Return why no new sandbox gets an attached ENI's addresses; "" if sandboxes may have them.
 
-    `subnets`: EC2's last answer, None before the first. A subnet that it lacks excludes nothing: it may be another account's
-    (amazon-vpc-cni-k8s issue 3753). Before the first answer an ENI keeps its recorded exclusion. `zone`: the node's, "" if it is not
-    known. `security_group_ids`: the ENI's, empty if they are not known. An ENI that an AWS service manages stays excluded: Describe
-    decides that (`EniService.eni_of`).
+    A subnet that EC2's answer lacks excludes nothing: it may be another account's (amazon-vpc-cni-k8s issue 3753). Before the first
+    answer an ENI keeps its recorded exclusion. An ENI that an AWS service manages stays excluded: Describe decides that
+    (`EniService.eni_of`).
+
+    Args:
+        subnets: EC2's last answer, None before the first.
+        zone: the node's, "" if it is not known.
+        security_group_ids: the ENI's, empty if they are not known.
     """
     if eni.excluded.startswith(OPERATOR):
         return eni.excluded

@@ -683,7 +683,7 @@ class PoolMaintainer(Service):
         """Return the setting times a random number from 1 to 2, so that nodes that got pods at the same moment do not call EC2
         together.
         """
-        return self.settings.spare_eni_delay_s * self._refused.part
+        return self.settings.spare_eni_delay_s * self._refused.spread_factor
 
     def _note_success(self) -> None:
         self._refused.clear(FAULT)

@@ -92,16 +92,22 @@ class LockedLinks(NamedTuple):
 
 
 class Cooldown(Service):
-    """Owns the dying links and the cooling addresses. Only the loop calls `turn`; all else may be called from any thread."""
+    """Owns the dying links and the cooling addresses. Only the loop calls `turn`; all else may be called from any thread.
+
+    Cooling begins by `release` after a DEL, by `roll_back` or `abort` after a failed ADD, and by `start` for an address whose sandbox
+    was not recorded. After a restart `resume` continues it. `turn` deletes the links, and frees the addresses.
+    """
 
     def __init__(self, context: ServiceContext, *, connections: ConnectionTracking, period_s: Callable[[], float]) -> None:
         super().__init__(context)
         self._connections = connections
         self._period = period_s
         self._lock = threading.Lock()
-        self._dying: dict[str, DyingLink] = {}
-        self._cooling: dict[IpAddress, float] = {}
-        self._links_to_mark: set[str] = set()
+        self._dying: dict[str, DyingLink] = {}  # by name
+        self._cooling: dict[IpAddress, float] = {}  # the end of each cooldown, on the monotonic clock
+        # Dying links that are not in the group of dying links, because the kernel refused that: they are deleted by name.
+        self._unmarked_links: set[str] = set()
+        # Addresses of failed ADDs for which the datastore refused the write, each with the reason of the failure.
         self._pending_rollbacks: dict[IpAddress, str] = {}
         # Cooling addresses whose cooldown was ended early, for the pod for which they are kept.
         self._hastened: set[IpAddress] = set()
@@ -184,7 +190,7 @@ class Cooldown(Service):
         with self._lock:
             self._dying |= dying
             if not is_marked:
-                self._links_to_mark |= dying.keys()
+                self._unmarked_links |= dying.keys()
             self.loop.wake()
 
     def delete_connections_soon(self, address: IpAddress) -> None:
@@ -208,7 +214,7 @@ class Cooldown(Service):
             with self._lock:
                 self._dying[dying_veth] = DyingLink(address)
                 if not is_marked:
-                    self._links_to_mark.add(dying_veth)
+                    self._unmarked_links.add(dying_veth)
         try:
             self._write_abort(address, reason)
         except DatastoreError as error:
@@ -307,7 +313,7 @@ class Cooldown(Service):
         """
         with self._lock:
             batch = dict(self._dying)
-            unmarked = {name: dying for name, dying in batch.items() if name in self._links_to_mark}
+            unmarked = {name: dying for name, dying in batch.items() if name in self._unmarked_links}
         errors = self._remove_one_by_one(unmarked) if unmarked else {}
         marked = {name: dying for name, dying in batch.items() if name not in unmarked}
         if marked:
@@ -329,7 +335,7 @@ class Cooldown(Service):
         """Drop the links that the kernel has deleted. Where one was an uplink, the connections of its address can be deleted now."""
         with self._lock:
             for name in removed:
-                self._links_to_mark.discard(name)
+                self._unmarked_links.discard(name)
                 dying = self._dying.pop(name, None)
                 if dying is not None and dying.address is not None and dying.uplink is not None:
                     self._uplink_addresses.add(dying.address)

@@ -34,7 +34,7 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 
 
 class DetachService(Service):
-    """DEL, and the operations that act like one: GC, replay of spooled DELs, reap."""
+    """Serves DEL, and the operations that act like one: GC, replay of spooled DELs, reap."""
 
     def __init__(
         self,
@@ -48,9 +48,12 @@ class DetachService(Service):
     ) -> None:
         """Keep what DEL needs.
 
-        `is_named_by_pod`: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched for
-        by its alias. `policy` records which pods the network policy agent has to forget; maintenance calls the agent, so no DEL
-        waits.
+        Args:
+            is_source_checked: returns whether our nftables rules drop what a sandbox sends from an address that is not routed to it.
+                Then DEL leaves the link up, which is faster than to take it down.
+            is_named_by_pod: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched
+                for by its alias.
+            policy: records which pods the network policy agent has to forget; maintenance calls the agent, so no DEL waits.
         """
         super().__init__(context)
         self._cooldown = cooldown
