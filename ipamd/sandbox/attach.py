@@ -120,6 +120,7 @@ class AttachService(Service):
 
     @contextmanager
     def _place(self) -> Iterator[None]:
+        """Count one ADD in work, up to `waiting_limit`. Raises: BusyError."""
         if not self._places.acquire(blocking=False):
             raise refusal(RefusalCode.TOO_MANY_ADDS, limit=self._waiting_limit)
         try:

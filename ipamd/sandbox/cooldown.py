@@ -94,8 +94,8 @@ class LockedLinks(NamedTuple):
 class Cooldown(Service):
     """Owns the dying links and the cooling addresses. Only the loop calls `turn`; all else may be called from any thread.
 
-    Cooling begins by `release` after a DEL, by `roll_back` or `abort` after a failed ADD, and by `start` for an address whose sandbox
-    was not recorded. After a restart `resume` continues it. `turn` deletes the links, and frees the addresses.
+    Cooling begins by `start_after_delete` after a DEL, by `roll_back` or `abort` after a failed ADD, and by `start` for an address
+    whose sandbox was not recorded. After a restart `resume` continues it. `turn` deletes the links, and frees the addresses.
     """
 
     def __init__(self, context: ServiceContext, *, connections: ConnectionTracking, period_s: Callable[[], float]) -> None:
@@ -144,7 +144,7 @@ class Cooldown(Service):
         if not is_ended:
             self.start(address, dying_veth=None)
 
-    def release(self, wiring: WiringSpec, *, host_veth: str) -> None:
+    def start_after_delete(self, wiring: WiringSpec, *, host_veth: str) -> None:
         """Start the cooldown after a DEL, whose links are marked. An address that is not the pool's does not cool: only links are
         deleted.
 
@@ -295,7 +295,7 @@ class Cooldown(Service):
             self._demand.trigger()  # a cooling address is no demand any more: the pool may have a surplus
         last_error: IpamError | None = None
         aborts = [partial(self._write_abort, address, reason) for address, reason in self._pending_rollbacks.copy().items()]
-        steps: list[Callable[[], object]] = [self.sweep, *aborts, self.release_cooled]
+        steps: list[Callable[[], object]] = [self.sweep, *aborts, self.free_cooled]
         for step in steps:
             try:
                 step()
@@ -368,7 +368,7 @@ class Cooldown(Service):
                 errors[name] = error
         return errors
 
-    def release_cooled(self) -> int:
+    def free_cooled(self) -> int:
         """Free every address that has cooled, whose link is gone and which no tracked connection names; returns how many.
 
         Raises: the last DatastoreError, after every address was tried; an address that was not freed stays due.

@@ -104,7 +104,7 @@ class DetachService(Service):
                     self._policy.record_pod(uow, attachment)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
-            self._cooldown.release(wiring, host_veth=host_veth)
+            self._cooldown.start_after_delete(wiring, host_veth=host_veth)
             return True
 
     def _retire(self, attachment: Attachment, wiring: WiringSpec) -> str:
