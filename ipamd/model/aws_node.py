@@ -66,10 +66,10 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonTrace:
+class DaemonSign:
     """The latest sign that the daemon of amazon-vpc-cni-k8s ran in this boot. `age_s`: seconds since then; 0 while the sign lasts."""
 
-    trace: str
+    text: str
     age_s: float = 0.0
 
 

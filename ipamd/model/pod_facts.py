@@ -16,8 +16,9 @@ REQUIRED, NONE = "required", "none"
 class GroupRequirement(StrEnum):
     """Whether a pod must have an ENI of its own.
 
-    `UNMARKED`: the pod lacks the mark of the admission policy, which may not be installed. `OLDER`: the pod lacks the mark although
-    other pods have it. `UNKNOWN`: no source answers.
+    UNMARKED: not known, because the pod lacks the mark of the admission policy, which may not be installed.
+    OLDER: not known, because the pod lacks the mark although other pods have it: it is older than the policy.
+    UNKNOWN: not known, because no source answers.
     """
 
     YES = "yes"

@@ -60,8 +60,8 @@ class EniStock:
 
     @property
     def has_left(self) -> bool:
-        """Whether EC2 does not show the ENI any more, so that only lost addresses of it are left. While an ENI is being detached, it
-        still has others.
+        """Whether EC2 does not show the ENI any more: it is detaching, and all its addresses are lost. EC2 still shows addresses of an
+        ENI that is only being detached.
         """
         return self.eni.state is EniState.DETACHING and 0 < self.counts.total == self.counts.lost
 

@@ -296,7 +296,7 @@ def _pinned_contradictions(network: NetworkConfig) -> list[str]:
 
 
 def _pools_of_ipv6(settings: Settings) -> list[str]:
-    """A node of IPv6 has one /80 on one ENI, so that there is nothing to choose."""
+    """One sentence if pods may have pools on a node of IPv6, which has one /80 on one ENI, so that there is nothing to choose."""
     if settings.network.ipv6 and settings.subnets.has_pod_pools:
         names = " and ".join(sorted(set(settings.subnets.named_pools.values())))
         return [f"{names}: pods of IPv6 have the one /80 of the node, and no pools: remove it"]
