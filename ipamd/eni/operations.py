@@ -235,7 +235,7 @@ class OperationLog(Service):
     """Opens, updates and closes intents. Every change is a transaction of its own, on disk when the method returns."""
 
     def all_open(self) -> tuple[Intent, ...]:
-        """Return the intents whose outcome at EC2 is not known, oldest first."""
+        """Return the intents whose outcome at EC2 is not known, oldest first: the open ones without those that are settled."""
         return tuple(intent for intent in self._datastore.open_intents() if not intent.is_settled)
 
     def is_about(self, eni: DescribedEni) -> bool:

@@ -136,7 +136,13 @@ class Work:
 
 
 class OperationRunner(Service):
-    """Runs operations. Used by one thread, the pool maintainer's. `counts`: released objects since the start, by kind."""
+    """Runs operations. Used by one thread, the pool maintainer's.
+
+    It has a private method for each `Call`, of the same name. Such a method returns the next state of the operation, or None for the
+    one that the table names (`StateRule.then`).
+
+    `counts`: released objects since the start, by kind.
+    """
 
     def __init__(
         self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog, guard: ReleaseGuard
