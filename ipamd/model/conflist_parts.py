@@ -46,7 +46,7 @@ class PartDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """Our part.
+    """Our part of the conflist.
 
     `fields`: all that we render but the plugins.
     `plugins`: ours, first the one that wires sandboxes.
@@ -60,7 +60,7 @@ class OwnPart:
 
 @dataclass(frozen=True, slots=True)
 class OthersPart:
-    """The part of other software: plugins behind ours, in their order, and fields that we do not render."""
+    """The part of other software in the conflist: plugins behind ours, in their order, and fields that we do not render."""
 
     plugins: tuple[Plugin, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)

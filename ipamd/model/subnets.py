@@ -123,7 +123,7 @@ def render(network: CustomNetwork) -> str:
 
 
 def zone_of(subnet: object, groups: object, *, location: str, problems: list[str]) -> ZoneNetwork | None:
-    """Check one entry and add its faults to `problems`. Returns: None if there are any."""
+    """Read the subnet and the security groups of one zone, and add their faults to `problems`. Returns: None if there are any."""
     before = len(problems)
     subnet_ids = checked_subnets([subnet], location=location, problems=problems)
     group_ids = checked_groups(groups, location=location, problems=problems)

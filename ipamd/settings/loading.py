@@ -331,7 +331,7 @@ def _means(text: str, parse: Parser, value: object) -> bool:
 
 
 def _from_file(environ: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """Read the settings file that the environment names, if any. Adds a sentence to `problems` for each problem of its content."""
+    """Return the settings of the file that the environment names ({} without one), and add its problems to `problems`."""
     path = environ.get(FILE, "")
     if not path.startswith("/") or not path.isprintable():
         return {}  # the parser of this setting reports such a path
