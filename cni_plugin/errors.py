@@ -52,7 +52,11 @@ class PeerError(PluginError):
 
 
 class DaemonAway(Exception):
-    """Nobody serves the socket; `cause` is the observation. `is_lost`: a daemon may have had the request, and was lost with it."""
+    """Nobody serves the socket.
+
+    cause: what shows it, for people.
+    is_lost: the daemon went away after it may have received the request.
+    """
 
     def __init__(self, cause: str, is_lost: bool = False) -> None:
         super().__init__(cause)

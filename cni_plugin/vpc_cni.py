@@ -197,7 +197,11 @@ def _is_absent(reply: "bytes | None") -> bool:
 def _try(
     system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int
 ) -> "tuple[bytes | None, DaemonAway | DaemonLate]":
-    """Ask. Returns: the reply, and the error to raise if its daemon is still starting; or None, and why there is no reply."""
+    """Ask the daemon.
+
+    Returns: the reply or None, and an error. Without a reply the error says why. With one, the caller raises it only if the reply says
+        that the daemon is still starting.
+    """
     try:
         return _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms), DaemonAway("it does not take ADD yet")
     except (DaemonAway, DaemonLate) as exc:

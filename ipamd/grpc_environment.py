@@ -18,6 +18,6 @@ DEFAULTS = {
 
 
 def prepare_grpc() -> None:
-    """Set the variables that are not set."""
+    """Set those of DEFAULTS that the process does not have yet. Call it before the first import of `grpc`."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -224,7 +224,7 @@ class FleetNode:
 
     def _sweep(self) -> None:
         self._sweep_s = math.inf
-        self._cooldown.release_cooled()
+        self._cooldown.free_cooled()
         self._sweep_when_due()
 
     def _on_supply(self) -> None:

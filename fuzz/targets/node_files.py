@@ -172,7 +172,7 @@ class NodeFiles(Target):
 
     def _note(self, path: Path, _: bytes) -> None:
         node = self._aws_node(note=path)
-        str(node.last_trace())
+        str(node.last_sign())
         str(node.has_run_since())
         node.finish()
         if node.is_exporting:

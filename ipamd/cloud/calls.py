@@ -56,7 +56,10 @@ class _Api:
 
 
 class Ec2Calls:
-    """Safe from any thread. Its one lock guards the budget too; it is a leaf, and is never held across a call or a wait."""
+    """Makes EC2 calls with retries, within the budget, and counts them. Safe from any thread.
+
+    Its one lock guards the budget too. No other lock is taken inside it, and it is never held during a call or a wait.
+    """
 
     def __init__(self, client: Ec2Client, *, clock: Clock, sleep: Callable[[float], None]) -> None:
         self._client = client

@@ -148,7 +148,10 @@ RULES = (
 class MissingCredentials:
     """Why there are no credentials, as texts that can be passed from one process to another.
 
-    `party`: a value of Party. `code`: its own, or one of ours. `text`: its message. `endpoint`, `role`, `file`: "" if not known.
+    `party`: a value of Party.
+    `code`: its own, or one of ours.
+    `text`: its message.
+    `endpoint`, `role`, `file`: "" if not known.
     """
 
     party: str

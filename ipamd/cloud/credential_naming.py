@@ -58,7 +58,14 @@ def chosen_party(environ: Mapping[str, str]) -> Party:
 def lack_of(
     error: Exception, *, environ: Mapping[str, str], exchange: Exchange | None, metadata_endpoint: str
 ) -> MissingCredentials:
-    """Return which party failed, and how. `exchange`: the last request to instance metadata."""
+    """Return which party did not provide credentials, and how it failed.
+
+    Args:
+        error: the exception that ended botocore's search.
+        environ: the environment of the process that searched.
+        exchange: the last request to instance metadata, None without one.
+        metadata_endpoint: where instance metadata is asked, for people.
+    """
     text = printable(str(error), most=TEXT_MAX)
     party = chosen_party(environ)
     lack = _named_by_exception(error, text, party, environ)

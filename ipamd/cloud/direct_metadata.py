@@ -26,8 +26,8 @@ CODE_MAX = 100
 class Exchange:
     """One request to instance metadata, which botocore's search for credentials does not report.
 
-    `status`: of the answer, 0 if there is none. `text`: why there is none, or the code that metadata returns instead of keys; never
-    keys.
+    `status`: of the answer, 0 if there is none.
+    `text`: why there is none, or the code that metadata returns instead of keys; never keys.
     """
 
     path: str

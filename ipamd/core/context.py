@@ -17,8 +17,11 @@ from ipamd.ports.process import Clock, Failpoint, no_failpoint
 class ServiceContext:
     """The objects that all services of one daemon share: datastore, kernel wiring, clock, and those that connect the services.
 
-    `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions. `freeze`: why the
-    pool creates and releases no ENI. `backoffs`: the pauses after failures, and when regular work is due.
+    `locks`: one operation per sandbox.
+    `demand`: wakes ADDs and the pool maintainer.
+    `health`: phase and conditions.
+    `freeze`: why the pool creates and releases no ENI.
+    `backoffs`: the pauses after failures, and when regular work is due.
     """
 
     datastore: Datastore

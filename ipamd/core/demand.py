@@ -29,10 +29,12 @@ GROWS = "wait: the pool grows by itself; `ipamctl plan` shows what it asks EC2 f
 class PoolStatus:
     """The latest status that the pool maintainer published.
 
-    `generation`: the latest demand that it takes into account. `blocked`: why the pool cannot grow, None if it can.
+    `generation`: the latest demand that it takes into account.
+    `blocked`: why the pool cannot grow, None if it can.
     `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not.
-    `excess_count`: free addresses above the target, `retention_reason`: why they are not released. `kind`: why the pool cannot grow,
-    in one word.
+    `excess_count`: free addresses above the target.
+    `retention_reason`: why these are not released.
+    `kind`: why the pool cannot grow, in one word.
     """
 
     generation: int = 0

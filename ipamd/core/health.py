@@ -56,8 +56,10 @@ log = logging.getLogger(__name__)
 class Phase(StrEnum):
     """What the process is doing in its life.
 
-    STARTING: it has no state yet. RESTORING: it compares its rows with kernel and runtime. SERVING: ADD is served. DRAINING: it is
-    about to end, and serves DEL only.
+    STARTING: it has no state yet.
+    RESTORING: it compares its rows with kernel and runtime.
+    SERVING: ADD is served.
+    DRAINING: it is about to end, and serves DEL only.
     """
 
     STARTING = "starting"
@@ -90,7 +92,9 @@ class StageReport:
 class Condition:
     """The problems of one subject, in the order of their parts.
 
-    `text`: their sentences. `since`: since when the subject has had a problem. `disk`: how a disk refused, "" if none did.
+    `text`: their sentences.
+    `since`: since when the subject has had a problem.
+    `disk`: how a disk refused, "" if none did.
     """
 
     problems: tuple[Problem, ...]
@@ -128,7 +132,10 @@ def text_of(subject: str, problems: Iterable[Problem]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """The last failure. `subject`: the work that failed. `resolved_at`: when the failure ended, None before.
+    """The last failure.
+
+    `subject`: the work that failed.
+    `resolved_at`: when the failure ended, None before.
 
     A failure ends when the same work succeeds. The failure of a request also ends when the condition `ends_with` ends, because the
     next request may come late. If there is no such condition, the DEL of the sandbox ends the failure.
@@ -170,9 +177,10 @@ class ConditionHandle:
 class Health:
     """Phase, stages, conditions and last error; safe to use from any thread. A single value is read without the lock.
 
-    `awaits_first_address`: *ready* waits for the first address of this boot that can be assigned. `last_error`: the last failure since
-    the start. `defects`: how often each defect, which must never happen, was seen. `reached_s`: seconds from the start until a phase,
-    or READY, was first reached.
+    `awaits_first_address`: *ready* waits for the first address of this boot that can be assigned.
+    `last_error`: the last failure since the start.
+    `defects`: how often each defect, which must never happen, was seen.
+    `reached_s`: seconds from the start until a phase, or READY, was first reached.
     """
 
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:

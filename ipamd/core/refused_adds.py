@@ -36,8 +36,9 @@ _VARYING = re.compile(r"[0-9a-f]{12,}|\d+")
 class RefusedAdd:
     """One refusal.
 
-    `pod`: `namespace/name`, "" if the runtime did not name it. `cause`: message and details, with the next step. `kind`: the kind of
-    error, as in the metrics.
+    `pod`: `namespace/name`, "" if the runtime did not name it.
+    `cause`: message and details, with the next step.
+    `kind`: the kind of error, as in the metrics.
     """
 
     container_id: str

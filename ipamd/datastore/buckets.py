@@ -31,10 +31,13 @@ use (negative: the most come first), and the prefix as a number."""
 class Bucket:
     """The addresses of one prefix, or those of an ENI outside any.
 
-    `order`: the prefix as a number, -1 for addresses outside any. `free`: addresses that may be assigned, sorted by (is suspected,
-    free since, address as a number). `idle_count`: all free addresses, also those that are withheld or that a unit of work is
-    changing. `withheld_count`: the withheld ones among them. In a /80 only addresses with a row are counted. One row stands for all
-    addresses without a row of their own (the *rest*); it is in `free` while they may be assigned.
+    `order`: the prefix as a number, -1 for addresses outside any.
+    `free`: addresses that may be assigned, sorted by (is suspected, free since, address as a number).
+    `idle_count`: all free addresses, also those that are withheld or that a unit of work is changing.
+    `withheld_count`: the withheld ones among them.
+
+    In a /80 only addresses with a row are counted. One row stands for all addresses without a row of their own (the *rest*); it is in
+    `free` while they may be assigned.
     """
 
     order: int
@@ -74,7 +77,8 @@ class Bucket:
 class EniSlot:
     """One ENI with its buckets and counters.
 
-    `tally`: the counters of `COUNTED`. `_ranks`: sort keys of the buckets that have an address to assign, ascending.
+    `tally`: the counters of `COUNTED`.
+    `_ranks`: sort keys of the buckets that have an address to assign, ascending.
     """
 
     eni: Eni

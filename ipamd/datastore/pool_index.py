@@ -23,8 +23,11 @@ from ipamd.model.snapshot import eni_place
 class PoolIndex:
     """The ENIs with their counters and free addresses.
 
-    `slots`: sorted by network card and device index. `withheld`, `suspected`: addresses that are not offered, or assigned last.
-    `pinned_ranges`: from which only named addresses are given. All three are replaced within `reclassified`.
+    `slots`: sorted by network card and device index.
+    `withheld`, `suspected`: addresses that are not offered, or assigned last.
+    `pinned_ranges`: from which only named addresses are given.
+
+    `withheld`, `suspected` and `pinned_ranges` are replaced within `reclassified`.
     """
 
     def __init__(self) -> None:

@@ -93,7 +93,7 @@ class Ledger:
         self._unpruned_count = PRUNE_EVERY  # the first write prunes: the last process may have stopped just before
 
     def write(self, entries: list[Params]) -> None:
-        """Append rows within the open transaction."""
+        """Append rows within the open transaction. After PRUNE_EVERY rows also delete the oldest rows beyond the ledger's limit."""
         self._disk.write(_INSERT, entries, subject="writing the ledger")
         self._unpruned_count += len(entries)
         if entries and self._unpruned_count >= PRUNE_EVERY:

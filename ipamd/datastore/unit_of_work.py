@@ -63,7 +63,8 @@ class SqlUnitOfWork:
     refuses, and IllegalTransitionError for a wrong address state. The first error fails the whole unit, so that a caller that catches
     the error cannot commit half of the changes.
 
-    `failure`: the error that failed the unit; every later change raises it. `ledger_rows`: written right before COMMIT.
+    `failure`: the error that failed the unit; every later change raises it.
+    `ledger_rows`: written right before COMMIT.
     `recorded`: passed to the history after COMMIT.
     """
 

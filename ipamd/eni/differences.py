@@ -34,13 +34,13 @@ NAMED_COUNT = 5
 class Contradiction(StrEnum):
     """How EC2 and the datastore contradict each other about one object."""
 
-    LOST_IN_USE = "lost-in-use"
-    ELSEWHERE = "elsewhere"
-    PRIMARY = "primary"
-    UPLINK = "uplink"
-    NOT_FORGOTTEN = "not-forgotten"
-    NOT_RECORDED = "not-recorded"
-    UNREADABLE = "unreadable"
+    LOST_IN_USE = "lost-in-use"  # EC2 does not have an address any more that a sandbox uses
+    ELSEWHERE = "elsewhere"  # EC2 has an address on one ENI, and its row is of another one
+    PRIMARY = "primary"  # EC2 has as a secondary address what is recorded as the primary address of an ENI
+    UPLINK = "uplink"  # EC2 has on an ENI of the pool what is recorded as the address of a branch ENI
+    NOT_FORGOTTEN = "not-forgotten"  # EC2 does not have an ENI or address any more, and the datastore refused to record that
+    NOT_RECORDED = "not-recorded"  # an ENI contradicts a row, or EC2 did not return its subnet
+    UNREADABLE = "unreadable"  # EC2's description of an ENI could not be read
 
 
 AWAITED = frozenset({Contradiction.ELSEWHERE, Contradiction.PRIMARY, Contradiction.UPLINK, Contradiction.NOT_RECORDED})
@@ -51,7 +51,8 @@ AWAITED = frozenset({Contradiction.ELSEWHERE, Contradiction.PRIMARY, Contradicti
 class CloudDifference:
     """One contradiction, with a sentence for people.
 
-    `subject`: the address or the ENI. `blocking`: the address whose row or ENI prevents a record of the subject, None if no row does.
+    `subject`: the address or the ENI.
+    `blocking`: the address whose row or ENI prevents a record of the subject, None if no row does.
     `eni_id`: the ENI on which EC2 has the address, "" if it has none.
     """
 
@@ -133,7 +134,8 @@ class CloudDifferences(Service):
     def take(self, differences: Collection[CloudDifference], *, implausible: str, mass_loss: str) -> None:
         """Replace the differences after a comparison. An answer that is not believed changes none (I11).
 
-        `implausible`: why the answer is not believed, "" if it is. `mass_loss`: the loss that was concluded from such answers, or "".
+        `implausible`: why the answer is not believed, "" if it is.
+        `mass_loss`: the loss that was concluded from such answers, or "".
         """
         if mass_loss:
             self._mass_loss.report(problem(ConditionCode.MASS_LOSS, cause=mass_loss))

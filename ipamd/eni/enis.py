@@ -63,12 +63,16 @@ BatchRows = dict[IpAddress, Address | None]
 
 
 class EniService(Service):
-    """ENIs of this instance.
+    """Brings the rows of this instance's ENIs and addresses into agreement with EC2.
+
+    `resync_due` and `sync_with_ec2` compare all of them with a Describe. `record` and `add_addresses` store the answer to one call of
+    ours. `forget_unused` removes what is gone and no longer needed.
 
     Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits, and the pool's thread all later
     ones. `forget_unused` may be called from any thread.
 
-    `book`: facts about each ENI beside its row. `routing`: the host routing of each ENI.
+    `book`: facts about each ENI beside its row.
+    `routing`: the host routing of each ENI.
     """
 
     def __init__(
@@ -87,9 +91,15 @@ class EniService(Service):
         family: Family,
         has_cards: bool = False,
     ) -> None:
-        """Args: exclusion: returns why an ENI gets no new sandbox, "" if it may get one. on_quarantined: called when EC2 showed the
-        address of a sandbox that is not recorded, so that it can be adopted; must not block. family: of the pool. has_cards: ENIs of
-        further network cards may be for pods.
+        """Keep the collaborators, and record in `book` what earlier processes released.
+
+        Args:
+            exclusion: returns why an ENI gets no new sandbox, "" if it may get one.
+            on_quarantined: called when EC2 showed the address of a sandbox that is not recorded, so that it can be adopted; must not
+                block.
+            is_datastore_lost: rows of this boot were lost, so sandboxes may have addresses that no row shows.
+            family: of the pool.
+            has_cards: ENIs of further network cards may be for pods.
         """
         self.book = book
         remember_open_releases(book, context)
@@ -495,7 +505,9 @@ class EniService(Service):
     ) -> None:
         """Store addresses of an ENI, and the ENI itself unless `eni` is None. New addresses become free, lost ones are healed.
 
-        `wired`: addresses that the kernel has wired. `cooldown`: how long new addresses cool first; None: not at all (I8).
+        Args:
+            wired: addresses that the kernel has wired to sandboxes.
+            cooldown: how long new addresses cool first; None: not at all (I8).
         Raises: InvariantError if the ENI is not recorded, or itself contradicts a record; WiringError, KernelDumpError. Then nothing
             is stored.
         """

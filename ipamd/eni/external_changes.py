@@ -211,8 +211,11 @@ class CloudReconciler(Service):
     def _evaluate(self, *, is_listed: bool = False, read: Collection[MacAddress] = ()) -> None:
         """Compare metadata with the present rows, and request a resync if one is due.
 
-        `is_listed`: whether the list is new. `read`: ENIs with a new reading. An old list or reading may end a difference, but cannot
-        begin one, because later changes of ours would look like a difference.
+        An old list or reading may end a difference, but cannot begin one, because later changes of ours would look like a difference.
+
+        Args:
+            is_listed: whether the list of ENIs is new.
+            read: MACs of the ENIs with a new reading.
         """
         readings, places = self._book.readings(), self._book.unrecorded_enis()
         if not readings:

@@ -67,9 +67,13 @@ PERSON = (CloudDeniedError, CloudQuotaError, SubnetChoiceError)
 class Ec2Request:
     """One growth request to EC2, with the facts by which a refusal is judged.
 
-    `home`: the default subnet of new ENIs. `is_other_subnet`: the ENI that was to get addresses is in another subnet. `is_urgent`: an
-    ADD waits. `attached_count`: ENIs of the instance, `foreign_count` of them not ours to use. `used_slot_count`: slots in use on the
-    ENI that was to get addresses. `pool`: the pool of pods that was to grow, "" for the node's own.
+    `home`: the default subnet of new ENIs.
+    `is_other_subnet`: the ENI that was to get addresses is in another subnet.
+    `is_urgent`: an ADD waits.
+    `attached_count`: ENIs of the instance.
+    `foreign_count`: those of them that are not ours to use.
+    `used_slot_count`: slots in use on the ENI that was to get addresses.
+    `pool`: the pool of pods that was to grow, "" for the node's own.
     """
 
     action: Growth
@@ -106,7 +110,17 @@ class Ec2Request:
         return (stopped,)
 
     def is_matched_by(self, word: str, error: BaseException) -> bool:
-        """Whether a word of the table's second column (`LimitRule.applies_to`) describes this request and its error."""
+        """Whether a word of the table's second column (`LimitRule.applies_to`) describes this request and its error.
+
+        any: every request.
+        creation, allocation: a request of this kind.
+        spare: no ADD waits for it.
+        elsewhere: it was for an ENI in another subnet than the default one.
+        prefix, prefixes: it was for one /28, or for several.
+        large: it was for a new ENI with more addresses or /28s at once than EC2 takes.
+        stale keys: EC2 refused the credentials, not the request.
+        odd: it was for /28s of an attached ENI, and EC2 refused it with a code that we do not know.
+        """
         match word:
             case "spare":
                 return not self.is_urgent
@@ -158,11 +172,14 @@ def eni_count_key(pool: str) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """One row of the table.
+    """One row of the table: which requests pause after an error of EC2.
 
-    If a request that `applies_to` describes (see `Ec2Request.is_matched_by`) fails with `error`, requests of the subject `stops` pause
-    by `schedule`. `cap`: the field of `Ec2Request` with the number that may still be requested. `is_lasting`: the refusal is no short
-    disturbance, so the planner grows in another way.
+    `error`: the class of the error.
+    `applies_to`: a word for the requests that the row is about (`Ec2Request.is_matched_by` has the words).
+    `stops`: the subject of the requests that pause (`Ec2Request.key` makes the key of it).
+    `schedule`: how long they pause.
+    `cap`: the field of `Ec2Request` with the number that may still be requested; "": nothing may be.
+    `is_lasting`: the refusal is no short disturbance, so the planner grows in another way.
     """
 
     error: type[BaseException] | tuple[type[BaseException], ...]
@@ -236,14 +253,19 @@ class CountedRoom:
 
 
 class Limits:
-    """The refusals in force. Used by the pool's thread; `refusal` and `in_force` by any."""
+    """The refusals in force. Used by the pool's thread; `refusal`, `in_force` and `retry` by any.
+
+    `learn` puts a refusal of growth in force, `learn_release` one of a release. `state` is what the planner reads. A refusal ends with
+    its pause, by `succeeded`, or by `retry`.
+    """
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
-        """`draw` returns a random number from 0.0 to 1.0. This node multiplies its pauses of spare requests by 1 plus this number."""
+        """`draw` returns a random number from 0.0 to 1.0, by which this node's pauses of spare requests are longer than another's."""
         self._clock = context.clock
         self._backoffs = context.backoffs
         self._ec2 = ec2
-        self.part = 1.0 + draw()
+        self.spread_factor = 1.0 + draw()
+        """Multiplies the pauses of spare requests, so that nodes do not call EC2 together."""
         self._limits: dict[Key, _Limit] = {}
         self._rooms: dict[SubnetId, CountedRoom] = {}
 
@@ -277,7 +299,14 @@ class Limits:
         is_lasting: bool = False,
         cause: Cause | None = None,
     ) -> None:
-        """Limit requests of the subject `key` to `cap` for the schedule's next pause. `cause`: None for that of the error."""
+        """Put a refusal in force for the schedule's next pause.
+
+        Args:
+            key: the requests that it concerns.
+            cap: how many of what they request may still be requested; 0: nothing.
+            is_lasting: no short disturbance, so that the pool grows in another way.
+            cause: the reason for people; None: the error's.
+        """
         self._put(key, _refusal_of(error, is_lasting=is_lasting, cause=cause), cap, schedule)
 
     def learn_release(self, error: BaseException) -> None:
@@ -509,7 +538,7 @@ class Limits:
         if throttling is None:
             return None
         began_s, last_s = throttling
-        pause_s = self.part * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
+        pause_s = self.spread_factor * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
         left_s = last_s + pause_s - self._clock.monotonic()
         step = "wait, or start the pod: what an ADD waits for is asked for at once"
         if left_s > 0:

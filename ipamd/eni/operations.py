@@ -70,26 +70,29 @@ class State(Enum):
 
 
 class Call(Enum):
-    """The action of a state; `OperationRunner` has a method for each."""
+    """The action of a state; `OperationRunner` has a method for each.
 
-    LOOK = auto()
+    ASSIGN and UNASSIGN are EC2's names (AssignPrivateIpAddresses); elsewhere we say that addresses are allocated and released.
+    """
+
+    LOOK = auto()  # find out from EC2 and the rows whether an ENI that is to be deleted must be detached first, or kept
     DETACH = auto()
     DELETE = auto()
-    TEAR_DOWN = auto()
-    CLOSE = auto()
+    TEAR_DOWN = auto()  # remove the host's routing of a deleted ENI
+    CLOSE = auto()  # close the intent
     CREATE = auto()
-    SEARCH = auto()
-    DESCRIBE = auto()
-    NAME = auto()
+    SEARCH = auto()  # find the ENI that a creation may have made, by the tag with its token
+    DESCRIBE = auto()  # have EC2 describe the ENI whose ID the intent has
+    NAME = auto()  # store the ID of the new ENI in the intent
     ATTACH = auto()
     SET_DELETE_ON_TERMINATION = auto()
-    SHOW = auto()
-    RECORD = auto()
-    ASSIGN = auto()
-    ADD = auto()
-    READ = auto()
-    UNASSIGN = auto()
-    FINISH = auto()
+    SHOW = auto()  # have Describe confirm that the ENI is attached
+    RECORD = auto()  # store the ENI and its addresses
+    ASSIGN = auto()  # have EC2 allocate addresses or prefixes on an ENI
+    ADD = auto()  # store these addresses
+    READ = auto()  # read the addresses of an ENI from EC2, because the answer to ASSIGN was lost
+    UNASSIGN = auto()  # have EC2 release addresses and prefixes
+    FINISH = auto()  # remove the rows of what EC2 has released
 
 
 class OnFailure(Enum):
@@ -107,7 +110,13 @@ class OnFailure(Enum):
 class StateRule:
     """One row of the table: the action of a state, the next state, and the reactions to failures.
 
-    `refused`: to a definite error of EC2, including a denial. `missing`: to NotFound. `silence`: to a call that may have taken effect.
+    `call`: the action.
+    `then`: the next state, if the action succeeds and names no other one.
+    `failpoint`: the point after the action at which a test may kill the daemon.
+    `refused`: the reaction to a definite error of EC2, including a denial.
+    `missing`: the reaction to NotFound.
+    `throttled`: the reaction to a call that EC2 throttled.
+    `silence`: the reaction to a call that may have taken effect.
     """
 
     call: Call
@@ -151,6 +160,7 @@ _UNUSED = {
     State.DELETED: StateRule(Call.TEAR_DOWN, State.SETTLED),
     State.SETTLED: StateRule(Call.CLOSE, State.DONE),
 }
+"""The deletion of an ENI that no row names: no row is removed at the end, and a refusal undoes nothing."""
 
 TABLE: Mapping[type[Operation] | DeleteReason, Mapping[State, StateRule]] = {
     Create: {
@@ -225,7 +235,7 @@ class OperationLog(Service):
     """Opens, updates and closes intents. Every change is a transaction of its own, on disk when the method returns."""
 
     def all_open(self) -> tuple[Intent, ...]:
-        """Return the intents whose outcome at EC2 is not known, oldest first."""
+        """Return the intents whose outcome at EC2 is not known, oldest first: the open ones without those that are settled."""
         return tuple(intent for intent in self._datastore.open_intents() if not intent.is_settled)
 
     def is_about(self, eni: DescribedEni) -> bool:
@@ -234,7 +244,10 @@ class OperationLog(Service):
         return any(eni.eni_id == intent.eni_id or tag == intent.client_token for intent in self.all_open())
 
     def open(self, operation: Operation, *, token: str = "", also: Callable[[UnitOfWork], None] | None = None) -> Intent:
-        """Open the intent of an operation. `token`: "" for a new one. `also`: a further change in the same transaction.
+        """Open the intent of an operation.
+
+        `token`: "" for a new one.
+        `also`: a further change in the same transaction.
 
         Raises: InvariantError if it releases an address that a sandbox uses; then nothing is stored.
         """

@@ -53,7 +53,7 @@ SUBJECT = "pinned addresses"
 """Subject of the conditions."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
-"""Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
+"""Back-off key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
 
 CERTAIN_S = 5.0
 """For this long EC2's answer that an address is on this node counts, if another node may take it at any time. Ours: the ADD that asked
@@ -466,9 +466,9 @@ class PinnedAddresses(Service):
         )
 
     def _due_s(self, row: Address) -> float:
-        """Return when the keeping of a free address ends, on the monotonic clock.
+        """Return until when a free address is kept for its pod, on the monotonic clock.
 
-        An address outside the ranges may go to another pod then: so it is not sooner than a cooldown after it became free (I8).
+        Afterwards any pod may get an address outside the ranges, so such an address is kept for a cooldown at least (I8).
         """
         since_s = row.since_monotonic_s or 0.0
         if row.kept_until_s is None:

@@ -71,8 +71,10 @@ log = logging.getLogger(__name__)
 class _Ramp:
     """Growth since the pool last had enough addresses.
 
-    `wanted_count`: the most addresses that were missing at any time, including those that sandboxes have taken since. `asked_count`:
-    addresses that were requested from EC2. `taken_count`: addresses that sandboxes had when the ramp began.
+    `began_s`: when that was, on the monotonic clock.
+    `taken_count`: addresses that sandboxes had then.
+    `wanted_count`: the most addresses that were missing at any time, including those that sandboxes have taken since.
+    `asked_count`: addresses that were requested from EC2.
     """
 
     began_s: float
@@ -99,8 +101,13 @@ class EniProvisioner(Service):
         refresh_identity: Callable[[], InstanceIdentity],
         look_for_other_daemon: Callable[[], object],
     ) -> None:
-        """`tags` returns the tags of new ENIs. `identity` returns this node's identity, None before it is known; `refresh_identity`
-        reads instance metadata first. `look_for_other_daemon`: see `ReleaseGuard`.
+        """Keep the collaborators.
+
+        Args:
+            tags: returns the tags of new ENIs.
+            identity: returns this node's identity, None before it is known.
+            refresh_identity: reads instance metadata, and returns the identity.
+            look_for_other_daemon: see `ReleaseGuard`.
         """
         super().__init__(context)
         self._ec2 = ec2
@@ -160,9 +167,9 @@ class EniProvisioner(Service):
         return self._ramps.setdefault(pool, _Ramp(self._clock.monotonic()))
 
     def _require_wanted(self, action: Growth, count: int, ramp: _Ramp) -> None:
-        """Check that the ramp requests no more than twice what is wanted, rounded up to whole prefixes or ENIs.
+        """Check that with this action the pool has requested no more than twice what it wants since it last had enough (`_Ramp`).
 
-        `count`: addresses of the action. Raises: CloudError.
+        Twice is rounded up to whole prefixes or ENIs. `count`: addresses of the action. Raises: CloudError.
         """
         unit = count
         if isinstance(action, Allocate):
@@ -281,7 +288,8 @@ class EniProvisioner(Service):
         return self._log.close_old_in_s() == 0 or any(map(self._is_due, self._log.all_open()))
 
     def next_retry_s(self) -> float | None:
-        """Seconds until an open intent is tried again or ends, or a refused place may be tried again; None without any.
+        """Seconds until the first of these: an open intent is tried again or ends, or a device index that EC2 refused may be tried
+        again. None without any.
 
         An intent that is due already does not count: it is tried as soon as no ADD waits, and not at a certain time.
         """

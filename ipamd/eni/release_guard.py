@@ -89,7 +89,10 @@ class ReleaseGuard(Service):
         return not (self.was_shared(intent) and is_wired())
 
     def has_settled(self, intent: Intent) -> bool:
-        """Whether so much time has passed since the last call for an intent that Describe must show its outcome."""
+        """Whether Describe must show the outcome of the last call for an intent by now.
+
+        The time counts from the first question about it, here or in `require_release_allowed`, after that call.
+        """
         return not self._settles_in_s(intent)
 
     def retain(self, intent_ids: set[str]) -> None:

@@ -77,6 +77,7 @@ class EniSyncResult:
     doubt_since_monotonic_s: since when the doubt has lasted.
     eni_count: ENIs that the answer shows attached.
     adopted: those of them that were not recorded before.
+    added_count: addresses that got a row.
     removed_count: addresses whose row was removed.
     lost_count: addresses that were concluded to be absent now, including removed ones.
     healed_count: lost addresses that EC2 shows again.

@@ -113,8 +113,10 @@ class EniRouting(Service):
         """Remove the rules of prefixes that would route new addresses of an ENI by another ENI's table (I7), and the rules of prefixes
         that are no longer used.
 
-        `wired`: addresses of sandboxes, recorded or not. `rejected`: prefixes for whose free addresses the node adds an unreachable
-        route.
+        Args:
+            fresh: the new addresses.
+            wired: addresses of sandboxes, recorded or not.
+            rejected: prefixes for whose free addresses the node adds an unreachable route.
         Raises: WiringError, KernelDumpError.
         """
         if rejected:

@@ -87,8 +87,15 @@ class UselessEniError(CloudError):
 class Work:
     """One running operation.
 
-    `described`: the ENI as EC2 showed it last. `eni`: the ENI that was created and recorded. `outcome`: the text with which the intent
-    is closed. `addresses`, `prefixes`: allocated, or to be released. `conflicts`: allocated addresses that contradict a row.
+    `intent`: as it is on disk now.
+    `operation`: what the intent says, or the deletion to which a failed creation turns.
+    `identity`: of this node, None while it is not known.
+    `is_first`: the intent was opened for this run, so no earlier one can have had an effect.
+    `described`: the ENI as EC2 showed it last.
+    `eni`: the ENI that was created and recorded.
+    `outcome`: the text with which the intent is closed.
+    `addresses`, `prefixes`: allocated, or to be released.
+    `conflicts`: allocated addresses that contradict a row.
     """
 
     intent: Intent
@@ -129,7 +136,13 @@ class Work:
 
 
 class OperationRunner(Service):
-    """Runs operations. Used by one thread, the pool maintainer's. `counts`: released objects since the start, by kind."""
+    """Runs operations. Used by one thread, the pool maintainer's.
+
+    It has a private method for each `Call`, of the same name. Such a method returns the next state of the operation, or None for the
+    one that the table names (`StateRule.then`).
+
+    `counts`: released objects since the start, by kind.
+    """
 
     def __init__(
         self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog, guard: ReleaseGuard
@@ -144,6 +157,7 @@ class OperationRunner(Service):
         self._throttled: dict[str, DescribedEni] = {}
         """By intent ID: new ENIs for which EC2 throttled the next call. They are resumed without a Describe."""
         self._adopted_for = ""
+        """Intent ID of the creation for which attached ENIs were adopted last."""
         self._methods: Mapping[Call, Callable[[Work], State | None]] = {
             Call.LOOK: self._look,
             Call.DETACH: self._detach,
@@ -177,7 +191,8 @@ class OperationRunner(Service):
             work.described = described
             state = State.NAMED
         if state is State.UNANSWERED and isinstance(work.operation, Create) and self._guard.why_shared():
-            state = State.UNREPEATABLE  # the repeated call might create an ENI now
+            # If the first call never reached EC2, the repeated one would create an ENI while another daemon may use this node's.
+            state = State.UNREPEATABLE
         self._walk(work, state)
         return work
 

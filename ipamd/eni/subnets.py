@@ -155,7 +155,10 @@ class Subnets(Service):
         return zone.security_group_ids if zone else ()
 
     def record_refusal(self, subnet_id: SubnetId, action: CreateEni, error: SubnetExhaustedError) -> None:
-        """Record that EC2 refused because the subnet is full: back off from it, and drop the last answer."""
+        """Record that EC2 refused a new ENI because the subnet is full, so that the next choice falls on another subnet.
+
+        The subnets are read again before that choice. A refusal of several prefixes only halves the next request.
+        """
         log.info("subnet full, trying the next one subnet=%s error=%s", subnet_id, log_text(error))
         self._listed_monotonic_s = -math.inf
         if action.prefix_count == 1:

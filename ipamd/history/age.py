@@ -32,8 +32,8 @@ FILE_BYTES_MAX = 1 << 20
 class _RunningTime:
     """The content of `ages.json`.
 
-    `ran_s`: running time when the monotonic clock of boot `boot_id` was at `monotonic_s`. `written_s`: running time of the last write,
-    by file name.
+    `ran_s`: running time when the monotonic clock of boot `boot_id` was at `monotonic_s`.
+    `written_s`: running time of the last write, by file name.
     """
 
     boot_id: str

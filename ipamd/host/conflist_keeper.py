@@ -81,7 +81,8 @@ BLOCKED_CHECK_INTERVAL_S = 1.0
 class OtherCni:
     """Another CNI on the node.
 
-    `take`: renames its conflist, which sorts before ours. `directories`: a change in them shows that the conflist was installed.
+    `take`: renames its conflist, which sorts before ours.
+    `directories`: a change in them shows that the conflist was installed.
     """
 
     take: Callable[[], str]
@@ -247,7 +248,7 @@ class ConflistKeeper(FollowedFile):
         self._companions.seen = (*self._first_companions(first), *self._appended_companions())
 
     def _problem(self, first: FirstConflist | None, target: Target) -> Problem | None:
-        """Return the problem with that file; None if it leads to another target, or is correct."""
+        """Return the problem with the file that a runtime takes instead of ours, if it leads to `target`; None if there is none."""
         is_in_order = first is not None and first.target is Target.OURS and not first.lines
         if first is None or first.target is not target or is_in_order:
             return None

@@ -45,8 +45,8 @@ class Target(StrEnum):
 class FirstConflist:
     """The file that a runtime takes instead of ours.
 
-    `steps`: the keys and files by which it leads to another plugin. `lines`: lines that must change, in it and in the files that it
-    leads to; each names its file.
+    `steps`: the keys and files by which it leads to another plugin.
+    `lines`: lines that must change, in it and in the files that it leads to; each names its file.
     """
 
     path: str

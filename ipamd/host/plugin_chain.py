@@ -40,7 +40,8 @@ SETTLED_S = 0.1
 class _KnownChain:
     """The chain as it was read, and the statuses by which a change of it is noticed.
 
-    `paths`: the configuration directory, and the files that were read until one could be loaded. `statuses`: of each path.
+    `paths`: the configuration directory, and the files that were read until one could be loaded.
+    `statuses`: of each path.
     """
 
     paths: tuple[str, ...]

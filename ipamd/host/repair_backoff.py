@@ -57,8 +57,9 @@ SUSPECTS: Mapping[RepairKind, str] = {
 class _RepairRecord:
     """Repairs of one object: monotonic times within the window, and the last pause before the next one.
 
-    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S of the one before. `is_conflict`: there were
-    CONFLICT_REPAIRS within the window. `changers`: names of programs that changed nftables before each of the repairs.
+    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S of the one before.
+    `is_conflict`: there were CONFLICT_REPAIRS within the window.
+    `changers`: names of programs that changed nftables before each of the repairs.
     """
 
     repaired_monotonic_s: deque[float] = field(default_factory=deque)
@@ -88,7 +89,10 @@ class RepairBackoff:
             return dict(self._counts)
 
     def record_changer(self, process: str) -> None:
-        """Remember when a process ("name (process ID)") changed nftables: the last process of each name, for CHANGERS_MAX names."""
+        """Remember that a process changed nftables now: the last one of each name, for the CHANGERS_MAX names that changed it last.
+
+        `process`: as the text "name (process ID)".
+        """
         with self._lock:
             name = process.partition(" (process ")[0]
             self._changers.pop(name, None)

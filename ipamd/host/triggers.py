@@ -20,9 +20,11 @@ CALM_S = 60.0
 class PassScope(StrEnum):
     """The part of the host that a pass compares.
 
-    EVERYTHING: all, with the nftables tables. TABLE: only these tables. LINKS: the same after a change of other software's links,
-    which the tables name; a sandbox may make such a link, so this pass waits for no gap. CHECK: only whether the tables are
-    unchanged; if the kernel does not answer, TABLE follows.
+    EVERYTHING: all, with the nftables tables.
+    TABLE: only these tables.
+    LINKS: the same after a change of other software's links, which the tables name; a sandbox may make such a link, so this pass waits
+        for no gap.
+    CHECK: only whether the tables are unchanged; if the kernel does not answer, TABLE follows.
     """
 
     EVERYTHING = "everything"

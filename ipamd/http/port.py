@@ -66,8 +66,11 @@ NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 class CloseReason(StrEnum):
     """Why a connection was closed before it was answered: the label of the metric.
 
-    SOURCE: its source reached SOURCE_MAX. TOTAL: CONNECTIONS_MAX was reached. TIME: it lasted LIFE_S. REQUEST: the request was
-    malformed or too large. DESCRIPTORS: the process had none left.
+    SOURCE: its source reached SOURCE_MAX.
+    TOTAL: CONNECTIONS_MAX was reached.
+    TIME: it lasted LIFE_S.
+    REQUEST: the request was malformed or too large.
+    DESCRIPTORS: the process had none left.
     """
 
     SOURCE = "source"

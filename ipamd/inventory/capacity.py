@@ -34,9 +34,11 @@ class ReservedFor(StrEnum):
 class BlockState(StrEnum):
     """One /28 on the map of a subnet.
 
-    FREE, KEPT: no address is taken, and EC2 can choose it for a prefix; KEPT: it lies in a reservation for prefixes.
+    FREE, KEPT: no address is taken, and EC2 can choose it for a prefix.
+    KEPT: it lies in a reservation for prefixes.
     WITHHELD: no address is taken, and an explicit reservation keeps EC2 from choosing it.
-    PARTLY: some addresses are taken. FULL: all of them are.
+    PARTLY: some addresses are taken.
+    FULL: all of them are.
     """
 
     FREE = "."
@@ -58,9 +60,11 @@ class CidrReservation:
 class SubnetCapacity:
     """What of a subnet is free.
 
-    `block_map`: a `BlockState` for each /28, lowest first. `free_count`: addresses that neither AWS nor an ENI has; it is the sum
-    of 16 for each free /28, `fragmented_count` and `explicit_count`. `fragmented_count`: those that EC2 may choose, and which are
-    in no whole free /28. `explicit_count`: those in an explicit reservation.
+    `block_map`: a `BlockState` for each /28, lowest first.
+    `free_count`: addresses that neither AWS nor an ENI has; it is the sum of 16 for each free /28, `fragmented_count` and
+        `explicit_count`.
+    `fragmented_count`: those that EC2 may choose, and which are in no whole free /28.
+    `explicit_count`: those in an explicit reservation.
     """
 
     block_map: str

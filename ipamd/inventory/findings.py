@@ -35,7 +35,8 @@ class EniProblem(StrEnum):
 class SeenEni:
     """One ENI of a list, and what the daemon's record of an ENI lacks.
 
-    `is_hidden`: EC2 shows it in a list only to whoever asks for managed resources. `ipv6_prefixes`: its /80s.
+    `is_hidden`: EC2 shows it in a list only to whoever asks for managed resources.
+    `ipv6_prefixes`: its /80s.
     """
 
     eni: DescribedEni
@@ -45,11 +46,13 @@ class SeenEni:
 
 @dataclass(frozen=True, slots=True)
 class EniFinding:
-    """One problem. `subject`: an address, a prefix or an ENI.
+    """One problem.
 
+    `subject`: an address, a prefix or an ENI.
     `eni_ids`, `instance_ids`: whom it concerns, ascending; the instances are the two that claim, as far as they are known.
-    `detail`: what EC2 shows. `is_confirmed`: a second look, at EC2's answer some time later, showed it too. This is always true of a
-    hidden ENI, which is a state and no race.
+    `detail`: what EC2 shows.
+    `is_confirmed`: a second look, at EC2's answer some time later, showed it too. This is always true of a hidden ENI, which is a
+        state and no race.
     """
 
     problem: EniProblem

@@ -45,9 +45,10 @@ class SubnetForecast:
 class SubnetReport:
     """One subnet by its last complete reading.
 
-    `ec2_free_count`: free addresses by DescribeSubnets. `read_at`: when its ENIs were listed. `reservations_read_at`: None if
-    they never were, and then the map shows none. `unreadable_count`: ENIs whose addresses could not be read, so that more is
-    taken than is shown.
+    `ec2_free_count`: free addresses by DescribeSubnets.
+    `read_at`: when its ENIs were listed.
+    `reservations_read_at`: None if they never were, and then the map shows none.
+    `unreadable_count`: ENIs whose addresses could not be read, so that more is taken than is shown.
     """
 
     subnet_id: SubnetId

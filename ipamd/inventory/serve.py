@@ -45,7 +45,13 @@ class InventoryJob:
         save: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """`take`: one run; raises IpamError. `call_count`: EC2 attempts since the start. `save`: keeps the memory; raises OSError."""
+        """Keep the collaborators.
+
+        Args:
+            take: makes one run. Raises: IpamError.
+            call_count: returns the HTTP attempts at EC2 since the start.
+            save: writes the memory to disk. Raises: OSError.
+        """
         self._take = take
         self._call_count = call_count
         self._save = save

@@ -44,8 +44,9 @@ NO_CALL_LEFT = "no call of this run was left; the next run begins with them"
 class InventoryOrder:
     """Scope and bounds of a run.
 
-    `subnet_names`: IDs, or "all"; empty: by tags. `calls_max`: HTTP attempts, at least CALLS_LEAST. `second_look_s`: pause before
-    ENIs that look wrong are read a second time; 0: they are not.
+    `subnet_names`: IDs, or "all"; empty: by tags.
+    `calls_max`: HTTP attempts, at least CALLS_LEAST.
+    `second_look_s`: pause before ENIs that look wrong are read a second time; 0: they are not.
     """
 
     cluster_name: str

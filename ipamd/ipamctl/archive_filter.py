@@ -30,7 +30,12 @@ from ipamd.model.refusals import RefusalCode
 
 
 class Kind(Enum):
-    """The kind of a field's text. TEXT: words. CODE: a member of a closed list. The others are names, which later texts may repeat."""
+    """The kind of a field's text.
+
+    TEXT: words.
+    CODE: a member of a closed list.
+    All others are names, which later texts may repeat.
+    """
 
     TEXT = auto()
     POD = auto()

@@ -49,7 +49,7 @@ MetricRow = tuple[str, str, *tuple[str, ...], Values]
 def families(
     kind: Callable[..., GaugeMetricFamily | CounterMetricFamily | UnknownMetricFamily], *rows: MetricRow
 ) -> Iterator[Metric]:
-    """Make a family of each row. It has no sample if its value is None."""
+    """Make a metric family of each row (see `MetricRow`). `kind`: its class. It has no sample if its value is None."""
     for name, text, *labels, values in rows:
         family = kind(name, text, labels=labels)
         if isinstance(values, Mapping):

@@ -13,7 +13,10 @@ COUNTED_STATES = ("free", "assigned", "cooling")
 
 
 def pod_pool_rows(sources: Sources) -> Iterator[MetricRow]:
-    """Yield the families by pool; the label `pool` is `default` for the node's own. Values: as many as the file names, 9 at most."""
+    """Yield the metrics with the label `pool`, which is `default` for the node's own pool; nothing if the network file names no pool.
+
+    The label has at most 9 values, because the network file can name no more pools.
+    """
     if sources.pool.pools == NO_POOLS:
         return
     reports = pod_pool_reports(sources)

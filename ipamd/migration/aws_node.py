@@ -21,7 +21,7 @@ from ipamd.model.aws_node import (
     FILE_MAX_BYTES,
     NETWORK_NAME,
     Allocation,
-    DaemonTrace,
+    DaemonSign,
     network_name_of,
     parse_checkpoint,
     render_checkpoint,
@@ -104,7 +104,7 @@ class FileAwsNode:
             return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
         return ""
 
-    def last_trace(self, *, pod: str = "") -> DaemonTrace | None:
+    def last_sign(self, *, pod: str = "") -> DaemonSign | None:
         note = self._read_note()
         now_s = self._clock.monotonic()
         listener = self.listener()
@@ -126,7 +126,7 @@ class FileAwsNode:
         age_s = 0.0
         if not present:
             age_s = max(now_s - last_seen.at_s, 0.0)
-        return DaemonTrace(last_seen.text, age_s)
+        return DaemonSign(last_seen.text, age_s)
 
     def _last_seen(self, note: Mapping[str, object]) -> _LastSign | None:
         """Return the last sign of aws-node: the later of that in memory and that in the note. A note of another boot has none."""
@@ -261,7 +261,7 @@ class FileAwsNode:
             return True
 
     def _version(self) -> Version | None:
-        """Return the version of aws-node's file; None without a file. Raises: ForeignStateError."""
+        """Return inode and modification time of aws-node's file (see `Version`); None without a file. Raises: ForeignStateError."""
         try:
             status = self._checkpoint.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -308,7 +308,8 @@ def _handled_versions(note: Mapping[str, object]) -> list[object]:
 class _LastSign:
     """The last sign of aws-node, in the form of the note.
 
-    `at_s`: monotonic. `version`: the version of aws-node's file, if this or an earlier sign was that the file had been written.
+    `at_s`: monotonic.
+    `version`: the version of aws-node's file, if this or an earlier sign was that the file had been written.
     """
 
     boot_id: str

@@ -78,8 +78,9 @@ class ExportService(Service):
     ) -> None:
         """Set the collaborators that exist only after the composition.
 
-        `quiesce`: ends the loops that change something. `restart`: ends the process with a reason. `release`:
-        `HostNetwork.allow_neighbour_discovery`.
+        `quiesce`: ends the loops that change something.
+        `restart`: ends the process with a reason.
+        `release`: `HostNetwork.allow_neighbour_discovery`.
         """
         self._quiesce = quiesce
         self._restart = restart

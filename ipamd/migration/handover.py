@@ -98,7 +98,7 @@ class OtherDaemon(Service):
 
     def _recent_sign(self) -> str:
         """Describe the last sign of aws-node, "" if it has been away for long enough. Raises: IpamError."""
-        sign = self._aws_node.last_trace(pod=self._pod)
+        sign = self._aws_node.last_sign(pod=self._pod)
         if sign is None:
             return ""
         self._freeze.note_other_daemon(self._clock.monotonic() - sign.age_s)
@@ -107,7 +107,7 @@ class OtherDaemon(Service):
         age = ""
         if sign.age_s:
             age = f", {sign.age_s:.0f} s ago"
-        return f"amazon-vpc-cni-k8s may give addresses of this node: {sign.trace}{age}"
+        return f"amazon-vpc-cni-k8s may give addresses of this node: {sign.text}{age}"
 
     def given_twice(self) -> tuple[GivenTwice, ...]:
         """Return the addresses that both daemons gave, by aws-node's file and our rows. For an unreadable file there are none."""

@@ -85,7 +85,7 @@ class ImportService(Service):
         except IpamError as error:
             log.info("takeover of host veths will be retried error=%s", log_text(error))
             return []
-        # No other veths, because the link of an ADD that is in progress has no alias for an instant.
+        # Only the veths that the start left: another one without our alias may be of an ADD of ours, which sets it a moment later.
         unnamed_veths = [veth for veth in _foreign_veths(survey) if veth.ifindex in self._unnamed]
         names = {veth.name for veth in unnamed_veths}
         veths = self._stamp_all(unnamed_veths, survey, listed).veths

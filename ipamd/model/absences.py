@@ -32,7 +32,8 @@ class Absence:
 class Doubts:
     """The absences that are stored, so that a restarted daemon goes on counting: by the ENI or address, as text.
 
-    `plausible`: what the last plausible answer of EC2 lacked. `any`: what the last answer lacked, plausible or not.
+    `plausible`: what the last plausible answer of EC2 lacked.
+    `any`: what the last answer lacked, plausible or not.
     """
 
     plausible: Mapping[str, Absence] = field(default_factory=dict)

@@ -33,9 +33,11 @@ from ipamd.model.words import MANY
 class AddressState(StrEnum):
     """State of an address.
 
-    FREE: it may be assigned. RESERVED: an ADD is wiring a sandbox with it; in memory only. ASSIGNED: a sandbox has it. COOLING: its
-    sandbox has left, and it is not assigned again before the cooldown is over. QUARANTINED: it is wired, and the sources disagree
-    about its sandbox.
+    FREE: it may be assigned.
+    RESERVED: an ADD is wiring a sandbox with it; in memory only.
+    ASSIGNED: a sandbox has it.
+    COOLING: its sandbox has left, and it is not assigned again before the cooldown is over.
+    QUARANTINED: it is wired, and the sources disagree about its sandbox.
     """
 
     FREE = "free"
@@ -48,9 +50,15 @@ class AddressState(StrEnum):
 class AddressEvent(StrEnum):
     """Event that changes the state of an address.
 
-    RESERVE, CONFIRM, ABORT and RETURN belong to an ADD: it takes an address, succeeds, or fails after or before the address reached
-    the sandbox. UNASSIGN: the sandbox leaves. COOLED: the cooldown is over. DISAGREE: a wired sandbox with the address was found that
-    has no row. RESOLVE: that sandbox is gone. ADOPT: that sandbox is recorded.
+    RESERVE: an ADD takes the address.
+    CONFIRM: that ADD succeeds.
+    RETURN: it fails before the address has reached the sandbox.
+    ABORT: it fails later.
+    UNASSIGN: the sandbox leaves.
+    COOLED: the cooldown is over.
+    DISAGREE: a wired sandbox with the address was found that has no row.
+    RESOLVE: that sandbox is gone.
+    ADOPT: that sandbox is recorded.
     """
 
     RESERVE = "reserve"
@@ -87,12 +95,14 @@ class Address:
     """One secondary address of an ENI, as the datastore knows it.
 
     `since`: when the current state began (aware UTC).
-    `owner`: set if and only if the state is assigned or reserved. `cooling_until`: set if and only if it is cooling.
+    `owner`: set if and only if the state is assigned or reserved.
+    `cooling_until`: set if and only if it is cooling.
     `prefix`: the delegated /28 or /80 that contains it, or None.
     `cooldown_deadline_s`: the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is
         never stepped; None: not known.
     `since_monotonic_s`: `since` on that clock; None: not known.
-    `lost_since`: since when it is lost (aware UTC), None if EC2 shows it. `lost_reason`: why it counts as lost.
+    `lost_since`: since when it is lost (aware UTC), None if EC2 shows it.
+    `lost_reason`: why it counts as lost.
     `other_address`: that of an extra leg of the sandbox that has this address; it cools as long as this one.
     `kept_for`: the pod (`namespace/name`) that alone gets it next, None if anyone may; from its DEL to its next ADD (docs/adr/0083).
     `kept_until_s`: when that ends, on the monotonic clock; set if and only if it is kept.

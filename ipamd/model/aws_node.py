@@ -48,8 +48,10 @@ ENTRIES_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One entry of the file of amazon-vpc-cni-k8s. `address`: of the family of the node's pool. `made_at_ns`: Unix time; 0: not known.
+    """One entry of the file of amazon-vpc-cni-k8s.
 
+    `address`: of the family of the node's pool.
+    `made_at_ns`: Unix time; 0: not known.
     `other_address`: of an extra leg. That is in another file, so entries that were read from this file have none.
     `interface_count`: the number of network cards on which the pod has interfaces; more than 1 is not imported.
     """
@@ -64,10 +66,10 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonTrace:
+class DaemonSign:
     """The latest sign that the daemon of amazon-vpc-cni-k8s ran in this boot. `age_s`: seconds since then; 0 while the sign lasts."""
 
-    trace: str
+    text: str
     age_s: float = 0.0
 
 
@@ -130,7 +132,7 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
 
 
 def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
-    """Write the file that amazon-vpc-cni-k8s reads at its start. It keeps an entry without a pod's name, which gets no metadata here.
+    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. It also accepts an entry without a pod's name.
 
     Args:
         network_name: of its conflist; a DEL of its plugin finds only entries of this network.
@@ -209,7 +211,8 @@ class UnidentifiedVeth:
 class ImportResult:
     """The host veths of all kinds after an import: the identified ones carry our alias now.
 
-    `extra`: those of their extra legs; `uplinks`: those of their uplinks, by name.
+    `extra`: those of their extra legs.
+    `uplinks`: those of their uplinks, by name.
     """
 
     veths: tuple[HostVeth, ...]

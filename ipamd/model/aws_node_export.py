@@ -54,7 +54,9 @@ def unrecorded(
     prefix: str,
     now: datetime,
 ) -> dict[IpAddress, tuple[HostVeth, Allocation]]:
-    """Return an entry for each other address that a live host veth has by its alias or by a route, with the veth.
+    """Return an entry of the file for each address that a live host veth has and that `recorded` left out.
+
+    Returns: by address the veth, which has it by its alias or by a route, and the entry.
 
     Args:
         recorded_allocations: the result of `recorded`.

@@ -20,8 +20,9 @@ from ipamd.model.errors import (
 class Blocked(StrEnum):
     """The reason why the pool does not grow.
 
-    GROWING: it does grow, but the address would come after the caller's deadline. EGRESS: the pool has an address, and the range for
-    egress has none. UNDELETED: earlier sandboxes of pods hold addresses, because no DEL came for them.
+    GROWING: it does grow, but the address would come after the caller's deadline.
+    EGRESS: the pool has an address, and the range for egress has none.
+    UNDELETED: earlier sandboxes of pods hold addresses, because no DEL came for them.
     """
 
     MAX_PODS = "max-pods"

@@ -49,9 +49,11 @@ class StatusReport:
 class CallReport:
     """One API. One attempt is one HTTP request, or none if it could not be sent.
 
-    `buckets`: attempts that took no longer than each of ATTEMPT_BUCKETS_MS, cumulative; `count`, `total_ms`: of all.
-    `left_count`: calls that this node may make at once by its own budget, `rate_per_s`: how fast it gets more. `held_back_count`:
-    calls that the budget refused.
+    `buckets`: attempts that took no longer than each of ATTEMPT_BUCKETS_MS, cumulative.
+    `count`, `total_ms`: of all.
+    `left_count`: calls that this node may make at once by its own budget.
+    `rate_per_s`: how fast the budget grows.
+    `held_back_count`: calls that the budget refused.
     """
 
     outcomes: Mapping[CallOutcome, int] = field(default_factory=dict)

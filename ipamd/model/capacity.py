@@ -58,7 +58,8 @@ class Capacity:
     address_count: pods with an address of their own, at most ADDRESSES_MAX.
     max_pods: these and the pods on the host's network.
     recommended: `max_pods`, but at most what EKS recommends; 0 if the vCPUs are not known.
-    formula: how the addresses are counted. limited_by: the bound that decides. Both for people.
+    formula: how the addresses are counted, for people.
+    limited_by: the bound that decides, for people.
     in_force: whether the node is in this mode.
     """
 

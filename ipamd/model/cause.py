@@ -27,8 +27,10 @@ class Form(Enum):
 class Ec2Refusal:
     """A call that EC2 refused, did not answer, or did not get.
 
-    `operation`: the API. `subject`: the ENI, subnet or instance. `code`: EC2's own; "" if it gave none. `text`: what failed and what
-    EC2 said about it.
+    `operation`: the API.
+    `subject`: the ENI, subnet or instance.
+    `code`: EC2's own; "" if it gave none.
+    `text`: what failed and what EC2 said about it.
     """
 
     operation: str
@@ -45,8 +47,11 @@ class Ec2Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CausePart:
-    """One reason. `own`: in our own words. `refusal`: EC2's refusal, if that is the reason. `note`: follows the reason, such as
-    advice.
+    """One reason.
+
+    `own`: in our own words.
+    `refusal`: EC2's refusal, if that is the reason.
+    `note`: follows the reason, such as advice.
     """
 
     own: str = ""

@@ -45,10 +45,12 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTra
 class DescribedEni:
     """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
 
-    `secondary_addresses`, `prefixes`: of the pool's family; with IPv6 only prefixes serve. `has_ipv6`: it has an IPv6 address or
-    prefix; `ipv6_addresses`: its single IPv6 addresses.
-    `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only). `problem`: why the description could not be read, "" if it
-    could; with a problem the other fields have the readable parts. `security_group_ids`: ascending; empty if the answer named none.
+    `secondary_addresses`, `prefixes`: of the pool's family; with IPv6 only prefixes serve.
+    `has_ipv6`: it has an IPv6 address or prefix.
+    `ipv6_addresses`: its single IPv6 addresses.
+    `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only).
+    `problem`: why the description could not be read, "" if it could; with a problem the other fields have the readable parts.
+    `security_group_ids`: ascending; empty if the answer named none.
     `is_source_checked`: EC2 drops what it sends with an address that is not its own (SourceDestCheck).
     `operator`: the AWS service that manages the ENI (EC2's Operator.Managed), "" if none does.
     """
@@ -87,7 +89,9 @@ class DescribedEni:
 class AddressHolder:
     """The instance that has an address, as DescribeInstances shows it.
 
-    state: EC2's name of the instance's state. is_primary: the address is the primary one of its ENI. is_source_checked: of the ENI.
+    `state`: EC2's name of the instance's state.
+    `is_primary`: the address is the primary one of its ENI.
+    `is_source_checked`: as in `DescribedEni`, of its ENI.
     """
 
     instance_id: InstanceId

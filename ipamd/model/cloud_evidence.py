@@ -47,7 +47,8 @@ DOUBT_AGAIN_S = 60.0
 class CloudRecords:
     """The rows of this instance with which an answer is compared.
 
-    `addresses`: without lost ones; a /80 is represented by the row of its rest. `wired`: those that running sandboxes have.
+    `addresses`: without lost ones; a /80 is represented by the row of its rest.
+    `wired`: those that running sandboxes have.
     """
 
     identity: InstanceIdentity
@@ -76,8 +77,10 @@ def recorded(snapshot: Snapshot, identity: InstanceIdentity) -> CloudRecords:
 class Witnesses:
     """Other sources that can confirm an absence; None: not read, or no answer.
 
-    `links`: MAC addresses of the links of the host's namespace. `metadata`: every address that instance metadata shows, including
-    primary ones and those of prefixes. A witness without the primary ENI does not count.
+    `links`: MAC addresses of the links of the host's namespace.
+    `metadata`: every address that instance metadata shows, including primary ones and those of prefixes.
+
+    A witness without the primary ENI does not count.
     """
 
     links: frozenset[MacAddress] | None = None

@@ -110,7 +110,8 @@ MESSAGES: Mapping[StrEnum, str] = {
 def condition_text(subject: str, problem: Problem, form: Form = Form.FULL, known: Container[Ec2Refusal] = ()) -> str:
     """Return the sentence of a problem.
 
-    `form`: how much of EC2's refusals it quotes. `known`: refusals that another condition shows.
+    `form`: how much of EC2's refusals it quotes.
+    `known`: refusals that another condition shows.
     """
     fields = {"subject": subject, **problem.fields}
     if problem.cause is not None:

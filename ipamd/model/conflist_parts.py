@@ -46,8 +46,10 @@ class PartDefect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """Our part. `fields`: all that we render but the plugins. `plugins`: ours, first the one that wires sandboxes.
+    """Our part of the conflist.
 
+    `fields`: all that we render but the plugins.
+    `plugins`: ours, first the one that wires sandboxes.
     `former`: plugins that we rendered under earlier settings; one that is in the file unaltered is taken out.
     """
 
@@ -58,7 +60,7 @@ class OwnPart:
 
 @dataclass(frozen=True, slots=True)
 class OthersPart:
-    """The part of other software: plugins behind ours, in their order, and fields that we do not render."""
+    """The part of other software in the conflist: plugins behind ours, in their order, and fields that we do not render."""
 
     plugins: tuple[Plugin, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -11,8 +11,9 @@ from ipamd.model.errors import IllegalTransitionError, InvariantError, IpamError
 class Defect(StrEnum):
     """Names of events that must never happen.
 
-    DUPLICATE: at a start one address was wired to two sandboxes (I1). INVARIANT: a request or a loop ended because a constraint or the
-    transition table refused its change (I1-I9); nothing was changed. UNEXPECTED: it ended in an error that is none of our own.
+    DUPLICATE: at a start one address was wired to two sandboxes (I1).
+    INVARIANT: a request or a loop ended because a constraint or the transition table refused its change (I1-I9); nothing was changed.
+    UNEXPECTED: it ended in an error that is none of our own.
     DATASTORE: `ipamctl audit` found that memory and disk differ, or contradict themselves.
     """
 

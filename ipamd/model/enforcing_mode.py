@@ -6,9 +6,11 @@ from enum import StrEnum
 
 
 class EnforcingMode(StrEnum):
-    """The value of POD_SECURITY_GROUP_ENFORCING_MODE.
+    """The value of POD_SECURITY_GROUP_ENFORCING_MODE: which packets of the pod pass its branch ENI.
 
-    STRICT: all packets of the pod. STANDARD: only those that leave the node, and none to or from the node itself and its other pods.
+    STRICT: all.
+    STANDARD: those that leave the node, and none to or from the node itself and its other pods.
+
     Source: amazon-vpc-cni-k8s pkg/sgpp/constants.go.
     """
 

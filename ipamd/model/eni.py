@@ -31,10 +31,12 @@ class EniState(StrEnum):
 class Eni:
     """One ENI of this instance.
 
-    `host_ready`: the host's routing for it is in place. `managed`: its addresses may be given to sandboxes.
-    `created_by_us`: we created it, so we may delete it (I9). `excluded`: why no new sandbox gets its addresses, "" if sandboxes may
-    have them: its subnet is excluded, custom networking keeps pods off the primary ENI, or an AWS service manages the ENI. Sandboxes
-    keep the addresses that they have (I2). `pool`: the pool of pods that gets its addresses (`pod_pools.py`), "" for the node's own.
+    `host_ready`: the host's routing for it is in place.
+    `managed`: its addresses may be given to sandboxes.
+    `created_by_us`: we created it, so we may delete it (I9).
+    `excluded`: why no new sandbox gets its addresses, "" if sandboxes may have them: its subnet is excluded, custom networking keeps
+        pods off the primary ENI, or an AWS service manages the ENI. Sandboxes keep the addresses that they have (I2).
+    `pool`: the pool of pods that gets its addresses (`pod_pools.py`), "" for the node's own.
     """
 
     eni_id: EniId
@@ -72,10 +74,12 @@ class Eni:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """ENIs and addresses that an instance type can have. `source`: ec2, table or default.
+    """ENIs and addresses that an instance type can have.
 
-    `trunk_capacity`: ENIs that its trunk ENI can carry, 0 if it can have no trunk; None: not known. `tcp_timeout_s`: after how many
-    seconds EC2 forgets an established TCP connection by default; 0: EC2 did not say. `eni_count`: of network card 0.
+    `source`: ec2, table or default.
+    `trunk_capacity`: ENIs that its trunk ENI can carry, 0 if it can have no trunk; None: not known.
+    `tcp_timeout_s`: after how many seconds EC2 forgets an established TCP connection by default; 0: EC2 did not say.
+    `eni_count`: of network card 0.
     `further_card_enis`: of the cards from 1 on; cards that are missing there take as many as card 0.
     """
 

@@ -82,8 +82,8 @@ SUPPLY, SERVICE = "supply", "service"
 class IpamError(Exception):
     """Root of the tree. `message` names the object, `details` the cause and the next step.
 
-    `refusal`, `failure`: the code of a refusal of ADD (`refusals`), or of a failure (`failures`); "" for other errors. `fields`: what
-    the sentence of the code names, as text.
+    `refusal`, `failure`: the code of a refusal of ADD (`refusals`), or of a failure (`failures`); "" for other errors.
+    `fields`: what the sentence of the code names, as text.
     `ends_with`: the subject of the condition, SUPPLY or SERVICE, which reports that the cause is over; "" if nothing reports it.
     """
 
@@ -240,7 +240,8 @@ class UnknownAttachmentError(IpamError):
 class CheckFailedError(IpamError):
     """The kernel's wiring of a sandbox differs from its record, or its address is lost at EC2.
 
-    `address`, `eni_id`: of the sandbox, as text. `lost`: why no packet for the address comes to this node, "" if packets come.
+    `address`, `eni_id`: of the sandbox, as text.
+    `lost`: why no packet for the address comes to this node, "" if packets come.
     `differences`: the codes of the differences of the wiring and of the node.
     """
 
@@ -326,8 +327,11 @@ class EventsUnsupportedError(RuntimeUnreachableError):
 class CloudError(IpamError):
     """EC2 or instance metadata failed, or could not be reached.
 
-    `code`: EC2's code, "" without one. `operation`: the API that was called, "" if the error is not about one call. `subject`: the
-    ENI, subnet or instance that the call was about. `answer`: EC2's message. `next_step`: what an operator can do (I14).
+    `code`: EC2's code, "" without one.
+    `operation`: the API that was called, "" if the error is not about one call.
+    `subject`: the ENI, subnet or instance that the call was about.
+    `answer`: EC2's message.
+    `next_step`: what an operator can do (I14).
     """
 
     cni_code, retryable = 113, True

@@ -58,8 +58,11 @@ class Presence(StrEnum):
 class Record(StrEnum):
     """The datastore's report about a sandbox and its address.
 
-    `never-promised`: the sandbox has no row, no row was lost, and the row of its address has no owner: an ADD died between wiring and
-    commit. `missing`: the sandbox has no row, but its row may have been lost. `deleted`: it has a tombstone.
+    RECORDED: the sandbox has a row.
+    QUARANTINED: it has none, and its address is quarantined.
+    MISSING: it has none, but its row may have been lost.
+    NEVER_PROMISED: it has none, no row was lost, and the row of its address has no owner: an ADD died between wiring and commit.
+    DELETED: it has a tombstone.
     """
 
     RECORDED = "recorded"
@@ -101,8 +104,11 @@ class Evidence:
 class SandboxVerdict(StrEnum):
     """The action to take.
 
-    `reap`: free the address (it cools). `unwire-then-reap`: remove the rest of the wiring first, then free the address if no sandbox
-    has it. `adopt`: record the sandbox. `quarantine`: keep the wiring, and do not assign the address.
+    KEEP: change nothing.
+    REAP: free the address (it cools).
+    UNWIRE_THEN_REAP: remove the rest of the wiring first, then free the address if no sandbox has it.
+    ADOPT: record the sandbox.
+    QUARANTINE: keep the wiring, and do not assign the address.
     """
 
     KEEP = "keep"

@@ -44,7 +44,9 @@ class LocalRange:
     """A range of addresses that are valid on this node only, for legs beside the one with the pod's address.
 
     `network`: SNAT translates its addresses to the node's own, so no other host sees them, and all nodes use the same network.
-    `gateway`: the next hop. `first`, `last`: the range of the sandboxes' addresses. `ifname`: of the link inside a sandbox.
+    `gateway`: the next hop.
+    `first`, `last`: the range of the sandboxes' addresses.
+    `ifname`: of the link inside a sandbox.
     `untranslated`: multicast, which keeps its source.
     """
 

@@ -10,7 +10,9 @@ from ipamd.model.legs.finding_codes import LEG_PENDING, LEG_VIOLATIONS, LegFindi
 class Severity(StrEnum):
     """How much a finding matters.
 
-    VIOLATION: an invariant is broken. DIFFERENCE: something differs; we repair it, or it is not ours to repair. PENDING: in progress.
+    VIOLATION: an invariant is broken.
+    DIFFERENCE: something differs; we repair it, or it is not ours to repair.
+    PENDING: in progress.
     """
 
     VIOLATION = "violation"

@@ -19,9 +19,10 @@ from ipamd.model.seen_demand import SeenDemand
 class GrowthRefusal:
     """Why a kind of growth is not requested now, and what an operator can do (I14).
 
-    `cause`: in our words, or EC2's refusals. `left_s`: seconds until it is requested again, None if it depends on something else.
-    `is_lasting`: the refusal is no short disturbance, so that the pool grows in another way. `kind`: the reason in one word, for
-    metrics.
+    `cause`: in our words, or EC2's refusals.
+    `left_s`: seconds until it is requested again, None if it depends on something else.
+    `is_lasting`: the refusal is no short disturbance, so that the pool grows in another way.
+    `kind`: the reason in one word, for metrics.
     """
 
     cause: Cause
@@ -71,7 +72,8 @@ class GrowthState:
     """Obstacles to growth and growth under way, at one moment.
 
     `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now.
-    `eni_cap`: the number of ENIs beyond which EC2 refused to attach more. `eni_cap_refusal`: the refusal that set this number.
+    `eni_cap`: the number of ENIs beyond which EC2 refused to attach more.
+    `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.
     `room`: free addresses of the node's own subnet, None unless EC2 has refused because there were too few.
     `creation_room`: free addresses of the subnet with most room for a new ENI; None: that is the node's own subnet.
@@ -81,11 +83,13 @@ class GrowthState:
     `pending_enis`, `pending_slots`: creations and allocations whose outcome is not known. Slots with addresses that are recorded
         elsewhere count as pending too.
     `pending_address_count`: the addresses that these allocations may bring.
-    `pending`: why the outcome is not known. `pending_kind`: the same in one word.
-    `host`: why the host's routing of an attached ENI is not in place. `has_stuck_eni`: it has failed for so long that the ENI's
-        addresses are no supply.
+    `pending`: why the outcome is not known.
+    `pending_kind`: the same in one word.
+    `host`: why the host's routing of an attached ENI is not in place.
+    `has_stuck_eni`: it has failed for so long that the ENI's addresses are no supply.
 
-    `demand`: the measured demand. `is_spare_eni_settling`: the last ADD that took an address is too recent for a spare ENI.
+    `demand`: what ADDs took lately, as `DemandWindow` measured it.
+    `is_spare_eni_settling`: the last ADD that took an address is too recent for a spare ENI.
     """
 
     creation: GrowthRefusal | None = None

@@ -14,7 +14,12 @@ from ipamd.model.time_text import rfc3339
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuestion:
-    """A question. `since`: exclude older records. `at`: who had it at this time. `limit`: how many of the latest records."""
+    """A question.
+
+    `since`: exclude older records.
+    `at`: who had it at this time.
+    `limit`: how many of the latest records.
+    """
 
     subject: str
     limit: int

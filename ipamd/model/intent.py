@@ -43,8 +43,10 @@ class IntentKind(StrEnum):
 class DeleteReason(StrEnum):
     """Why an ENI is deleted.
 
-    RELEASED: it was in use and is not needed any more. UNATTACHED: it could not be attached. LEAKED: an earlier process created it and
-    lost its record. USELESS: none of its addresses could be assigned.
+    RELEASED: it was in use and is not needed any more.
+    UNATTACHED: it could not be attached.
+    LEAKED: an earlier process created it and lost its record.
+    USELESS: none of its addresses could be assigned.
     """
 
     RELEASED = "release"
@@ -57,8 +59,9 @@ class DeleteReason(StrEnum):
 class Create:
     """Create an ENI and attach it. With neither addresses nor prefixes it is one for IPv6, whose /80 is requested afterwards.
 
-    `moves_left`: how often another device index may be tried. `eni_id`: of the new ENI, once it is known. `refused`: EC2's reason
-    if it refused the repeated call; then the ENI that the first call may have created is searched for.
+    `moves_left`: how often another device index may be tried.
+    `eni_id`: of the new ENI, once it is known.
+    `refused`: EC2's reason if it refused the repeated call; then the ENI that the first call may have created is searched for.
     """
 
     subnet_id: SubnetId
@@ -112,8 +115,8 @@ class Unassign:
 class Delete:
     """Detach an ENI and delete it.
 
-    `deletion_state`: the last request to EC2; DETACHED: to detach it, which EC2 has not refused. `creation`: the operation
-    that created the ENI, if this one undoes it.
+    `deletion_state`: the last request to EC2; DETACHED: to detach it, which EC2 has not refused.
+    `creation`: the operation that created the ENI, if this one undoes it.
     """
 
     eni_id: EniId

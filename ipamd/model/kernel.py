@@ -59,10 +59,12 @@ class HostVeth:
 class VlanLink:
     """The VLAN link of an uplink: a link whose name has the form that we and amazon-vpc-cni-k8s use.
 
-    `parent`: index of the link that carries its frames, which must be the trunk's; `parent_mac`: the MAC of that link, "" if it was
-    not read. `impostor_why`: why it cannot be the link that its name claims, whatever its MAC and alias are; "" if it can. A sandbox
-    with NET_ADMIN can make links of any name, MAC and alias on the node. `address`, `eni_id`, `uplink`: from the alias; None or ""
-    without an alias of ours. A link that we have made and not named yet has an `uplink` and no address.
+    `parent`: index of the link that carries its frames, which must be the trunk's.
+    `parent_mac`: the MAC of that link, "" if it was not read.
+    `impostor_why`: why it cannot be the link that its name claims, whatever its MAC and alias are; "" if it can. A sandbox with
+        NET_ADMIN can make links of any name, MAC and alias on the node.
+    `address`, `eni_id`, `uplink`: from the alias; None or "" without an alias of ours. A link that we have made and not named yet has
+        an `uplink` and no address.
     """
 
     name: str
@@ -283,7 +285,8 @@ _EVERY = MacAddress("")
 class LinkEvent:
     """One notification. `mac` is empty for `opened` and `missed`, which concern every link.
 
-    `gone`: the link was deleted or moved to another namespace. `seen`: it appeared or changed. A link that goes down is no event.
+    `gone`: the link was deleted or moved to another namespace.
+    `seen`: it appeared or changed. A link that goes down is no event.
     """
 
     kind: LinkEventKind
@@ -293,8 +296,10 @@ class LinkEvent:
 class ChangeKind(StrEnum):
     """The kind of object that changed on the host.
 
-    VETH_GONE: a host veth of ours. VLAN_LINK: an uplink. OTHER_LINK: a link that is neither of these nor an
-    ENI's. MISSED: unknown, because the notification was lost.
+    VETH_GONE: a host veth of ours.
+    VLAN_LINK: an uplink.
+    OTHER_LINK: a link that is neither of these nor an ENI's.
+    MISSED: unknown, because the notification was lost.
     """
 
     LINK = "link"
@@ -313,9 +318,12 @@ class ChangeKind(StrEnum):
 class HostChange:
     """A change of the host's networking that was not made by this daemon's wiring, as far as its kind tells.
 
-    `veth`, `vlan`: a host veth or a VLAN link as it is now (LINK, VLAN_LINK). `address`, `length`: of an interface, a route's
-    destination, or a rule's selector. `table`: of a route or a rule; `priority` of a rule. `is_gone`: of a route or a VLAN link that
-    was removed. `process`: the one that changed nftables, as the kernel reports it.
+    `veth`, `vlan`: a host veth or a VLAN link as it is now (LINK, VLAN_LINK).
+    `address`, `length`: of an interface, a route's destination, or a rule's selector.
+    `table`: of a route or a rule.
+    `priority`: of a rule.
+    `is_gone`: of a route or a VLAN link that was removed.
+    `process`: the one that changed nftables, as the kernel reports it.
     """
 
     kind: ChangeKind

@@ -61,9 +61,10 @@ Candidate = tuple[DifferenceKind, MacAddress, EniId | IpAddress | IpNetwork, Eni
 class Recent:
     """Changes of our own, which must not count as differences.
 
-    `added`, `removed`: what our calls changed lately. `removed` has ENIs and addresses, each with the ENI that it was on, because an
-    address that is shown on another ENI is a difference. `is_growing`: an intent that adds is open, so metadata may show an address
-    before EC2's answer names it to us.
+    `added`: ENIs and addresses that our calls added lately.
+    `removed`: ENIs and addresses that our calls removed lately, each with the ENI that it was on, because an address that is shown on
+        another ENI is a difference.
+    `is_growing`: an intent that adds is open, so metadata may show an address before EC2's answer names it to us.
     """
 
     added: Collection[EniId | IpAddress] = ()

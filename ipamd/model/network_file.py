@@ -23,8 +23,10 @@ FORM = {"zones": dict, "primaryEniCarriesPods": bool, "pools": dict, "addresses"
 
 @dataclass(frozen=True, slots=True)
 class NetworkFile:
-    """What the file says. `custom`: None unless custom networking is on. `pools`: none unless the file names some.
+    """What the file says.
 
+    `custom`: None unless custom networking is on.
+    `pools`: none unless the file names some.
     `addresses`: which address each pod of the operator's list has.
     """
 

@@ -12,8 +12,9 @@ from ipamd.model.record import dataclass
 class RoutedPacket:
     """A packet whose route is looked up.
 
-    `source` None: the kernel chooses it. `incoming`: the link by which it comes, "" for one that a process here sends. `port`: of TCP
-    at the destination, 0 if it does not matter.
+    `source` None: the kernel chooses it.
+    `incoming`: the link by which it comes, "" for one that a process here sends.
+    `port`: of TCP at the destination, 0 if it does not matter.
     """
 
     destination: IpAddress
@@ -37,8 +38,12 @@ class RouteAnswer:
     """The kernel's decision about a packet.
 
     `rule`: priority of the policy rule that led to `table`, None if it is not known (rules of a sandbox are not listed: it may make
-    any number). `table`: 0 if none decided. `link`: by which the packet leaves, "" if it does not. `via`: the next hop, None for a
-    neighbour. `source`: the source that the packet then has. `error`: the kernel's words for a refusal.
+        any number).
+    `table`: 0 if none decided.
+    `link`: by which the packet leaves, "" if it does not.
+    `via`: the next hop, None for a neighbour.
+    `source`: the source that the packet then has.
+    `error`: the kernel's words for a refusal.
     """
 
     result: RouteResult
@@ -60,8 +65,8 @@ class RouteAnswer:
 class NewConnection:
     """The first packet of a connection, as our nftables rules see it.
 
-    `incoming`, `outgoing`: names of links, "" for a packet of the node itself, and before its route is known. `is_for_node`: the
-    destination is an address of the node.
+    `incoming`, `outgoing`: names of links, "" for a packet of the node itself, and before its route is known.
+    `is_for_node`: the destination is an address of the node.
     """
 
     source: IpAddress | None
@@ -75,8 +80,9 @@ class NewConnection:
 class Translation:
     """What our nftables rules do with a connection.
 
-    `mark`: bit that its packets get before the route is looked up, 0 for none. `source`: the address that the other side sees instead
-    of the sandbox's, None if it is not translated. `is_rejected`: the destination is in the local range, to which nobody may connect.
+    `mark`: bit that its packets get before the route is looked up, 0 for none.
+    `source`: the address that the other side sees instead of the sandbox's, None if it is not translated.
+    `is_rejected`: the destination is in the local range, to which nobody may connect.
     """
 
     mark: int = 0

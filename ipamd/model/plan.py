@@ -48,8 +48,10 @@ from ipamd.model.words import counted
 class Plan:
     """Actions in order, and one sentence with the reason.
 
-    `actions`: either grow the pool or release, never both. `blocked`: why the pool cannot grow now, None if it can.
-    `is_postponed`: growth waits, because fewer calls may do the same a moment later. `excess_count`: free addresses above the target.
+    `actions`: either grow the pool or release, never both.
+    `blocked`: why the pool cannot grow now, None if it can.
+    `is_postponed`: growth waits, because fewer calls may do the same a moment later.
+    `excess_count`: free addresses above the target.
     `retention_reason`: why they are not released.
     """
 
@@ -331,7 +333,7 @@ def _coming_count(snapshot: PoolSnapshot) -> int:
 
 
 def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses to request now, ignoring obstacles: the deficit, and more while ADDs follow each other (`_ramp_count`).
+    """Count the addresses to request now, ignoring obstacles: the deficit, and more while ADDs follow each other (`_ahead_count`).
 
     Without IP targets the unit of single addresses is an ENI, so the count is rounded up to whole ENIs.
     """
@@ -348,11 +350,11 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """Count the addresses to request for a deficit, in the plan's own units.
 
-    These are more than the deficit while ADDs follow each other (`_ramp_count`), and fewer while single addresses replace missing
+    These are more than the deficit while ADDs follow each other (`_ahead_count`), and fewer while single addresses replace missing
     /28s.
     """
     if not is_prefix_mode(snapshot, settings):
-        wanted = deficit + _ramp_count(snapshot, settings, deficit)
+        wanted = deficit + _ahead_count(snapshot, settings, deficit)
         if settings.max_pods:
             return min(wanted, settings.max_pods - snapshot.pool_count)
         return wanted
@@ -362,8 +364,8 @@ def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int)
     return max(min(deficit, STOPGAP_COUNT - free), snapshot.waiting_count - free)
 
 
-def _ramp_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """Count the addresses to request in addition to the deficit while ADDs follow each other (a *ramp*), because more will come."""
+def _ahead_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
+    """Count the addresses to request in addition to the deficit while ADDs follow each other, because more will come."""
     demand, target = snapshot.growth.demand, settings.warm_ip_target
     # If an ADD waits although ADDs have just taken twice the target, more ADDs will follow, each as soon as the one before has
     # finished.

@@ -16,8 +16,9 @@ REQUIRED, NONE = "required", "none"
 class GroupRequirement(StrEnum):
     """Whether a pod must have an ENI of its own.
 
-    `UNMARKED`: the pod lacks the mark of the admission policy, which may not be installed. `OLDER`: the pod lacks the mark although
-    other pods have it. `UNKNOWN`: no source answers.
+    UNMARKED: not known, because the pod lacks the mark of the admission policy, which may not be installed.
+    OLDER: not known, because the pod lacks the mark although other pods have it: it is older than the policy.
+    UNKNOWN: not known, because no source answers.
     """
 
     YES = "yes"
@@ -31,9 +32,10 @@ class GroupRequirement(StrEnum):
 class PodFacts:
     """The facts about a pod.
 
-    `reason`: the source of the facts, or why there are none, for reports. `annotation`: that of its own ENI, "" if the pod has
-    none. `is_marked`: the admission policy marked this pod, so it marks every later pod too. `is_of_pod`: only this pod's facts are
-    missing; for other pods the source has an answer.
+    `reason`: the source of the facts, or why there are none, for reports.
+    `annotation`: that of its own ENI, "" if the pod has none.
+    `is_marked`: the admission policy marked this pod, so it marks every later pod too.
+    `is_of_pod`: only this pod's facts are missing; for other pods the source has an answer.
     """
 
     requirement: GroupRequirement

@@ -63,9 +63,11 @@ OTHER_GROUPS = f"{POOL}its security groups are not those of pool "
 class PodPool:
     """One pool of the file.
 
-    `subnet_ids`, `subnet_tags`: where its ENIs are made, in the node's zone; one of the two. `security_group_ids`: ascending; empty:
-    those of the primary ENI, followed. `warm_ip_target`, `minimum_ip_target`: as WARM_IP_TARGET and MINIMUM_IP_TARGET; both 0: its
-    first ENI is made for the first pod. `reserved_enis`: ENIs that no other pool may take from it. `max_enis`: 0: no cap.
+    `subnet_ids`, `subnet_tags`: where its ENIs are made, in the node's zone; one of the two.
+    `security_group_ids`: ascending; empty: those of the primary ENI, followed.
+    `warm_ip_target`, `minimum_ip_target`: as WARM_IP_TARGET and MINIMUM_IP_TARGET; both 0: its first ENI is made for the first pod.
+    `reserved_enis`: ENIs that no other pool may take from it.
+    `max_enis`: 0: no cap.
     """
 
     name: str

@@ -8,7 +8,8 @@ from enum import StrEnum
 class PodSnat(StrEnum):
     """The choice for a sandbox. A sandbox without a choice is translated as the node's settings say.
 
-    NONE: its connections keep its own address. FORCE: all its connections to outside the VPC get the node's primary address.
+    NONE: its connections keep its own address.
+    FORCE: all its connections to outside the VPC get the node's primary address.
     """
 
     NONE = "none"

@@ -24,8 +24,8 @@ class Allocate:
 class CreateEni:
     """Create and attach an ENI that comes with `address_count` addresses or `prefix_count` prefixes.
 
-    `other_place_count`: other places that an ENI could have, as far as is known, if this one is taken. `pool`: the pool of pods that
-    gets it, "" for the node's own.
+    `other_place_count`: other places that an ENI could have, as far as is known, if this one is taken.
+    `pool`: the pool of pods that gets it, "" for the node's own.
     """
 
     device_index: int

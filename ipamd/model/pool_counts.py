@@ -48,8 +48,8 @@ class EniStock:
     """One ENI with the counts of its addresses.
 
     `used_slot_count`: addresses outside any prefix, and prefixes; lost addresses use no slot.
-    `prefix_count`: prefixes with at least one address that is not lost; `free_prefix_count`: prefixes whose addresses are all free,
-    none of them held back.
+    `prefix_count`: prefixes with at least one address that is not lost.
+    `free_prefix_count`: prefixes whose addresses are all free, none of them held back.
     """
 
     eni: Eni
@@ -60,8 +60,8 @@ class EniStock:
 
     @property
     def has_left(self) -> bool:
-        """Whether EC2 does not show the ENI any more, so that only lost addresses of it are left. While an ENI is being detached, it
-        still has others.
+        """Whether EC2 does not show the ENI any more: it is detaching, and all its addresses are lost. EC2 still shows addresses of an
+        ENI that is only being detached.
         """
         return self.eni.state is EniState.DETACHING and 0 < self.counts.total == self.counts.lost
 

@@ -27,8 +27,8 @@ class PoolSettings:
     `leaves_trunk_place`: a place on card 0 is left free for the trunk ENI, which the control plane attaches.
     `is_provisioning_disabled`: nothing is requested of EC2, even if ADDs wait.
     `keeps_one_free`: with every target 0 one address stays free. Without, the pool has none before the first pod.
-    `family`: the pool's address family. A pool of IPv6 needs one /80, and no target counts. `meaningless`: settings that
-        are set although they have no effect there.
+    `family`: the pool's address family. A pool of IPv6 needs one /80, and no target counts.
+    `meaningless`: settings that are set although they have no effect there.
     """
 
     warm_eni_target: int = 1

@@ -33,7 +33,8 @@ class PoolClaim:
     """How many ENIs a pool has, and how many it may have.
 
     eni_count: ENIs that serve new pods, and those that are being created.
-    reserved: how many other pools must leave to it, and most: its cap, as in the network file; 0: no cap.
+    reserved: how many ENIs other pools must leave to it, as in the network file.
+    most: how many it may have, as in the network file; 0: no cap.
     """
 
     name: str

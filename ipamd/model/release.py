@@ -42,7 +42,8 @@ pkg/ipamd/ipamd.go, tryFreeENI."""
 class Draining:
     """ENIs and kinds of addresses that are assigned last, so that they become empty. They are assigned if there are no others.
 
-    `enis`: the sparse ENIs without which the pool still meets its target. `prefixes`, `singles`: the kind of the disabled mode.
+    `enis`: the sparse ENIs without which the pool still meets its target.
+    `prefixes`, `singles`: the kind of the disabled mode.
     """
 
     enis: frozenset[EniId] = frozenset()

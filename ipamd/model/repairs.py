@@ -95,9 +95,12 @@ class RepairCode(StrEnum):
 class RepairOutcome(StrEnum):
     """How a report is handled.
 
-    REPAIRED: a change by other software was undone; counted. ADJUSTED: something was changed that no other software had altered: to
-    follow a change of ours, to clean up, or to cut a sandbox off; logged only. LEFT: not repaired and no condition; logged only.
-    REFUSED: a condition of the pass until it succeeds. NEEDS_OPERATOR: a condition of the sandbox until an operator acts.
+    REPAIRED: a change by other software was undone; counted.
+    ADJUSTED: something was changed that no other software had altered: to follow a change of ours, to clean up, or to cut a sandbox
+        off; logged only.
+    LEFT: not repaired and no condition; logged only.
+    REFUSED: a condition of the pass until it succeeds.
+    NEEDS_OPERATOR: a condition of the sandbox until an operator acts.
     """
 
     REPAIRED = "repaired"
@@ -143,9 +146,11 @@ OUTCOMES = {
 class RepairReport:
     """What happened to one object of the host.
 
-    `target`: the exact object in the form of `ip` and `nft`, as "rule 513 lookup 113213"; an object may have several. `before` and
-    `after`: what was there instead, and what is there now. `owner`: the sandbox or ENI that needs the target, where that does not
-    name it. `cause`: why nothing was repaired.
+    `target`: the exact object in the form of `ip` and `nft`, as "rule 513 lookup 113213"; an object may have several.
+    `before`: what was there instead of it.
+    `after`: what is there now.
+    `owner`: the sandbox or ENI that needs the target, where that does not name it.
+    `cause`: why nothing was repaired.
     """
 
     code: RepairCode

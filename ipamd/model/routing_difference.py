@@ -29,9 +29,11 @@ LOSES_NO_PACKETS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RoutingDifference:
-    """One difference. `subject`: an ENI's ID, an address, a host veth, or NODE.
+    """One difference.
 
-    `fields`: of the sentence of the code, as text. `report`: of the repair that would end the difference but was not made.
+    `subject`: an ENI's ID, an address, a host veth, or NODE.
+    `fields`: of the sentence of the code, as text.
+    `report`: of the repair that would end the difference but was not made.
     """
 
     code: DifferenceCode

@@ -19,10 +19,11 @@ about half a second; creating, attaching and setting up an ENI up to ten."""
 class SeenDemand:
     """Demand as it was measured lately; counts in addresses.
 
-    `minute_rate`, `ten_minute_rate`: ADDs per second, each weighted over its time scale. `peak_count`: the most addresses that were
-    in use, cooling or waited for at the same time. `short_growth_count`, `long_growth_count`: the most by which that rose above its
-    former peak within SHORT_S and LONG_S. `allocation_s`, `creation_s`: how long an allocation on an attached ENI and a new ENI
-    took. `start_count`: addresses that a new node is expected to need, or that a node had free when its daemon started.
+    `minute_rate`, `ten_minute_rate`: ADDs per second, each weighted over its time scale.
+    `peak_count`: the most addresses that were in use, cooling or waited for at the same time.
+    `short_growth_count`, `long_growth_count`: the most by which that rose above its former peak within SHORT_S and LONG_S.
+    `allocation_s`, `creation_s`: how long an allocation on an attached ENI and a new ENI took.
+    `start_count`: addresses that a new node is expected to need, or that a node had free when its daemon started.
     `is_filling`: the node was created minutes ago.
     `lasting_count`: addresses that ADDs will take in the next seconds if they go on as before.
     `lately_count`: addresses that ADDs took in the last seconds.

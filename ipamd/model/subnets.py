@@ -123,7 +123,7 @@ def render(network: CustomNetwork) -> str:
 
 
 def zone_of(subnet: object, groups: object, *, location: str, problems: list[str]) -> ZoneNetwork | None:
-    """Check one entry and add its faults to `problems`. Returns: None if there are any."""
+    """Read the subnet and the security groups of one zone, and add their faults to `problems`. Returns: None if there are any."""
     before = len(problems)
     subnet_ids = checked_subnets([subnet], location=location, problems=problems)
     group_ids = checked_groups(groups, location=location, problems=problems)
@@ -203,9 +203,11 @@ class SubnetPolicy:
 class SubnetView:
     """One subnet by EC2's last answer, for people and metrics.
 
-    `free_count`: less what this node took since; -1 if not known. `used_count`: addresses that are not free, without those that AWS
-    reserves; -1 if not known. `has_no_prefix`: EC2 refused a /28 there, and is not asked again yet. `why_not`: why no new ENI goes
-    there now, "" if one may. `is_candidate`: its tags and the settings let a new ENI go there, whether or not it has room.
+    `free_count`: less what this node took since; -1 if not known.
+    `used_count`: addresses that are not free, without those that AWS reserves; -1 if not known.
+    `has_no_prefix`: EC2 refused a /28 there, and is not asked again yet.
+    `why_not`: why no new ENI goes there now, "" if one may.
+    `is_candidate`: its tags and the settings let a new ENI go there, whether or not it has room.
     `answer_age_s`: seconds since EC2 answered.
     """
 
@@ -223,8 +225,9 @@ class SubnetView:
 class SubnetCheck:
     """Whether ENIs could be created in the subnet that the network file names for this node's zone.
 
-    `problem`: why none could, "" if one could or it is not known. `unchecked_reason`: why EC2 was not heard, "" if it answered or
-    was not asked. `free_count`: IPv4 addresses that EC2 says are free; -1 if it is not known.
+    `problem`: why none could, "" if one could or it is not known.
+    `unchecked_reason`: why EC2 was not heard, "" if it answered or was not asked.
+    `free_count`: IPv4 addresses that EC2 says are free; -1 if it is not known.
     """
 
     problem: str = ""
@@ -267,10 +270,14 @@ def exclusion(
 ) -> str:
     """Return why no new sandbox gets an attached ENI's addresses; "" if sandboxes may have them.
 
-    `subnets`: EC2's last answer, None before the first. A subnet that it lacks excludes nothing: it may be another account's
-    (amazon-vpc-cni-k8s issue 3753). Before the first answer an ENI keeps its recorded exclusion. `zone`: the node's, "" if it is not
-    known. `security_group_ids`: the ENI's, empty if they are not known. An ENI that an AWS service manages stays excluded: Describe
-    decides that (`EniService.eni_of`).
+    A subnet that EC2's answer lacks excludes nothing: it may be another account's (amazon-vpc-cni-k8s issue 3753). Before the first
+    answer an ENI keeps its recorded exclusion. An ENI that an AWS service manages stays excluded: Describe decides that
+    (`EniService.eni_of`).
+
+    Args:
+        subnets: EC2's last answer, None before the first.
+        zone: the node's, "" if it is not known.
+        security_group_ids: the ENI's, empty if they are not known.
     """
     if eni.excluded.startswith(OPERATOR):
         return eni.excluded

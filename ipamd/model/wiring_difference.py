@@ -44,8 +44,9 @@ INSIDE = frozenset(
 class WiringDifference:
     """One thing of a sandbox's wiring that is not as recorded.
 
-    `fields`: what the sentence of the code names, as text. `kind`: of the object that is repaired; None: nothing may be touched,
-    because the link is gone or may be another sandbox's, or because it is inside the sandbox.
+    `fields`: what the sentence of the code names, as text.
+    `kind`: of the object that is repaired; None: nothing may be touched, because the link is gone or may be another sandbox's, or
+        because it is inside the sandbox.
     """
 
     code: DifferenceCode

@@ -248,7 +248,10 @@ class PoolMaintainer(Service):
         return soonest_s([self._pause_s(), left_s])
 
     def run_once(self) -> float | None:
-        """Do the work of one wake-up: grow the pool towards its target, and apply the primary ENI's security groups to the others.
+        """Do the work of one wake-up.
+
+        First each pool grows towards its target. Once the limits of the instance type are known, work on ENIs follows: due resyncs,
+        reservations of pinned addresses, leaked ENIs, the primary ENI's security groups for the others, and a denied call for subnets.
 
         Returns: the monotonic time at which the plan must be made again even if nothing happens; None without one.
         """
@@ -680,7 +683,7 @@ class PoolMaintainer(Service):
         """Return the setting times a random number from 1 to 2, so that nodes that got pods at the same moment do not call EC2
         together.
         """
-        return self.settings.spare_eni_delay_s * self._refused.part
+        return self.settings.spare_eni_delay_s * self._refused.spread_factor
 
     def _note_success(self) -> None:
         self._refused.clear(FAULT)

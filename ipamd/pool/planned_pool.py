@@ -25,8 +25,10 @@ some seconds, and no ENI is released while an ADD waits."""
 class PlannedPool:
     """One pool of the node, with what the planner remembers of it from one cycle to the next.
 
-    Used by the pool's thread; `last_cycle` is read by any thread, as one reference. `pool`: None for the node's own. `draining`: its
-    ENIs and kinds of addresses that are assigned last.
+    Used by the pool's thread; `last_cycle` is read by any thread, as one reference.
+
+    `pool`: None for the node's own.
+    `draining`: its ENIs and kinds of addresses that are assigned last.
     """
 
     def __init__(self, pool: PodPool | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
-from ipamd.model.aws_node import Allocation, DaemonTrace, ImportResult
+from ipamd.model.aws_node import Allocation, DaemonSign, ImportResult
 from ipamd.model.family import Family, IpAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
@@ -17,11 +17,12 @@ class AwsNode(Protocol):
     def listener(self) -> str:
         """Where its daemon accepts connections now; "" if it is away. A process of ours that listens there does not count."""
 
-    def last_trace(self, *, pod: str = "") -> DaemonTrace | None:
-        """The last sign of its daemon in this boot, including one that an earlier process of ours saw; None if it left none.
+    def last_sign(self, *, pod: str = "") -> DaemonSign | None:
+        """The last sign of the daemon of amazon-vpc-cni-k8s in this boot, also one that an earlier process of ours saw; None without
+        any.
 
         Args:
-            pod: the pod of its daemon while the runtime has its sandbox ready, otherwise "".
+            pod: the name of that daemon's pod while the runtime lists it as ready, otherwise "". A running pod is a sign too.
         Raises: ForeignStateError, TakeoverError if that cannot be found out.
         """
 

@@ -106,7 +106,7 @@ def _unassign(subject: ProbeSubject, eni: OwnEni, address: str) -> None:
     shows = _shows(address)
 
     def is_unassigned(described: CallAnswer) -> bool:
-        """An answer without an ENI proves nothing (I11)."""
+        """Whether an answer shows the ENI without the address. An answer without the ENI proves nothing (I11)."""
         return bool(described.enis()) and not shows(described)
 
     subject.observe("unassign-visible", until_seen(subject, is_unassigned, since_s=answer.answered_s))

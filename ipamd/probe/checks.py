@@ -21,8 +21,10 @@ Ask = Callable[[ProbeSubject], None]
 class Check(NamedTuple):
     """One assumption.
 
-    `ask`: the step that observes it; None if it is observed before the first step. `expect`: judges the observation; `expected`: the
-    same in words. `source`, `if_false`, `played_by`: cells of docs/assumptions.md, in Markdown.
+    `ask`: the step that observes it; None if it is observed before the first step.
+    `expect`: judges the observation.
+    `expected`: the observation that `expect` accepts, in words.
+    `source`, `if_false`, `played_by`: cells of docs/assumptions.md, in Markdown.
     """
 
     name: str

@@ -255,7 +255,8 @@ def addresses_of(eni: Mapping[str, Any]) -> frozenset[str]:
 class Lag:
     """How a change became visible in answers of EC2.
 
-    `seen_s`: seconds from the change to the first of enough successive answers that show it. `visible`: whether each answer showed it.
+    `seen_s`: seconds from the change to the first of enough successive answers that show it.
+    `visible`: whether each answer showed it.
     """
 
     seen_s: float | None = None

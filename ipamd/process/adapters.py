@@ -75,8 +75,10 @@ log = logging.getLogger(__name__)
 class Adapters:
     """The adapters behind the ports, and the opened datastore.
 
-    `runtime`, `custom_network`, `policy_agent` and `pod_facts` are None if the settings do not need them. `has_run_before`: a daemon
-    has served this node since it booted. `boot_id`: of this boot, "" if it is not known. `history_writer`: writes `history`.
+    `runtime`, `custom_network`, `policy_agent` and `pod_facts` are None if the settings do not need them.
+    `has_run_before`: a daemon has served this node since it booted.
+    `boot_id`: of this boot, "" if it is not known.
+    `history_writer`: writes `history`.
     `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so the rows were set aside.
     """
 
@@ -130,9 +132,10 @@ def connect(
     """Open the datastore and make the adapters. None of them makes a call yet.
 
     Args:
-        has_run_before: a daemon has served this run directory. Traces in the kernel count as well.
-        ec2_process: a running child for EC2.
-        vlan_links: makes VLAN links in place of the kernel.
+        has_run_before: whether the run directory shows that a daemon served this node in this boot. If it does not, traces in the
+            kernel may still show it.
+        ec2_process: the child process for EC2's calls, if the caller has started it already.
+        vlan_links: makes VLAN links where the kernel cannot (in the lab).
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family

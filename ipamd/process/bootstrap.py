@@ -147,7 +147,8 @@ class App:
             self.cooldown,
             adapters,
             current,
-            unplaced=partial(self.quarantine.unplaced, is_of_pool=True),  # a branch ENI is not on the instance
+            # Without those of branch ENIs: a Describe of the instance never shows these ENIs, so no resync would help.
+            unplaced=partial(self.quarantine.unplaced, is_of_pool=True),
             list_soon=self._list_soon,
             on_cut_off=lambda: self.host_network.mark(PassScope.EVERYTHING),
             look_for_other_daemon=self.other_daemon.check,

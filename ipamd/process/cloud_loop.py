@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 class CloudLoop:
     """Asks metadata and EC2.
 
-    `is_node_set_up`: metadata has answered, and the node's own routing and SNAT are by the present settings. `is_answered`: EC2 has
-    returned this node's ENIs once.
+    `is_node_set_up`: metadata has answered, and the node's own routing and SNAT are by the present settings.
+    `is_answered`: EC2 has returned this node's ENIs once.
     """
 
     def __init__(self, app: App) -> None:

@@ -34,8 +34,8 @@ CODES_BY_CAUSE = {ON_FROZEN: FindingCode.NO_NETWORK_ON_FROZEN_ENI, UNREACHED: Fi
 class AuditReport:
     """All findings, worst first.
 
-    `silent`: the sources that did not answer; nothing is concluded from their silence (I11). `is_ec2_compared`: EC2 gave a plausible
-    answer, and it was compared completely.
+    `silent`: the sources that did not answer; nothing is concluded from their silence (I11).
+    `is_ec2_compared`: EC2 gave a plausible answer, and it was compared completely.
     """
 
     findings: tuple[AuditFinding, ...]

@@ -13,7 +13,12 @@ from ipamd.model.record import dataclass
 
 
 class PathVerdict(StrEnum):
-    """REACHES: the node delivers it. DROPPED: something named drops it. UNSEEN: the rest cannot be seen from this node."""
+    """What becomes of the packet, as far as the node shows it.
+
+    REACHES: the node delivers it.
+    DROPPED: something that the report names drops it.
+    UNSEEN: that cannot be seen from this node.
+    """
 
     REACHES = "reaches"
     DROPPED = "dropped"

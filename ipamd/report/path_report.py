@@ -54,7 +54,9 @@ class PathEni:
 class UnseenPart:
     """Something that decides about the packet and cannot be seen from the node.
 
-    `text`: its name. `console`: the page of the AWS console, or the command, that shows it. `subject`: its ID, or what it must allow.
+    `text`: its name.
+    `console`: the page of the AWS console, or the command, that shows it.
+    `subject`: its ID, or what it must allow.
     """
 
     text: str
@@ -64,10 +66,13 @@ class UnseenPart:
 
 @dataclass(frozen=True, slots=True)
 class PathReport:
-    """The whole report. `findings`: the first is the answer.
+    """The whole report.
 
-    `seen_as`: the source address that the other side sees, None if it is not known; `translated`: whether it differs from the pod's.
-    `port`: 0 if none was given. `policy_mode`: mode of the network policy agent that filters the pod, "none" without one.
+    `findings`: the first is the answer.
+    `seen_as`: the source address that the other side sees, None if it is not known.
+    `translated`: whether it differs from the pod's.
+    `port`: 0 if none was given.
+    `policy_mode`: mode of the network policy agent that filters the pod, "none" without one.
     """
 
     pod: str

@@ -15,8 +15,10 @@ from ipamd.report.sources import Sources
 class PodPoolReport:
     """One pool.
 
-    `name`: for people. `eni_limit`, `address_limit`: what it may have now, 0 before the node's limits are known. `blocked`: why it
-    cannot grow, in one word. `share`: what bounds its ENIs beside the instance type.
+    `name`: for people.
+    `eni_limit`, `address_limit`: what it may have now, 0 before the node's limits are known.
+    `blocked`: why it cannot grow, in one word.
+    `share`: what bounds its ENIs beside the instance type.
     """
 
     name: str

@@ -110,7 +110,12 @@ UNREACHED = "packets do not reach or leave it"
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """A living sandbox without network. `name`: of its pod, or its key. `cause`: one of the above. `eni_id`: None if not recorded."""
+    """A living sandbox without network.
+
+    `name`: of its pod, or its key.
+    `cause`: one of the above.
+    `eni_id`: None if not recorded.
+    """
 
     address: IpAddress | None
     eni_id: EniId | None

@@ -183,8 +183,9 @@ class ConditionReport:
 class Facts:
     """Everything that the verdict depends on.
 
-    `conditions`, `since`, `problems`: the text, the start time and the problems of each condition, by subject. `next_steps`: what to
-    do, of those conditions for which `ADVICE` is not right. `refusal`: the last refusal of an EC2 call that is being retried, or None.
+    `conditions`, `since`, `problems`: the text, the start time and the problems of each condition, by subject.
+    `next_steps`: what to do, of those conditions for which `ADVICE` is not right.
+    `refusal`: the last refusal of an EC2 call that is being retried, or None.
     `cut_off_count`: sandboxes without network.
     """
 
@@ -391,7 +392,10 @@ def _brief(sentence: Callable[[Form], str], most: int) -> str:
 
 
 def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
-    """The cause, in every form, and the next step of a node that is not ready."""
+    """Why a node is not ready, and the next step.
+
+    Returns: a function that makes the reason in a form, long or short; the next step.
+    """
     reports = {report.subject: report for report in condition_reports(node)}
     if node.phase is Phase.DRAINING:
         return _only("vpc-ipamd is shutting down"), "its successor takes over; start it if none comes"

@@ -38,9 +38,9 @@ PLANNED = {setting.name for setting in dataclasses.fields(PoolSettings)} | {"war
 class WhatIf:
     """A plan and its inputs.
 
-    `settings`: the settings of the plan; in the mode `auto` with the target that it computed. `auto`: the target that the mode `auto`
-    would compute, also if another mode is set; None if targets have no effect (IPv6). `obstacles`: pairs of what is blocked and the
-    refusal that blocks it.
+    `settings`: the settings of the plan; in the mode `auto` with the target that it computed.
+    `auto`: the target that the mode `auto` would compute, also if another mode is set; None if targets have no effect (IPv6).
+    `obstacles`: pairs of what is blocked and the refusal that blocks it.
     """
 
     decided: Plan

@@ -40,7 +40,11 @@ FAILPOINTS = ("rename.recorded", "attach.interface-wired", "attach.wired", "atta
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """An ADD that has to wait for its first leg. `source`: from which the leg comes. `pending`: why the ADD waits, for people."""
+    """An ADD that has to wait for its first leg.
+
+    `source`: from which the leg comes.
+    `pending`: why the ADD waits, for people.
+    """
 
     source: LegSource
     pending: str
@@ -48,14 +52,18 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class _Interface:
-    """One interface of a sandbox that an ADD makes. `request`: with the key of this interface."""
+    """One interface of a sandbox that an ADD makes.
+
+    `request`: that of the ADD, with the key of this interface in place of the pod's first one.
+    `spec`: how it is wired.
+    """
 
     request: AttachRequest
     spec: WiringSpec
 
 
 class AttachService(Service):
-    """ADD. `replayed_count`: repeated requests that got the stored answer."""
+    """Serves ADD. `replayed_count`: repeated requests that got the stored answer."""
 
     def __init__(
         self,
@@ -112,6 +120,7 @@ class AttachService(Service):
 
     @contextmanager
     def _place(self) -> Iterator[None]:
+        """Count one ADD in work, up to `waiting_limit`. Raises: BusyError."""
         if not self._places.acquire(blocking=False):
             raise refusal(RefusalCode.TOO_MANY_ADDS, limit=self._waiting_limit)
         try:

@@ -24,7 +24,13 @@ from ipamd.sandbox.recorded_interfaces import recorded_further
 
 @dataclass(slots=True)
 class _Found:
-    """What is wrong with a sandbox. `lost`: addresses that EC2 does not show. `result`: differences from the runtime's result."""
+    """What is wrong with a sandbox.
+
+    `lost`: addresses that EC2 does not show.
+    `result`: differences from the result that the runtime passes.
+    `wiring`: differences of the sandbox's own links, routes and rules.
+    `host`: differences of the node's networking by which the sandbox loses packets.
+    """
 
     lost: list[str] = field(default_factory=list)
     result: list[str] = field(default_factory=list)

@@ -92,16 +92,22 @@ class LockedLinks(NamedTuple):
 
 
 class Cooldown(Service):
-    """Owns the dying links and the cooling addresses. Only the loop calls `turn`; all else may be called from any thread."""
+    """Owns the dying links and the cooling addresses. Only the loop calls `turn`; all else may be called from any thread.
+
+    Cooling begins by `start_after_delete` after a DEL, by `roll_back` or `abort` after a failed ADD, and by `start` for an address
+    whose sandbox was not recorded. After a restart `resume` continues it. `turn` deletes the links, and frees the addresses.
+    """
 
     def __init__(self, context: ServiceContext, *, connections: ConnectionTracking, period_s: Callable[[], float]) -> None:
         super().__init__(context)
         self._connections = connections
         self._period = period_s
         self._lock = threading.Lock()
-        self._dying: dict[str, DyingLink] = {}
-        self._cooling: dict[IpAddress, float] = {}
-        self._links_to_mark: set[str] = set()
+        self._dying: dict[str, DyingLink] = {}  # by name
+        self._cooling: dict[IpAddress, float] = {}  # the end of each cooldown, on the monotonic clock
+        # Dying links that are not in the group of dying links, because the kernel refused that: they are deleted by name.
+        self._unmarked_links: set[str] = set()
+        # Addresses of failed ADDs for which the datastore refused the write, each with the reason of the failure.
         self._pending_rollbacks: dict[IpAddress, str] = {}
         # Cooling addresses whose cooldown was ended early, for the pod for which they are kept.
         self._hastened: set[IpAddress] = set()
@@ -138,7 +144,7 @@ class Cooldown(Service):
         if not is_ended:
             self.start(address, dying_veth=None)
 
-    def release(self, wiring: WiringSpec, *, host_veth: str) -> None:
+    def start_after_delete(self, wiring: WiringSpec, *, host_veth: str) -> None:
         """Start the cooldown after a DEL, whose links are marked. An address that is not the pool's does not cool: only links are
         deleted.
 
@@ -184,7 +190,7 @@ class Cooldown(Service):
         with self._lock:
             self._dying |= dying
             if not is_marked:
-                self._links_to_mark |= dying.keys()
+                self._unmarked_links |= dying.keys()
             self.loop.wake()
 
     def delete_connections_soon(self, address: IpAddress) -> None:
@@ -196,15 +202,19 @@ class Cooldown(Service):
     def abort(self, address: IpAddress, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """End the reservation of a failed ADD: the address starts to cool.
 
-        A link that could not even be marked is removed by name, again and again until the kernel accepts it. If the datastore cannot
-        write (the disk is full, for example), the address stays reserved and the write is repeated every second: no address is lost,
-        and the caller still gets the error of the ADD.
+        If the datastore cannot write (the disk is full, for example), the address stays reserved and the write is repeated every
+        second: no address is lost, and the caller still gets the error of the ADD.
+
+        Args:
+            reason: why the ADD failed, for the ledger.
+            dying_veth: the name of the host veth that the ADD made, None if none is left.
+            is_marked: it is in the group of dying links. If it is not, it is removed by its name until the kernel accepts that.
         """
         if dying_veth is not None:
             with self._lock:
                 self._dying[dying_veth] = DyingLink(address)
                 if not is_marked:
-                    self._links_to_mark.add(dying_veth)
+                    self._unmarked_links.add(dying_veth)
         try:
             self._write_abort(address, reason)
         except DatastoreError as error:
@@ -285,7 +295,7 @@ class Cooldown(Service):
             self._demand.trigger()  # a cooling address is no demand any more: the pool may have a surplus
         last_error: IpamError | None = None
         aborts = [partial(self._write_abort, address, reason) for address, reason in self._pending_rollbacks.copy().items()]
-        steps: list[Callable[[], object]] = [self.sweep, *aborts, self.release_cooled]
+        steps: list[Callable[[], object]] = [self.sweep, *aborts, self.free_cooled]
         for step in steps:
             try:
                 step()
@@ -303,7 +313,7 @@ class Cooldown(Service):
         """
         with self._lock:
             batch = dict(self._dying)
-            unmarked = {name: dying for name, dying in batch.items() if name in self._links_to_mark}
+            unmarked = {name: dying for name, dying in batch.items() if name in self._unmarked_links}
         errors = self._remove_one_by_one(unmarked) if unmarked else {}
         marked = {name: dying for name, dying in batch.items() if name not in unmarked}
         if marked:
@@ -322,10 +332,10 @@ class Cooldown(Service):
         return len(batch)
 
     def _forget_removed(self, removed: Collection[str]) -> None:
-        """Drop links that are deleted. From now on the connections of a deleted uplink's address can be deleted."""
+        """Drop the links that the kernel has deleted. Where one was an uplink, the connections of its address can be deleted now."""
         with self._lock:
             for name in removed:
-                self._links_to_mark.discard(name)
+                self._unmarked_links.discard(name)
                 dying = self._dying.pop(name, None)
                 if dying is not None and dying.address is not None and dying.uplink is not None:
                     self._uplink_addresses.add(dying.address)
@@ -358,7 +368,7 @@ class Cooldown(Service):
                 errors[name] = error
         return errors
 
-    def release_cooled(self) -> int:
+    def free_cooled(self) -> int:
         """Free every address that has cooled, whose link is gone and which no tracked connection names; returns how many.
 
         Raises: the last DatastoreError, after every address was tried; an address that was not freed stays due.

@@ -34,7 +34,7 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 
 
 class DetachService(Service):
-    """DEL, and the operations that act like one: GC, replay of spooled DELs, reap."""
+    """Serves DEL, and the operations that act like one: GC, replay of spooled DELs, reap."""
 
     def __init__(
         self,
@@ -48,9 +48,12 @@ class DetachService(Service):
     ) -> None:
         """Keep what DEL needs.
 
-        `is_named_by_pod`: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched for
-        by its alias. `policy` records which pods the network policy agent has to forget; maintenance calls the agent, so no DEL
-        waits.
+        Args:
+            is_source_checked: returns whether our nftables rules drop what a sandbox sends from an address that is not routed to it.
+                Then DEL leaves the link up, which is faster than to take it down.
+            is_named_by_pod: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched
+                for by its alias.
+            policy: records which pods the network policy agent has to forget; maintenance calls the agent, so no DEL waits.
         """
         super().__init__(context)
         self._cooldown = cooldown
@@ -68,8 +71,10 @@ class DetachService(Service):
         reason: str,
         event: LedgerEvent = LedgerEvent.UNASSIGNED,
     ) -> bool:
-        """Detach one interface of one sandbox; an unknown or repeated one is fine. Those of further network cards end with the pod's
-        first one, before it, so that a DEL that a crash interrupts finds them again.
+        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+
+        With the pod's first interface go those of further network cards. The first one is the last to go, because a DEL that is
+        repeated after a crash finds the others by it.
 
         Args:
             reason: who requests it (DEL, GC), or the verdict's reasons; recorded.
@@ -99,7 +104,7 @@ class DetachService(Service):
                     self._policy.record_pod(uow, attachment)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
-            self._cooldown.release(wiring, host_veth=host_veth)
+            self._cooldown.start_after_delete(wiring, host_veth=host_veth)
             return True
 
     def _retire(self, attachment: Attachment, wiring: WiringSpec) -> str:

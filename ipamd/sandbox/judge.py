@@ -43,7 +43,9 @@ class SandboxJudge(Service):
         self._lock = threading.Lock()
         self._absences: Absences[str] = Absences(gap_s=LIST_INTERVAL_S)
         self._started_monotonic_s = context.clock.monotonic()
+        # Container IDs of recorded sandboxes that the runtime has listed at least once, so they are the runtime's own.
         self._listed_once: frozenset[str] = frozenset()
+        # The kinds of reasons for which a sandbox was kept, as the ledger has them last.
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
         self.unplaced_count = 0
         """Wired sandboxes without a row; set by the QuarantineService."""
@@ -140,9 +142,11 @@ class SandboxJudge(Service):
     ) -> Judgement:
         """Judge a live veth with our alias whose sandbox is not recorded.
 
-        `is_datastore_whole`: no ADD is under way, and the datastore has the row of every ADD that was answered. `was_never_promised`:
-        an earlier call found that no ADD was answered for this veth. Its address is quarantined since then, because the kernel refused
-        to remove the veth; so the row does not show that any more.
+        Args:
+            listed: container IDs of the runtime's sandboxes, None if it did not answer.
+            is_datastore_whole: no ADD is under way, and the datastore has the row of every ADD that was answered.
+            was_never_promised: an earlier call found that no ADD was answered for this veth. Its address is quarantined since then,
+                because the kernel refused to remove the veth; so the row does not show that any more.
         """
         container_id = veth.key.container_id if veth.key else ""
         is_whole = is_datastore_whole and (listed is not None or veth.is_of_pool)

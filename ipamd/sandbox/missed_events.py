@@ -26,8 +26,10 @@ class MissedEventDetector:
     """Compares events with lists. The stream's thread calls `on_event`, `on_open` and `on_close`; the reconciler's thread calls the
     rest.
 
-    `is_open`: whether a stream is known to be open. `missed_count`: changes that a list found and no event announced. No lock is
-    needed: the threads share only single values and a `deque`, whose operations are atomic.
+    `is_open`: whether a stream is known to be open.
+    `missed_count`: changes that a list found and no event announced.
+
+    No lock is needed: the threads share only single values and a `deque`, whose operations are atomic.
     """
 
     def __init__(self, clock: Clock) -> None:

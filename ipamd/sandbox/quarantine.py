@@ -48,8 +48,11 @@ class QuarantineService(Service):
         self.judge = judge
         self._mtu = mtu
         self._failures = FailureIsolation(context.health, work="quarantine")
+        # By the name of the host veth: wired sandboxes whose address has no row.
         self._unplaced: dict[str, HostVeth] = {}
+        # Host veths of sandboxes without a row to whose address no uplink leads.
         self._without_uplink: frozenset[str] = frozenset()
+        # Host veths of ADDs that were never answered, which the kernel refused to remove.
         self._leftovers: frozenset[str] = frozenset()
         self.on_list: Callable[[], None] = lambda: None
         """Called when everything has been judged by a plausible list."""
@@ -120,6 +123,10 @@ class QuarantineService(Service):
     def unplaced(self, *, is_of_pool: bool) -> frozenset[str]:
         """Host veths of sandboxes that are wired and whose address, of the pool or not, has no row. For any thread."""
         return frozenset(name for name, veth in self._unplaced.items() if veth.is_of_pool == is_of_pool)
+
+    def unplaced_keys(self) -> list[AttachmentKey]:
+        """Sandboxes that are wired and whose address has no row."""
+        return [veth.key for veth in self._unplaced.values() if veth.key]
 
     def without_network(self) -> list[HostVeth]:
         """Return unplaced veths without network: EC2 does not show the address, or the uplink is gone. For any thread."""
@@ -195,10 +202,6 @@ class QuarantineService(Service):
             self._failures.retain(())
         if listed is not None:
             self.on_list()
-
-    def unplaced_keys(self) -> list[AttachmentKey]:
-        """Sandboxes that are wired and whose address has no row."""
-        return [veth.key for veth in self._unplaced.values() if veth.key]
 
     def _resolve_by(self, survey: KernelSurvey, rows: Collection[Address], listed: Mapping[str, Sandbox] | None) -> None:
         """Resolve the quarantined rows, then the unplaced sandboxes."""

@@ -90,6 +90,7 @@ class RuntimeReconciler(Service):
         self._is_second_list_due = False
         self._patience_deadline = 0.0
         self._listed_count = 0
+        # Container IDs of the last list, if that was plausible; None if it was not, or if the runtime did not answer.
         self._believed: frozenset[str] | None = None
         self._believed_monotonic_s = 0.0
         self._listed_monotonic_s: float | None = None

@@ -39,7 +39,17 @@ FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled", "restore.repla
 
 @dataclass(slots=True)
 class StartupOutcome:
-    """Counts what the reconciliation did. Its text is the detail of the start stage."""
+    """Counts what the reconciliation did. Its text is the detail of the start stage.
+
+    `kept_count`: recorded sandboxes that are wired.
+    `adopted_count`: wired sandboxes that were recorded now.
+    `removed_count`: wiring, routes and rules without a sandbox that were removed.
+    `dying_count`: links that an earlier process had marked for deletion.
+    `missing_count`: recorded sandboxes without their veth.
+    `is_list_implausible`: the runtime's first list was not believed.
+    `duplicates`: a sentence for each address that several veths have (I1).
+    `quarantined`: a sentence for each veth or address that could not be resolved.
+    """
 
     kept_count: int = 0
     adopted_count: int = 0

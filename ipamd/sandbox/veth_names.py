@@ -43,8 +43,11 @@ class VethNames(Service):
     ) -> None:
         """Keep the settings.
 
-        `runtime`: None if CRI is off; then no predecessor is known to be not ready. `own_prefix`: prefix of these links, if it differs
-        from `prefix`; the lock of a pod's name is made with `prefix` in either case.
+        Args:
+            runtime: None if CRI is off; then no predecessor is known to be not ready.
+            prefix: the common prefix of host veths' names, also in the lock of a pod's name.
+            is_by_pod: whether links are named after pods.
+            own_prefix: the prefix of the links that this object names, if it differs from `prefix`.
         """
         super().__init__(context)
         self._cooldown = cooldown

@@ -20,8 +20,10 @@ RESERVED = "k8s.amazonaws.com"
 
 
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
-    """Accept a JSON object of strings that EC2 takes as tags; keys that contain k8s.amazonaws.com are reserved, and that of a pool of
-    pods, which would make every new ENI one of that pool. Raises: ValueError.
+    """Accept a JSON object of strings that EC2 takes as tags. Raises: ValueError.
+
+    Reserved keys are refused: those that contain k8s.amazonaws.com, those that begin with aws:, and POOL_TAG, which would make every
+    new ENI one of a pool of pods.
     """
     if not text.strip():
         return ()

@@ -296,7 +296,7 @@ def _pinned_contradictions(network: NetworkConfig) -> list[str]:
 
 
 def _pools_of_ipv6(settings: Settings) -> list[str]:
-    """A node of IPv6 has one /80 on one ENI, so that there is nothing to choose."""
+    """One sentence if pods may have pools on a node of IPv6, which has one /80 on one ENI, so that there is nothing to choose."""
     if settings.network.ipv6 and settings.subnets.has_pod_pools:
         names = " and ".join(sorted(set(settings.subnets.named_pools.values())))
         return [f"{names}: pods of IPv6 have the one /80 of the node, and no pools: remove it"]
@@ -331,7 +331,7 @@ def _means(text: str, parse: Parser, value: object) -> bool:
 
 
 def _from_file(environ: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """Read the settings file that the environment names, if any. Adds a sentence to `problems` for each problem of its content."""
+    """Return the settings of the file that the environment names ({} without one), and add its problems to `problems`."""
     path = environ.get(FILE, "")
     if not path.startswith("/") or not path.isprintable():
         return {}  # the parser of this setting reports such a path

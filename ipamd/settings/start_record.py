@@ -28,8 +28,9 @@ REASON_MAX = 400
 class ProcessStart(NamedTuple):
     """A start of the daemon.
 
-    `boottime_s`: CLOCK_BOOTTIME at the start. `exit_status`: None while the process runs, or if it was killed. `reason`: why it ended,
-    "" if that is not known.
+    `boottime_s`: CLOCK_BOOTTIME at the start.
+    `exit_status`: None while the process runs, or if it was killed.
+    `reason`: why it ended, "" if that is not known.
     """
 
     boottime_s: float

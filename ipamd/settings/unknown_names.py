@@ -133,7 +133,7 @@ def _family_of(name: str) -> str:
 
 
 def _nearest_in_family(name: str, family: str) -> str:
-    """The known name that continues `name`, or else the one that differs least, without a limit."""
+    """The known name with the prefix `family` that begins with `name`; otherwise the one most like `name`, however unlike it is."""
     relatives = [candidate for candidate in _known_names() if candidate.startswith(family[:8])]
     for relative in relatives:
         if relative.startswith(name.upper()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from ipamd.model.aws_node import Allocation, DaemonTrace
+from ipamd.model.aws_node import Allocation, DaemonSign
 from ipamd.model.errors import ForeignStateError
 from ipamd.model.family import Family, IpAddress, family_of
 from tests.fakes.clock import FakeClock
@@ -18,7 +18,7 @@ class FakeAwsNode:
 
     def __init__(self, clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
-        self._seen: DaemonTrace | None = None
+        self._seen: DaemonSign | None = None
         self._seen_s = self._written_s = 0.0
         self.told: list[Allocation] | None = None
         self.egress_told: dict[str, IpAddress] = {}
@@ -38,14 +38,14 @@ class FakeAwsNode:
         """See the port."""
         return self.listens
 
-    def last_trace(self, *, pod: str = "") -> DaemonTrace | None:
+    def last_sign(self, *, pod: str = "") -> DaemonSign | None:
         """See the port."""
         now_s = self.clock.monotonic()
         if lasting := f"it serves {self.listens}" if self.listens else f"its pod {pod} runs" if pod else "":
-            self._seen, self._seen_s = DaemonTrace(lasting), now_s
+            self._seen, self._seen_s = DaemonSign(lasting), now_s
         elif self.has_run_since() and self._written_s > self._seen_s:
-            self._seen, self._seen_s = DaemonTrace("it wrote /ipam.json"), self._written_s
-        return self._seen if self._seen is None else DaemonTrace(self._seen.trace, now_s - self._seen_s)
+            self._seen, self._seen_s = DaemonSign("it wrote /ipam.json"), self._written_s
+        return self._seen if self._seen is None else DaemonSign(self._seen.text, now_s - self._seen_s)
 
     def allocations(self) -> tuple[Allocation, ...]:
         """See the port."""

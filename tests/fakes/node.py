@@ -253,7 +253,7 @@ class FakeNode:
         """Let every link be swept and every address cool."""
         self.cooldown.sweep()
         self.clock.advance(COOLDOWN_S + 1)
-        self.cooldown.release_cooled()
+        self.cooldown.free_cooled()
 
     def assert_sound(self) -> None:
         """I1-I6 as far as one node's values can show: datastore, kernel and EC2 agree."""

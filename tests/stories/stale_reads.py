@@ -27,7 +27,7 @@ def give_the_threads_their_turn(node: FakeNode) -> None:
 
     def wait(*, timeout_s: float, **_: object) -> None:
         node.clock.advance(timeout_s)
-        node.cooldown.release_cooled()
+        node.cooldown.free_cooled()
         node.pool.cycle()
 
     node.demand.wait = wait  # type: ignore[method-assign]

@@ -85,7 +85,7 @@ class Play:
                 node.runtime_reconciler.reconcile_once()
                 self._list_at_s = node.clock.monotonic() + self._interval_s()
             node.cooldown.sweep()
-            node.cooldown.release_cooled()
+            node.cooldown.free_cooled()
             node.pool.cycle()
             self.held_max = max(self.held_max, len(self.held()))
             node.clock.advance(1.0)

@@ -205,7 +205,7 @@ def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Han
 def test_a_conflist_that_an_export_brings_back_is_not_taken(hands: Hands) -> None:
     """The keeper looks for the other's daemon, which takes up to seconds; an export that begins meanwhile wins."""
     hands.theirs.conflists = {THEIRS, OURS}
-    hands.theirs.last_trace = lambda *, pod: hands.theirs.begin_export()  # type: ignore[method-assign]
+    hands.theirs.last_sign = lambda *, pod: hands.theirs.begin_export()  # type: ignore[method-assign]
     assert hands.handover.take_conflist() == ""
     assert hands.theirs.conflists == {THEIRS, OURS}
 

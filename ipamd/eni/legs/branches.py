@@ -59,8 +59,12 @@ CLAIMED = "branch claim"
 """Back-off key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to this ENI. Other sandboxes' claims to it share the
 pause."""
 
-SEEN, CALL = "branch contradicted", ("branch call",)
-"""Back-off keys: a contradiction that one answer showed; and the next call, for any sandbox."""
+SEEN = "branch contradicted"
+"""Back-off key, with a sandbox's key and the objection: a contradiction that one answer showed. Once it is due, a second answer
+counts."""
+
+CALL = ("branch call",)
+"""Back-off key: the next call, for any sandbox."""
 
 log = logging.getLogger(__name__)
 

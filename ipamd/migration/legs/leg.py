@@ -18,8 +18,12 @@ from ipamd.model.sandbox import Sandbox
 class ImportPass:
     """One pass over the host veths of amazon-vpc-cni-k8s.
 
-    Inputs: `survey`; `listed`, sandboxes by container ID, None if the runtime did not answer; `allocations`, the content of its file.
-    Results, the links that have got our aliases: `firsts` and `uplinks`, by name; `extra`.
+    `survey`: the kernel before the pass.
+    `listed`: the runtime's sandboxes by container ID, None if it did not answer.
+    `allocations`: the content of the file of amazon-vpc-cni-k8s.
+    `firsts`: the first host veths that have got our alias in this pass, by name.
+    `extra`: the host veths of extra legs that have got our alias.
+    `uplinks`: the uplinks that have got our alias, by name.
     """
 
     survey: KernelSurvey

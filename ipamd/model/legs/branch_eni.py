@@ -42,7 +42,9 @@ _UNICAST_MAC = re.compile(r"(?!00(:00){5})[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 class Branch:
     """How a sandbox is connected to its branch ENI, besides its address, its ENI and its route table.
 
-    `vlan`: the ID by which the trunk knows it. `mac`: the ENI's. `gateway`: of its subnet, resolved by ARP or neighbour discovery.
+    `vlan`: the ID by which the trunk knows it.
+    `mac`: the ENI's.
+    `gateway`: of its subnet, resolved by ARP or neighbour discovery.
     `is_strict`: all its packets pass the branch ENI, those of its own node too; it stays as it was when the sandbox was wired.
     """
 

@@ -138,7 +138,7 @@ class Leg(ABC):
 
     @property
     def is_in_shared_tables(self) -> bool:
-        """Whether the node finds the address like that of every other sandbox, by the shared tables and a rule from the address."""
+        """Whether the route to the address is in the tables that all sandboxes share (SHARED_TABLES), not in one of the uplink."""
         return self.route_tables == SHARED_TABLES
 
     @property

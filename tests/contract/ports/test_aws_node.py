@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.migration.aws_node import FileAwsNode
-from ipamd.model.aws_node import Allocation, DaemonTrace, render_checkpoint
+from ipamd.model.aws_node import Allocation, DaemonSign, render_checkpoint
 from ipamd.model.ids import parse_key
 from ipamd.ports.aws_node import AwsNode
 from ipamd.settings import TakeoverConfig
@@ -74,19 +74,19 @@ def test_what_was_read_is_no_news_until_its_daemon_writes_again(other: Other) ->
 def test_its_last_sign_is_its_pod_or_its_file(other: Other) -> None:
     """None without one; the last one, and how long ago; its file only until it is read."""
     node, clock = other.node, other.clock
-    assert node.last_trace() is None
+    assert node.last_sign() is None
     other.tell(ONE)
     clock.advance(7)
-    found = node.last_trace()
+    found = node.last_sign()
     assert found is not None
-    assert found.trace.startswith("it wrote /")
+    assert found.text.startswith("it wrote /")
     assert found.age_s == 7.0
     node.finish()
-    assert node.last_trace(pod="kube-system/aws-node-abcde") == DaemonTrace("its pod kube-system/aws-node-abcde runs")
+    assert node.last_sign(pod="kube-system/aws-node-abcde") == DaemonSign("its pod kube-system/aws-node-abcde runs")
     clock.advance(3)
-    assert node.last_trace() == DaemonTrace("its pod kube-system/aws-node-abcde runs", 3.0)
+    assert node.last_sign() == DaemonSign("its pod kube-system/aws-node-abcde runs", 3.0)
     other.tell(TWO)
-    assert node.last_trace() == DaemonTrace(found.trace, 0.0)
+    assert node.last_sign() == DaemonSign(found.text, 0.0)
 
 
 def test_an_export_is_noted(other: Other) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from ipamd.migration import aws_node as module
 from ipamd.migration import listener as listener_module
-from ipamd.model.aws_node import DaemonTrace
+from ipamd.model.aws_node import DaemonSign
 from ipamd.model.errors import TakeoverError
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
@@ -76,25 +76,25 @@ def test_its_last_sign_outlives_its_daemon_and_ours(place: Path) -> None:
     """A daemon that restarts is away for a moment; ours that restarts meanwhile still knows that it was there (I20)."""
     clock, path = FakeClock(), str(place / "aws-node/ipamd.sock")
     node = made(place, clock=clock)
-    assert node.last_trace() is None
+    assert node.last_sign() is None
     with anothers(path):
-        assert node.last_trace() == DaemonTrace(f"it serves {path}")
+        assert node.last_sign() == DaemonSign(f"it serves {path}")
     clock.advance(20)
-    assert node.last_trace() == DaemonTrace(f"it serves {path}", 20.0)
+    assert node.last_sign() == DaemonSign(f"it serves {path}", 20.0)
     clock.advance(20)
-    assert made(place, clock=clock).last_trace() == DaemonTrace(f"it serves {path}", 40.0)
-    assert made(place, clock=clock, boot_id="another").last_trace() is None, "of a boot before"
-    assert made(place, clock=clock).last_trace(pod="kube-system/aws-node-abcde") == DaemonTrace(
+    assert made(place, clock=clock).last_sign() == DaemonSign(f"it serves {path}", 40.0)
+    assert made(place, clock=clock, boot_id="another").last_sign() is None, "of a boot before"
+    assert made(place, clock=clock).last_sign(pod="kube-system/aws-node-abcde") == DaemonSign(
         "its pod kube-system/aws-node-abcde runs"
     )
     clock.advance(5)
     node.finish()
-    assert node.last_trace() == DaemonTrace("its pod kube-system/aws-node-abcde runs", 5.0), "what was read is not what was seen"
+    assert node.last_sign() == DaemonSign("its pod kube-system/aws-node-abcde runs", 5.0), "what was read is not what was seen"
 
 
 def test_off_looks_for_no_pod_either(place: Path) -> None:
     """Who runs vpc-ipamd under the name aws-node says off; a sign would hold ADD for a minute after each roll."""
-    assert made(place, daemon_socket="off").last_trace(pod="kube-system/aws-node-abcde") is None
+    assert made(place, daemon_socket="off").last_sign(pod="kube-system/aws-node-abcde") is None
 
 
 def test_its_last_sign_is_remembered_where_the_note_cannot_be_written(place: Path) -> None:
@@ -103,13 +103,13 @@ def test_its_last_sign_is_remembered_where_the_note_cannot_be_written(place: Pat
     node = made(place, clock=clock)
     note.mkdir()
     with anothers(path), pytest.raises(TakeoverError):
-        node.last_trace()
+        node.last_sign()
     clock.advance(20)
     with pytest.raises(TakeoverError):
-        node.last_trace()
+        node.last_sign()
     note.rmdir()
-    assert node.last_trace() == DaemonTrace(f"it serves {path}", 20.0)
-    assert made(place, clock=clock).last_trace() == DaemonTrace(f"it serves {path}", 20.0)
+    assert node.last_sign() == DaemonSign(f"it serves {path}", 20.0)
+    assert made(place, clock=clock).last_sign() == DaemonSign(f"it serves {path}", 20.0)
 
 
 def test_an_export_that_begins_during_a_look_is_not_forgotten(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_an_export_that_begins_during_a_look_is_not_forgotten(place: Path, monke
         return "/run/its.sock"
 
     monkeypatch.setattr(node, "listener", listener)
-    assert node.last_trace() == DaemonTrace("it serves /run/its.sock")
+    assert node.last_sign() == DaemonSign("it serves /run/its.sock")
     exporting.join(PATIENCE_S)
     note = json.loads((place / "run/aws-node.json").read_text())
     assert note["exporting"] is True
@@ -136,18 +136,18 @@ def test_its_file_is_a_sign_of_when_it_was_written(place: Path) -> None:
     now_ns = int(clock.now().timestamp()) * 10**9
     node = made(place, clock=clock)
     write_theirs(place, ONE, mtime_ns=now_ns - 2000 * 10**9)  # the fake clock's boot is 1000 s old
-    assert node.last_trace() is None
+    assert node.last_sign() is None
     write_theirs(place, ONE, mtime_ns=now_ns - 12 * 10**9)
     wrote = f"it wrote {place / 'aws-node/ipam.json'}"
-    assert node.last_trace() == DaemonTrace(wrote, 12.0)
+    assert node.last_sign() == DaemonSign(wrote, 12.0)
     clock.advance(3)
-    assert made(place, clock=clock).last_trace() == DaemonTrace(wrote, 15.0)
+    assert made(place, clock=clock).last_sign() == DaemonSign(wrote, 15.0)
     write_theirs(place, ONE, mtime_ns=now_ns + 9000 * 10**9)
-    assert node.last_trace() == DaemonTrace(wrote)
+    assert node.last_sign() == DaemonSign(wrote)
     clock.advance(70)
-    assert node.last_trace() == DaemonTrace(wrote, 70.0), "it was looked at before"
+    assert node.last_sign() == DaemonSign(wrote, 70.0), "it was looked at before"
     node.write([ONE], routed=())
-    assert node.last_trace() == DaemonTrace(wrote, 70.0), "we wrote it"
+    assert node.last_sign() == DaemonSign(wrote, 70.0), "we wrote it"
 
 
 class Health(grpc.GenericRpcHandler):
@@ -205,6 +205,6 @@ def test_a_note_with_an_impossible_time_is_none(place: Path, at_s: str) -> None:
     note = place / "run/aws-node.json"
     note.parent.mkdir(exist_ok=True)
     note.write_text(f'{{"seen": ["{node._boot_id}", {at_s}, "it wrote", []]}}')
-    assert node.last_trace() is None
+    assert node.last_sign() is None
     note.write_text(f'{{"seen": ["{node._boot_id}", 12.5, "it wrote", []]}}')
-    assert node.last_trace() is not None
+    assert node.last_sign() is not None

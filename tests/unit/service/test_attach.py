@@ -160,10 +160,10 @@ def test_when_even_undoing_fails_the_address_waits_for_its_link(node: FakeNode) 
     with pytest.raises(WiringError):
         node.add("a")
     node.clock.advance(3600)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     assert node.datastore.counts().cooling == 1, "its link is still dying"
     node.cooldown.sweep()
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     assert node.datastore.counts().cooling == 0
 
 

@@ -64,9 +64,9 @@ def test_an_address_cools_for_the_whole_period(node: FakeNode) -> None:
     node.delete("a")
     node.cooldown.sweep()
     node.clock.advance(COOLDOWN_S - 1)
-    assert node.cooldown.release_cooled() == 0
+    assert node.cooldown.free_cooled() == 0
     node.clock.advance(1)
-    assert node.cooldown.release_cooled() == 1
+    assert node.cooldown.free_cooled() == 1
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.FREE
@@ -79,9 +79,9 @@ def test_a_stepped_wall_clock_changes_no_cooldown(node: FakeNode, step_s: int) -
     node.delete("a")
     node.cooldown.sweep()
     node.clock.step_wall(step_s)
-    assert node.cooldown.release_cooled() == 0
+    assert node.cooldown.free_cooled() == 0
     node.clock.advance(COOLDOWN_S)
-    assert node.cooldown.release_cooled() == 1
+    assert node.cooldown.free_cooled() == 1
 
 
 def test_cooling_survives_a_crash(node: FakeNode) -> None:
@@ -93,9 +93,9 @@ def test_cooling_survives_a_crash(node: FakeNode) -> None:
     node.bring_up()
     assert node.datastore.counts().cooling == 1
     node.clock.advance(COOLDOWN_S - 10 - 1)
-    assert node.cooldown.release_cooled() == 0
+    assert node.cooldown.free_cooled() == 0
     node.clock.advance(1)
-    assert node.cooldown.release_cooled() == 1
+    assert node.cooldown.free_cooled() == 1
 
 
 def test_a_crash_with_the_clock_set_back_does_not_cool_for_ever(node: FakeNode) -> None:
@@ -106,7 +106,7 @@ def test_a_crash_with_the_clock_set_back_does_not_cool_for_ever(node: FakeNode) 
     node.crash()
     node.bring_up()
     node.clock.advance(COOLDOWN_S)
-    assert node.cooldown.release_cooled() == 1
+    assert node.cooldown.free_cooled() == 1
 
 
 def test_the_longest_free_address_is_given_first(node: FakeNode) -> None:
@@ -135,8 +135,8 @@ def test_a_disk_that_refuses_holds_up_no_cooled_address_for_ever(node: FakeNode,
 
     monkeypatch.setattr(node.datastore, "transaction", failing)
     with pytest.raises(DatastoreError):
-        node.cooldown.release_cooled()
-    node.cooldown.release_cooled()
+        node.cooldown.free_cooled()
+    node.cooldown.free_cooled()
     assert node.datastore.counts().cooling == 0
 
 
@@ -155,9 +155,9 @@ def test_an_adopted_address_cools_anew_from_its_own_del(node: FakeNode) -> None:
     node.delete("b")
     node.cooldown.sweep()
     node.clock.advance(20)
-    assert node.cooldown.release_cooled() == 0, "20 s of the second cooldown are not 30"
+    assert node.cooldown.free_cooled() == 0, "20 s of the second cooldown are not 30"
     node.clock.advance(10)
-    assert node.cooldown.release_cooled() == 1
+    assert node.cooldown.free_cooled() == 1
 
 
 @pytest.mark.parametrize("step_s", [-3600, 3600])
@@ -171,6 +171,6 @@ def test_a_clock_that_is_stepped_while_no_daemon_runs_changes_no_cooldown(node: 
     node.crash()
     node.bring_up()
     node.clock.advance(COOLDOWN_S - 10 - 1)
-    assert node.cooldown.release_cooled() == 0
+    assert node.cooldown.free_cooled() == 0
     node.clock.advance(1)
-    assert node.cooldown.release_cooled() == 1
+    assert node.cooldown.free_cooled() == 1

@@ -30,7 +30,7 @@ def pass_minutes(node: FakeNode, count: int) -> None:
     for _ in range(2 * count):
         node.clock.advance(30)
         node.cooldown.sweep()
-        node.cooldown.release_cooled()
+        node.cooldown.free_cooled()
         node.cloud_reconciler.run_once()
         node.pool.run_once()
         node.host_reconciler.reconcile()

@@ -88,7 +88,7 @@ def test_one_link_that_refuses_does_not_stop_sweeping(node: FakeNode, monkeypatc
     odd, fine = node.add("odd"), node.add("fine")
     node.delete("fine")
     node.delete("odd")
-    node.cooldown._links_to_mark.add(odd.host_veth)
+    node.cooldown._unmarked_links.add(odd.host_veth)
     switch = refuse(node, monkeypatch, "remove_leftover", odd.host_veth, WiringError("not a veth"))
     for _ in range(3):
         with pytest.raises(WiringError):
@@ -115,7 +115,7 @@ def test_a_link_that_is_removed_by_name_is_not_its_successors(node: FakeNode) ->
     node.delete("b")
     node.cooldown.sweep()
     node.cooldown._dying[made.host_veth] = DyingLink(lost)
-    node.cooldown._links_to_mark.add(made.host_veth)
+    node.cooldown._unmarked_links.add(made.host_veth)
     with node.locks.hold(made.key, "ADD", Deadline.after(node.clock, 60)), pytest.raises(BusyError):
         node.cooldown.sweep()
     assert made.host_veth in node.wiring.wired

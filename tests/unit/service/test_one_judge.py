@@ -213,7 +213,7 @@ def test_a_dying_veth_is_no_wiring_whoever_looks(node: FakeNode, how: str) -> No
     assert row is not None
     assert row.state is AddressState.COOLING
     node.clock.advance(3600)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     row = node.datastore.address(made.address)
     assert row is not None
     assert row.state is AddressState.COOLING, "its link is still there"

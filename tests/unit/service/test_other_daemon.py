@@ -142,7 +142,7 @@ def test_what_cannot_be_told_holds_add(node: FakeNode) -> None:
     def refuse(*, pod: str) -> None:
         raise ForeignStateError("its file cannot be looked at", details="Input/output error")
 
-    node.aws_node.last_trace = refuse  # type: ignore[method-assign,assignment]
+    node.aws_node.last_sign = refuse  # type: ignore[method-assign,assignment]
     assert "Input/output error" in look(node)
     with refused_with(RefusalCode.HELD):
         node.add("a")

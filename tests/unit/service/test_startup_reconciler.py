@@ -264,7 +264,7 @@ def test_after_a_lost_datastore_nothing_is_given_before_it_could_have_cooled(nod
     assert released in warm
     assert len(warm) == 9, "all that were there before; what EC2 has given since is free at once"
     node.clock.advance(31)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     assert node.datastore.counts().cooling == 0
     node.add("b")
     node.assert_sound()

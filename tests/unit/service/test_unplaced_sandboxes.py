@@ -168,7 +168,7 @@ def test_what_a_sandbox_without_a_row_had_cools_when_ec2_shows_it(node: FakeNode
     assert [address for address, state in states.items() if state is AddressState.COOLING] == [given["s19"]]
     assert AddressState.FREE in states.values()
     node.clock.advance(COOLDOWN_S)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     row = node.datastore.address(given["s19"])
     assert row is not None
     assert row.is_free

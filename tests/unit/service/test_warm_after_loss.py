@@ -111,7 +111,7 @@ def test_what_was_there_before_cools_once(tmp_path: Path, settings: PoolSettings
     without_rows(node, how="a lost datastore")
     assert {row.state for row in node.datastore.addresses() if row.address in before} == {AddressState.COOLING}
     node.clock.advance(COOLDOWN_S)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     assert node.datastore.counts().cooling == 0
     calls = changing_count(node)
     for _ in range(60):
@@ -137,10 +137,10 @@ def test_what_was_there_before_a_boot_cools_until_a_cooldown_after_it(tmp_path: 
     given = node.add("meanwhile").address
     assert given not in before
     node.clock.advance(11.0)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     assert node.datastore.counts().cooling == len(before)
     node.clock.advance(1.0)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     assert node.datastore.counts().cooling == 0
     node.datastore.close()
     later = FakeNode(tmp_path / "later", settings=settings, ec2=last.ec2, clock=FakeClock(since_boot_s=COOLDOWN_S))

@@ -133,12 +133,12 @@ def test_a_node_follows(tmp_path: Path) -> None:
     node.delete("after")
     node.cooldown.sweep()
     node.clock.advance(6.9)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     row = node.datastore.address(after.address)
     assert row is not None
     assert row.state is AddressState.COOLING
     node.clock.advance(0.2)
-    node.cooldown.release_cooled()
+    node.cooldown.free_cooled()
     row = node.datastore.address(after.address)
     assert row is not None
     assert row.state is AddressState.FREE
