@@ -5,7 +5,7 @@ An ADD takes three sends and no dump:
     create        host ns     the uplinks of its legs, if there are any, then the veth pair, whose peer is made directly in the
                               sandbox's namespace; the answer has both link indexes
     host side     host ns     no IPv6 address, IPv4 settings, alias, up, route to the address in our table and in main, and on a
-                              secondary ENI rule 1536 from the address, or from the prefix that has it
+                              secondary ENI a rule from the address, or from the prefix that has it
     sandbox side  sandbox ns  up, address, route to the family's gateway, default route, permanent neighbour
 
 A sandbox has a pair for each of its legs. Each send has the messages of all, so an extra leg costs no further send.
@@ -25,14 +25,26 @@ import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
-from ipamd.kernel import answers, checks, devconf, further_interfaces, host_state, messages, sandbox_repair, survey, sysctls, uapi
+from ipamd.kernel import (
+    answers,
+    checks,
+    devconf,
+    further_interfaces,
+    host_state,
+    messages,
+    sandbox_repair,
+    source_tree,
+    survey,
+    sysctls,
+    uapi,
+)
 from ipamd.kernel.legs.adoption import KernelAdoption
 from ipamd.kernel.legs.wirings import LegWirings
 from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.kernel.netns_absence import is_netns_gone
 from ipamd.kernel.pod_snat_sets import PodSnatSets
-from ipamd.kernel.wiring_messages import IPV6_IS_OFF, address_removals, sandbox_routes, sandbox_rules, sandbox_side
+from ipamd.kernel.wiring_messages import IPV6_IS_OFF, address_removals, sandbox_routes, sandbox_rule_removals, sandbox_side
 from ipamd.model import kernel_numbers
 from ipamd.model.attachment import Wired, WiringSpec
 from ipamd.model.cni_request import NetnsIdentity
@@ -260,7 +272,7 @@ class KernelWiring(Wiring):
                 link = self._own_veth(host, leg.host_veth, key=spec.key)
                 if link is not None:
                     link_removals.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-                rule_removals += self._wirings.of(leg).rules(messages.delete_rule, leg)
+                rule_removals += self._wirings.of(leg).rule_removals(leg)
                 if leg.uplink:
                     uplink_removals, uplink_rules = self._wirings.of(leg).uplink_removals(
                         host, leg.uplink, address=leg.address, host_veth=leg.host_veth, is_deleted=True
@@ -322,7 +334,7 @@ class KernelWiring(Wiring):
         uplink_changes: list[Message] = []
         rule_removals: list[Message] = []
         for leg in legs:
-            rule_removals += self._wirings.of(leg).rules(messages.delete_rule, leg)
+            rule_removals += self._wirings.of(leg).rule_removals(leg)
             if leg.uplink:
                 changes, uplink_rules = self._wirings.of(leg).uplink_removals(
                     host, leg.uplink, address=leg.address, host_veth=leg.host_veth
@@ -505,10 +517,13 @@ class KernelWiring(Wiring):
             for family in self._families()
         ]
         for family in self._families():
-            for rule in survey.rules_of(host, family):
+            rules = survey.rules_of(host, family)
+            for rule in rules:
                 prefix = survey.from_prefix(rule)
                 if prefix is not None:
                     batch.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
+            if family is IPV4:
+                batch += source_tree.all_removals(rules)
         for leg in _legs_of_all(specs):
             batch += self._wirings.of(leg).former_table_removals(leg)
         return batch
@@ -643,7 +658,7 @@ class KernelWiring(Wiring):
                 for link in own_links
             ]
             if any(_identity(link) == (spec.key, spec.address) for link in own_links):
-                batch += sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
+                batch += sandbox_rule_removals(spec.address, spec.route_table)
             host.carry_out(batch, operation=f"wiring of {spec.key}")
         return bool(own_links)
 

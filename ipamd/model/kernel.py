@@ -13,6 +13,7 @@ from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.kernel_numbers import INCOMING_PRIORITY
 from ipamd.model.pod_snat import PodSnat
 from ipamd.model.record import dataclass, field
+from ipamd.model.source_rules import RulePlace
 from ipamd.model.uplink import Uplink
 
 
@@ -114,7 +115,8 @@ class KernelSurvey:
 
     `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
     `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
-    `from_rules`: address -> tables of its rules 1536; `from_prefixes`: of rules for a whole prefix.
+    `from_rules`: address -> tables of the rules from it, in any of their places; `rule_places`: the same with the places;
+    `from_prefixes`: tables of the rules 1536 for a whole prefix.
     `snat`: the SNAT choices of sandboxes that our nftables sets have, by address; None if the sets were not read.
     `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
     """
@@ -133,6 +135,7 @@ class KernelSurvey:
     uplink_routes: frozenset[UplinkRoute] = frozenset()
     incoming_rules: frozenset[IncomingRule] = frozenset()
     snat: Mapping[IpAddress, PodSnat] | None = None
+    rule_places: Mapping[IpAddress, tuple[RulePlace, ...]] = field(default_factory=dict)
 
     @property
     def firsts(self) -> tuple[HostVeth, ...]:
