@@ -21,8 +21,8 @@ COMMIT = "00634f5"
 
 PAGE = Path("docs/upgrade.md")
 
-MANY = {"m5.large": InstanceLimits((40,), 4)}
-"""Few addresses on each of many ENIs: 117 may have a rule."""
+MANY = {"m5.large": InstanceLimits((40,), 4), "t3.nano": InstanceLimits((2,), 2)}
+"""Few addresses on each of many ENIs, so that 117 may have a rule; and what a host is."""
 
 MISSING = lacks_commit(COMMIT)
 pytestmark = [pytest.mark.slow, pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=MISSING)]

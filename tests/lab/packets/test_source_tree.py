@@ -15,8 +15,8 @@ from tests.rig import Rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
-MANY = {"m5.large": InstanceLimits((40,), 4)}
-"""Few addresses on each of many ENIs: 117 may have a rule."""
+MANY = {"m5.large": InstanceLimits((40,), 4), "t3.nano": InstanceLimits((2,), 2)}
+"""Few addresses on each of many ENIs, so that 117 may have a rule; and what a host is."""
 
 COUNT = 9
 """Three on the primary ENI and three on each of two others."""
