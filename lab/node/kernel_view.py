@@ -41,8 +41,8 @@ DYING_GROUP = "113213"
 TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
 
-FROM_PRIORITIES = frozenset({FROM_PRIORITY, *range(1539, 1570, 2)})
-"""All places of rules from a sandbox's address: a node with many has them in 16 buckets (docs/adr/0088)."""
+FROM_PRIORITIES = frozenset({FROM_PRIORITY, *(1540 + 17 * group + 2 * block for group in range(8) for block in range(8))})
+"""All places of rules from a sandbox's address: a node with many has them in 64 buckets (docs/adr/0088)."""
 
 OWN_PRIORITY, OWN_TABLE = 513, "113213"
 """The daemon's one rule, and the table with the routes to all sandboxes that it looks up (docs/adr/0044)."""

@@ -13,10 +13,11 @@ from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY
 from ipamd.model.source_rules import (
     BUCKET_PRIORITIES,
     END_PRIORITY,
+    GROUP_PRIORITIES,
     JUMP_PRIORITY,
     NOP_PRIORITIES,
     Jump,
-    block_number,
+    bucket_number,
     is_worthwhile,
     jumps,
     single_priority,
@@ -38,14 +39,16 @@ def address_in(subnet: IPv4Network, draw: st.DataObject) -> IPv4Address:
 
 
 @given(subnets(), st.data())
-def test_a_jump_leads_right_before_the_bucket_of_its_addresses(wanted: list[IPv4Network], data: st.DataObject) -> None:
-    """Each address of a subnet is in exactly one block, whose first `goto` lands at the bucket with the rule from the address."""
+def test_jumps_lead_right_before_the_bucket_of_an_address(wanted: list[IPv4Network], data: st.DataObject) -> None:
+    """Each address of a subnet is in one group and one block of it, whose `goto` rules land at the bucket with the rule from it."""
     subnet = data.draw(st.sampled_from(wanted))
     address = address_in(subnet, data)
-    leading = [jump for jump in jumps(wanted) if jump.priority == JUMP_PRIORITY and address in jump.source]
-    assert [jump.target + 1 for jump in leading] == [single_priority(address, subnet)]
-    passing = [jump for jump in jumps(wanted) if jump.priority > JUMP_PRIORITY and address in jump.source]
-    assert {(jump.priority - 1, jump.target) for jump in passing} <= {(single_priority(address, subnet), END_PRIORITY)}
+    bucket = single_priority(address, subnet)
+    (to_group,) = [jump.target for jump in jumps(wanted) if jump.priority == JUMP_PRIORITY and address in jump.source]
+    own = [jump for jump in jumps(wanted) if jump.priority > JUMP_PRIORITY and address in jump.source]
+    leading = [jump for jump in own if jump.target != END_PRIORITY]
+    assert [(jump.priority, jump.target) for jump in leading] == [(to_group, bucket - 1)]
+    assert {jump.priority for jump in own if jump.target == END_PRIORITY} == {bucket + 1} - {END_PRIORITY}
     assert all(jump.priority < jump.target <= END_PRIORITY for jump in jumps(wanted))
 
 
@@ -92,31 +95,39 @@ def test_addresses_outside_have_the_common_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("subnet", "address", "number"),
+    ("subnet", "address", "number", "priority"),
     [
-        ("10.0.0.0/16", "10.0.0.4", 0),
-        ("10.0.0.0/16", "10.0.15.255", 0),
-        ("10.0.0.0/16", "10.0.16.0", 1),
-        ("10.0.0.0/16", "10.0.255.255", 15),
-        ("10.0.16.0/20", "10.0.17.0", 1),
-        ("10.0.1.0/24", "10.0.1.20", 1),
-        ("10.0.1.16/28", "10.0.1.16", 0),
-        ("10.0.1.16/28", "10.0.1.31", 15),
-        ("10.0.1.16/30", "10.0.1.19", 3),
+        ("10.0.0.0/16", "10.0.0.4", 0, 1540),
+        ("10.0.0.0/16", "10.0.3.255", 0, 1540),
+        ("10.0.0.0/16", "10.0.4.0", 1, 1542),
+        ("10.0.0.0/16", "10.0.32.0", 8, 1557),
+        ("10.0.0.0/16", "10.0.255.255", 63, 1673),
+        ("10.0.16.0/20", "10.0.17.0", 4, 1548),
+        ("10.0.1.0/24", "10.0.1.20", 5, 1550),
+        ("10.0.1.16/28", "10.0.1.16", 0, 1540),
+        ("10.0.1.16/28", "10.0.1.31", 57, 1661),
+        ("10.0.1.16/30", "10.0.1.19", 24, 1591),
     ],
 )
-def test_numbers_of_blocks(subnet: str, address: str, number: int) -> None:
-    """The four bits behind the subnet's prefix; fewer where there are fewer."""
+def test_numbers_of_buckets(subnet: str, address: str, number: int, priority: int) -> None:
+    """Three bits behind the subnet's prefix, then three more; fewer where there are fewer."""
     network = IPv4Network(subnet)
-    assert block_number(IPv4Address(address), network) == number
-    assert single_priority(IPv4Address(address), network) == BUCKET_PRIORITIES[number] == 1539 + 2 * number
+    assert bucket_number(IPv4Address(address), network) == number
+    assert single_priority(IPv4Address(address), network) == BUCKET_PRIORITIES[number] == priority
+
+
+def test_places_are_disjoint() -> None:
+    """No bucket is where a `goto` rule or a landing is."""
+    skips = {jump.priority for jump in jumps([IPv4Network("10.0.0.0/16")])} | set(NOP_PRIORITIES)
+    assert skips.isdisjoint(BUCKET_PRIORITIES)
+    assert (JUMP_PRIORITY, GROUP_PRIORITIES[0], len(BUCKET_PRIORITIES), END_PRIORITY) == (1537, 1538, 64, 1674)
 
 
 def test_subnets_that_overlap_have_no_jumps() -> None:
     """Subnets of one VPC never do. A third one keeps its own; the same subnet of two ENIs is one."""
     wide, narrow, other = map(IPv4Network, ("10.0.0.0/20", "10.0.1.0/24", "10.1.0.0/24"))
     assert jumps([wide, narrow, other]) == jumps([other, other])
-    assert len(jumps([other])) == 31
+    assert len(jumps([other])) == 8 + 64 + 63
 
 
 @pytest.mark.parametrize(
