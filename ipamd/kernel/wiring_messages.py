@@ -96,15 +96,16 @@ def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table:
     return batch
 
 
-def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]:
-    """Remove rule 512 and the rules from an address to a table: the one at 1536, and the one of its bucket, wherever that is.
+def sandbox_rule_removals(address: IpAddress, route_table: int, *, may_be_two: bool = True) -> list[Message]:
+    """Remove rule 512 and the rule from an address to a table, wherever it is: the subnet that names its bucket may be unknown.
 
-    While a pass moves the rule there are both. The subnet, which names the bucket, may not be known any more.
+    `may_be_two`: there may be one at 1536 and one in a bucket, while a pass moves the rule.
     """
-    batch = sandbox_rules(messages.delete_rule, address, route_table)
-    if route_table != uapi.RT_TABLE_MAIN and family_of(address) is IPV4:
-        batch.append(messages.delete_rule(None, table=route_table, source=address))
-    return batch
+    if route_table == uapi.RT_TABLE_MAIN or family_of(address) is not IPV4:
+        return sandbox_rules(messages.delete_rule, address, route_table)
+    batch = sandbox_rules(messages.delete_rule, address, uapi.RT_TABLE_MAIN)
+    removal = messages.delete_rule(None, table=route_table, source=address)
+    return [*batch, removal, removal] if may_be_two else [*batch, removal]
 
 
 def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:

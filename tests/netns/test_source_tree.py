@@ -212,9 +212,22 @@ def test_del_leaves_nothing(node, places, has_subnet):
     node.host.sh(
         f"ip rule del pref {BUCKET}; " + "; ".join(f"ip rule add pref {one} from {SECONDARY} lookup 2" for one in places)
     )
+    node.world.wiring.survey()  # the kernel announces what others add, and a pass looks at it
     node.world.mark_for_deletion(node.specs[1] if has_subnet else node.flat[1])
     assert rules(node.world) == set()
     assert skips(node.world) == wanted(SUBNET)
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_del_while_a_rule_moves_leaves_nothing(node, is_restarted):
+    """There are two then; the next process does not know whether there are before its first survey."""
+    node.host.sh(f"ip rule del from {SECONDARY}; ip rule add pref 1536 from {SECONDARY} lookup 2")
+    node.world.wiring.repair(node.specs)
+    assert rules(node.world) == {(1536, SECONDARY), (BUCKET, SECONDARY)}
+    if is_restarted:
+        node.world.wiring = node.world.new_wiring()
+    node.world.mark_for_deletion(node.specs[1])
+    assert rules(node.world) == set()
 
 
 def test_a_leftover_goes_from_its_bucket(node):
