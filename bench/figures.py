@@ -86,6 +86,7 @@ BUDGETS: Mapping[str, Budget] = {
     "packet_same_node_110": Budget("ratio", 1.8),
     "packet_same_node_700": Budget("ratio", 1.8),
     "packet_across_700_to_10": Budget("value", 1.15),
+    "packet_across_singles_700_to_10": Budget("value", 1.1),
     "connect_700_to_10": Budget("value", 1.11),
     "add_ipv6_to_ipv4": Budget("value", 1.1),
     "del_ipv6_to_ipv4": Budget("value", 1.1),

@@ -1,14 +1,17 @@
 """What a packet and a connection cost between sandboxes, by the number of sandboxes on the node.
 
 Everything is in network namespaces of its own: for each number two nodes and a router between them, with the product's own wiring,
-routing and confinement, and strict rp_filter; the measured sandboxes are wired in the middle of the others. The reference is a bare
-veth with a route. Rounds of all numbers and of the reference alternate in one run, on one CPU; figures are medians.
+routing and confinement, and strict rp_filter; the measured sandboxes are wired in the middle of the others. Single addresses are
+spread over their subnet at random, as EC2 gives them, and each node is one of a type that may have many. The references are bare
+veths with routes, on one node, and on two with a router between them. Rounds of all numbers and of the references alternate in one
+run, on one CPU; figures are medians.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -109,9 +112,12 @@ class Node:
         subnet = SubnetId("subnet-2")
         eni = Eni(EniId("eni-2"), macs[1], 1, 0, subnet, self._subnet, self._subnet.network_address + 4, is_primary=False)
         hostnet.setup_node(identity)
+        hostnet.choose_source_tree(not has_prefixes)
         hostnet.setup_eni(eni)
         hostnet.confine_sandboxes()
         self._count = 0
+        # As many as the largest node has, so that addresses do not depend on the number.
+        self._offsets = random.Random(number).sample(range(16, self._subnet.num_addresses - 1), 2 * max(SIZES))
         self._others = self._space()
 
     def fill(self, count: int) -> None:
@@ -137,9 +143,12 @@ class Node:
 
     def _spec(self, space: Space, ifname: str) -> WiringSpec:
         key = parse_key(f"{self._count:064x}", ifname)
-        address = self._subnet.network_address + 16 + self._count
+        offset = 16 + self._count if self._has_prefixes else self._offsets[self._count]
+        address = self._subnet.network_address + offset
         spec = WiringSpec(key, address, 2, veth_name(key, prefix="eni"), space.path, 9001)
-        return replace(spec, prefix=IPv4Network((address, IPV4.prefix_length), strict=False)) if self._has_prefixes else spec
+        if self._has_prefixes:
+            return replace(spec, prefix=IPv4Network((address, IPV4.prefix_length), strict=False))
+        return replace(spec, subnet=self._subnet)
 
     def _space(self) -> Space:
         space = Space()
@@ -211,26 +220,51 @@ def _serve(listener: socket.socket) -> Callable[[], None]:
 
 def _bare(stack: ExitStack) -> Pair:
     """Two namespaces behind a router that has a veth and a route for each, as the ptp plugin makes them."""
-    host, spaces = Space(), (Space(), Space())
-    for space in (host, *spaces):
-        stack.callback(space.close)
-    host.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1")
-    for number, space in enumerate(spaces):
-        host.sh(f"ip link add v{number} type veth peer name p{number}; ip link set p{number} name eth0 netns {space.path}")
-        host.sh(f"ip link set v{number} up; ip addr add 10.9.9.1/32 dev v{number}")
-        space.sh(
-            f"ip link set eth0 up; ip addr add 10.9.9.{number + 2}/32 dev eth0; ip route add 10.9.9.1 dev eth0;"
-            "ip route add default via 10.9.9.1"
-        )
-        host.sh(f"ip route add 10.9.9.{number + 2} dev v{number}")
+    host = _router(stack)
+    spaces = [_bare_sandbox(stack, host, number) for number in (2, 3)]
     return Pair(stack, spaces[0], spaces[1], IPv4Address("10.9.9.3"))
+
+
+def _bare_across(stack: ExitStack) -> Pair:
+    """The same on two nodes with a router between them."""
+    router = _router(stack)
+    spaces = []
+    for number, far in ((2, 3), (3, 2)):
+        host = _router(stack)
+        router.sh(f"ip link add r{number} type veth peer name x{number}; ip link set x{number} name eth1 netns {host.path}")
+        router.sh(f"ip link set r{number} up; ip addr add 10.9.{number}.1/24 dev r{number}")
+        host.sh(f"ip addr add 10.9.{number}.2/24 dev eth1; ip link set eth1 up; ip route add 10.9.9.{far} via 10.9.{number}.1")
+        router.sh(f"ip route add 10.9.9.{number} via 10.9.{number}.2")
+        spaces.append(_bare_sandbox(stack, host, number))
+    return Pair(stack, spaces[0], spaces[1], IPv4Address("10.9.9.3"))
+
+
+def _router(stack: ExitStack) -> Space:
+    """A namespace that forwards, with strict rp_filter."""
+    space = Space()
+    stack.callback(space.close)
+    space.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1")
+    return space
+
+
+def _bare_sandbox(stack: ExitStack, host: Space, number: int) -> Space:
+    """A namespace with the address 10.9.9.<number>, a veth to a host, and the route there."""
+    space = Space()
+    stack.callback(space.close)
+    host.sh(f"ip link add v{number} type veth peer name p{number}; ip link set p{number} name eth0 netns {space.path}")
+    host.sh(f"ip link set v{number} up; ip addr add 10.9.9.1/32 dev v{number}; ip route add 10.9.9.{number} dev v{number}")
+    space.sh(
+        f"ip link set eth0 up; ip addr add 10.9.9.{number}/32 dev eth0; ip route add 10.9.9.1 dev eth0;"
+        "ip route add default via 10.9.9.1"
+    )
+    return space
 
 
 @contextmanager
 def pairs(*, has_prefixes: bool) -> Iterator[dict[str, Pair]]:
-    """The reference, and for each number of sandboxes one pair on a node and one across two."""
+    """The references, and for each number of sandboxes one pair on a node and one across two."""
     with ExitStack() as stack:
-        found = {"ptp": _bare(stack)}
+        found = {"ptp": _bare(stack), "ptp across": _bare_across(stack)}
         for index, size in enumerate(SIZES):
             router = Space()
             stack.callback(router.close)
@@ -262,6 +296,7 @@ def measure() -> list[Figure]:
     ]
     for name, which in (("packet_across", prefixes), ("packet_across_singles", singles)):
         few, many = (which[f"across nodes, {size}"][0] for size in (least, most))
+        found.append(Figure(f"{name}_{most}", many, "us", which["ptp across"][0], "bare veths with routes, and a router"))
         found.append(Figure(f"{name}_{most}_to_{least}", many / few, "x", note=f"{few:.1f} and {many:.1f} us"))
     few, many = (prefixes[f"same node, {size}"][1] for size in (least, most))
     found.append(Figure(f"connect_{most}_to_{least}", few / many, "x", note=f"{few:.0f} and {many:.0f} connections a second"))

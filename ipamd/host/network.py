@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import IPv4Network
 from typing import NamedTuple
 
 from ipamd.core.backoffs import soonest_s
@@ -40,10 +41,12 @@ from ipamd.model.kernel import (
     duplicate_addresses,
     stray_rules,
 )
+from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY
 from ipamd.model.legs import first_leg
 from ipamd.model.legs.condition_codes import EXTRA_LEGS, LegConditionCode
 from ipamd.model.repair_messages import repair_text, repair_texts
 from ipamd.model.repairs import CONFINEMENT, NODE_ROUTING, RepairCode, RepairedObject, RepairKind, RepairReport, refusals_of
+from ipamd.model.source_rules import single_priority
 from ipamd.model.wiring_difference import advised_texts
 from ipamd.model.wiring_differences import wiring_differences
 from ipamd.model.words import first_of
@@ -296,7 +299,7 @@ class HostNetworkReconciler(Service):
         links: tuple[HostVeth | VlanLink, ...] = (*survey.host_veths, *survey.vlans)
         up = {link.name for link in links if link.is_up and not link.is_dying}
         # Addresses with rules of amazon-vpc-cni-k8s or of an earlier release, which ours replace.
-        former = survey.to_rules | {address for address in survey.from_rules if self._prefix(address) is not None}
+        former = survey.to_rules | {address for address in survey.from_rules if self._is_rule_former(address, survey)}
 
         def is_damaged(attachment: Attachment) -> bool:
             if attachment.must_be_cut_off:
@@ -322,7 +325,8 @@ class HostNetworkReconciler(Service):
         if table is not None:  # change the record first, because DEL uses it
             with self._datastore.transaction() as uow:
                 attachment = uow.move_table(attachment.key, route_table=table)
-        spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment.address))
+        address = attachment.address
+        spec = replace(recorded_spec(attachment), prefix=self._prefix(address), subnet=self._subnet(address))
         if not attachment.is_of_pool:
             with suppress(UplinkPendingError):  # the trunk ENI is not known; this has EC2 asked for it
                 spec = replace(spec, trunk_mac=self._enis.trunk_mac())
@@ -384,6 +388,23 @@ class HostNetworkReconciler(Service):
         if row is None:
             return None
         return row.prefix
+
+    def _subnet(self, address: IpAddress) -> IPv4Network | None:
+        """Return the subnet of the ENI of an address if the rules of single addresses are in buckets; None if it is not known."""
+        row = self._datastore.address(address)
+        if row is None or not self._hostnet.has_source_tree():
+            return None
+        eni = self._datastore.eni(row.eni_id)
+        return eni.subnet_cidr if eni else None
+
+    def _is_rule_former(self, address: IpAddress, survey: KernelSurvey) -> bool:
+        """Whether a rule from an address is one that a rule of its prefix, or one in a bucket, replaces."""
+        if self._prefix(address) is not None:
+            return True
+        wanted = single_priority(address, self._subnet(address))
+        if wanted == FROM_SANDBOX_PRIORITY:
+            return False
+        return any(place.priority != wanted for place in survey.rule_places.get(address, ()))
 
     def _moved_tables(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
         """Map each sandbox with an outdated route table to that of its ENI, which was attached again at another device index."""

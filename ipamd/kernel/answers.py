@@ -87,10 +87,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """One policy rule. It looks up a table, or refuses the packets that it selects (`is_refusal`).
+    """One policy rule.
 
-    `ports`: the lowest and the highest destination port that it selects, None for any. `has_other_selectors`: it also selects by a
-    field that is not read here, for example a user, or it is inverted.
+    It looks up a table, refuses the packets that it selects (`is_refusal`), has the kernel go on at the rules of priority `target`, or
+    does nothing (`is_nop`). `table`, `target`: 0 for a rule of another kind. `ports`: the lowest and the highest destination port that
+    it selects, None for any. `has_other_selectors`: it also selects by a field that is not read here, for example a user, or it is
+    inverted.
     """
 
     priority: int
@@ -106,6 +108,8 @@ class PolicyRule:
     protocol: int = 0
     ports: tuple[int, int] | None = None
     has_other_selectors: bool = False
+    target: int = 0
+    is_nop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,8 @@ def read_rule(body: bytes) -> PolicyRule:
         protocol=(payloads.get(uapi.FRA_IP_PROTO) or b"\0")[0],
         ports=_ports(payloads.get(uapi.FRA_DPORT_RANGE)),
         has_other_selectors=bool(tos or flags & uapi.FIB_RULE_INVERT or payloads.keys() & _OTHER_SELECTORS),
+        target=_number(payloads.get(uapi.FRA_GOTO)) if action == uapi.FR_ACT_GOTO else 0,
+        is_nop=action == uapi.FR_ACT_NOP,
     )
 
 

@@ -16,7 +16,7 @@ from ipamd.kernel.host_state import HostState
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.repair import Repair
 from ipamd.kernel.routing import address_removal
-from ipamd.model import kernel_numbers
+from ipamd.model import source_rules
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import gateway
@@ -93,7 +93,7 @@ def _refusing_rules(host_state: HostState, addresses: Container[IpAddress]) -> I
     Such a rule may select a port or mark, which no route lookup of ours contains.
     """
     for rule in host_state.rules:
-        if not rule.is_refusal or rule.priority >= kernel_numbers.FROM_SANDBOX_PRIORITY:
+        if not rule.is_refusal or rule.priority >= source_rules.END_PRIORITY:
             continue
         is_for_all = not (rule.source or rule.destination)
         if is_for_all or rule.source in addresses or rule.destination in addresses:

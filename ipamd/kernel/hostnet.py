@@ -42,6 +42,7 @@ from ipamd.kernel.nft_table import NftTable
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.pod_snat_sets import PodSnatSets
 from ipamd.kernel.repair import Repair
+from ipamd.kernel.source_tree import SourceTree
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.difference_codes import DifferenceCode
@@ -96,8 +97,7 @@ class KernelHostNetwork(HostNetwork):
         Args:
             link_wait_s: how long to wait for the link of a newly attached ENI.
             attachments: returns the recorded sandboxes. The names of some host veths may have an earlier prefix.
-            prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route
-                (`sysctls.unreachable_route_repairs`), each with its ENI.
+            prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route, each with its ENI.
             vlan_links: makes VLAN links if the kernel cannot.
             pod_snat: the SNAT choices of single sandboxes, shared with `KernelWiring`, which changes them; None: made here, from the
                 recorded sandboxes.
@@ -126,9 +126,18 @@ class KernelHostNetwork(HostNetwork):
         families = ruleset.families(config, attachments())
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=families, vlan_links=vlan_links)
         self._primary_name = ""  # last known name of the primary ENI's link
+        self._tree = SourceTree()
         # The family of extra legs, and the address of the node by which they reach other hosts; None without extra legs.
         self._extra_range: tuple[Family, IpAddress | None] | None = None
         self._lock = threading.Lock()
+
+    def choose_source_tree(self, is_chosen: bool) -> bool:
+        had_tree = self.has_source_tree()
+        self._tree.is_chosen = is_chosen and self._config.family is IPV4
+        return self.has_source_tree() is not had_tree
+
+    def has_source_tree(self) -> bool:
+        return bool(self._tree.is_chosen)
 
     def apply_settings(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
         """Apply other settings, and set up the node by them if its identity is known.
@@ -308,6 +317,16 @@ class KernelHostNetwork(HostNetwork):
             with self._host.netlink() as sock:
                 host_state = self.state_reader.read(sock, [eni.mac])
             self._repair_eni(host_state, eni, link)
+            if self._config.family is IPV4:
+                self._prepare_source_tree(host_state, eni)
+
+    def _prepare_source_tree(self, host_state: HostState, eni: Eni) -> None:
+        """Make the `goto` rules ready before the first sandbox of an ENI is wired."""
+        changes = self._tree.preparations(host_state.rules, eni.subnet_cidr)
+        if changes:
+            self.state_reader.forget()
+        with self._host.netlink() as sock:
+            sock.carry_out(changes, operation=f"setup of {eni.eni_id}")
 
     def reject_free_addresses(self, prefixes: Iterable[IpNetwork]) -> None:
         with self._lock, self._host.netlink() as sock:
@@ -353,6 +372,10 @@ class KernelHostNetwork(HostNetwork):
             for eni in secondary:
                 reports += self._repair_eni_if_present(host_state, eni, backed_off)
             repaired, refusals = self._repair_node(host_state, identity, addresses, backed_off)
+            try:
+                repaired += self._repair_source_tree(host_state, secondary, backed_off)
+            except WiringError as exc:
+                refusals.append(exc)
             self._last_findings = tuple(self._inspect_other_software(addresses))
             unrepaired = [
                 *self._without_carrier(host_state, identity, secondary),
@@ -360,6 +383,22 @@ class KernelHostNetwork(HostNetwork):
             ]
         causes = [*map(str, refusals), *(difference.advised_text for difference in unrepaired)]
         return [*reports, *repaired, *(RepairReport(RepairCode.REFUSED, NODE_ROUTING, cause=cause) for cause in causes)]
+
+    def _repair_source_tree(
+        self, host_state: HostState, secondary: Collection[Eni], backed_off: Collection[RepairedObject]
+    ) -> list[RepairReport]:
+        """Compare the `goto` rules to buckets of rules. Returns: reports, without those of what the daemon itself changed its mind on.
+
+        Raises: WiringError.
+        """
+        if self._config.family is not IPV4:
+            return []
+        subnets = [eni.subnet_cidr for eni in secondary]
+        changes = self._tree.changes(host_state.rules, subnets)
+        self._carry_out(changes.silent, subject=NODE, backed_off=())
+        reports = self._carry_out(changes.repairs, subject=NODE, backed_off=backed_off)
+        self._tree.record_written(subnets)
+        return reports
 
     def _repair_eni_if_present(
         self, host_state: HostState, eni: Eni, backed_off: Collection[RepairedObject]
@@ -419,6 +458,7 @@ class KernelHostNetwork(HostNetwork):
             if identity is None:
                 return differences
             differences += self._node_differences(host_state, identity, addresses)
+            differences += self._source_tree_differences(host_state, secondary)
             return differences + self._foreign_differences(host_state, identity, secondary, addresses)
 
     def _without_carrier(
@@ -458,6 +498,12 @@ class KernelHostNetwork(HostNetwork):
             for repair in repairs:
                 differences.append(repair_difference(repair.report(eni.eni_id), eni.eni_id))
         return differences
+
+    def _source_tree_differences(self, host_state: HostState, secondary: Iterable[Eni]) -> list[RoutingDifference]:
+        if self._config.family is not IPV4:
+            return []
+        repairs = self._tree.changes(host_state.rules, [eni.subnet_cidr for eni in secondary]).repairs
+        return [repair_difference(repair.report(NODE), NODE) for repair in repairs]
 
     def _node_differences(
         self, host_state: HostState, identity: InstanceIdentity, addresses: Container[IpAddress]

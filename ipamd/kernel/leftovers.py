@@ -6,18 +6,19 @@ amazon-vpc-cni-k8s, which removes them with the pod. Everything is recognised by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 
-from ipamd.kernel import messages, static_default_route, survey, uapi
+from ipamd.kernel import answers, messages, source_tree, static_default_route, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.repair import route_removal
 from ipamd.kernel.traces import TABLE_PREFIX
-from ipamd.model.family import IPV4, IPV6, Family, IpNetwork, family_of
+from ipamd.model import source_rules
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.kernel import HostVeth, KernelSurvey
-from ipamd.model.kernel_numbers import OWN_RULE, OWN_TABLE, OWN_TABLE_PRIORITY, STRICT_TABLE
+from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY, OWN_RULE, OWN_TABLE, OWN_TABLE_PRIORITY, STRICT_TABLE
 from ipamd.model.record import dataclass
 from ipamd.model.words import counted
 
@@ -103,12 +104,17 @@ def _is_our_table(name: str) -> bool:
 
 
 def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
-    """Find three kinds of rules: to `OWN_TABLE`, for reverse lookups in strict mode, and from whole prefixes (FROM_SANDBOX_PRIORITY).
+    """Find rules that amazon-vpc-cni-k8s does not have.
 
-    amazon-vpc-cni-k8s has none of these. A pod of ours that has no rule of its own still needs them: the export was not complete.
+    They are the rule to `OWN_TABLE`, that for reverse lookups in strict mode, rules from whole prefixes (FROM_SANDBOX_PRIORITY), and
+    rules in buckets with the `goto` rules to them (`ipamd/model/source_rules.py`).
+    A pod of ours that has no rule of its own still needs them: the export was not complete.
     """
     strict = [veth for veth in seen.uplinked if not veth.is_dying]
-    for rule in survey.rules_of(sock, family):
+    rules = survey.rules_of(sock, family)
+    if family is IPV4:
+        yield from _bucket_rules(rules, seen)
+    for rule in rules:
         prefix = survey.from_prefix(rule)
         if (rule.priority, rule.table) == (OWN_TABLE_PRIORITY, OWN_TABLE):
             change = messages.delete_rule(OWN_TABLE_PRIORITY, table=OWN_TABLE, family=family)
@@ -124,6 +130,28 @@ def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[
             yield Leftover(
                 f"{IP[family]} rule {rule.priority} from {prefix} lookup {rule.table}", _needed_by(users), messages=(change,)
             )
+
+
+def _bucket_rules(rules: Collection[answers.PolicyRule], seen: KernelSurvey) -> Iterator[Leftover]:
+    """The rules from single addresses in buckets, and the `goto` rules that lead to these, which nothing needs."""
+    skips = tuple(source_tree.skip_removals(rules))
+    if skips:
+        first, last = source_rules.JUMP_PRIORITY, source_rules.END_PRIORITY
+        yield Leftover(f"{IP[IPV4]} rules {first} to {last}: {counted(len(skips), 'goto')}", messages=skips)
+    # A pod that has no rule at the place that amazon-vpc-cni-k8s knows.
+    needing: dict[IpAddress, list[HostVeth]] = {}
+    for veth in seen.veths:
+        if veth.address is not None and not veth.is_dying and not _has_common_rule(veth.address, seen):
+            needing.setdefault(veth.address, []).append(veth)
+    for rule in source_tree.bucket_rules(rules):
+        users = needing.get(rule.source, []) if rule.source else []
+        change = messages.delete_rule(rule.priority, table=rule.table, source=rule.source)
+        name = f"{IP[IPV4]} rule {rule.priority} from {rule.source} lookup {rule.table}"
+        yield Leftover(name, _needed_by(users), messages=(change,))
+
+
+def _has_common_rule(address: IpAddress, seen: KernelSurvey) -> bool:
+    return any(place.priority == FROM_SANDBOX_PRIORITY for place in seen.rule_places.get(address, ()))
 
 
 def _routes(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:

@@ -411,7 +411,7 @@ def _rule(
     kind: int,
     flags: int,
     tolerated: frozenset[int],
-    priority: int,
+    priority: int | None,
     *,
     table: int,
     source: IpAddress | IpNetwork | None = None,
@@ -427,7 +427,7 @@ def _rule(
     to_length, to = _selected(destination)
     from_length, from_ = _selected(source)
     body = ROUTE.pack(family.number, to_length, from_length, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
-    words = str(priority)
+    words = "" if priority is None else str(priority)
     if to:
         body += attribute(uapi.FRA_DST, to)
         words += f" to {destination}"
@@ -443,8 +443,11 @@ def _rule(
     if protocol:
         body += attribute(uapi.FRA_IP_PROTO, bytes([protocol]))
         words += f" ipproto {protocol}"
-    body += _u32(uapi.FRA_PRIORITY, priority) + (_u32(uapi.FRA_TABLE, table) if table else b"")
-    step = f"{verb} rule {words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
+    if priority is not None:
+        body += _u32(uapi.FRA_PRIORITY, priority)
+    if table:
+        body += _u32(uapi.FRA_TABLE, table)
+    step = f"{verb} rule {words.lstrip()} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
     return Message(step, kind, flags, body, tolerated)
 
 
@@ -456,7 +459,42 @@ these it selects every packet. `family`: needed for a rule that names no address
 """
 
 delete_rule = partial(_rule, "delete", uapi.RTM_DELRULE, 0, ABSENT)
-"""Remove one rule with the same arguments as `add_rule`; absent is fine. `table` 0: any table."""
+"""Remove one rule with the same arguments as `add_rule`; absent is fine. `table` 0: any table. `priority` None: the first
+rule with these selectors, whatever its priority."""
+
+
+def _skip(
+    verb: str,
+    kind: int,
+    flags: int,
+    tolerated: frozenset[int],
+    priority: int,
+    *,
+    source: IpNetwork | None = None,
+    target: int = 0,
+) -> Message:
+    """Pack a rule that looks up no table."""
+    length, from_ = _selected(source)
+    action = uapi.FR_ACT_GOTO if target else uapi.FR_ACT_NOP
+    body = ROUTE.pack(IPV4.number, 0, length, 0, uapi.RT_TABLE_UNSPEC, 0, 0, action, 0)
+    words = str(priority)
+    if from_:
+        body += attribute(uapi.FRA_SRC, from_)
+        words += f" from {source}"
+    body += _u32(uapi.FRA_PRIORITY, priority)
+    if target:
+        body += _u32(uapi.FRA_GOTO, target)
+    return Message(f"{verb} rule {words} {f'goto {target}' if target else 'nop'}", kind, flags, body, tolerated)
+
+
+add_skip = partial(_skip, "add", uapi.RTM_NEWRULE, _ADD, PRESENT)
+"""Add an IPv4 rule that has the kernel continue at the rules of priority `target`, or does nothing without a target; present is fine.
+
+The kernel ignores such a rule while no rule has the priority `target`.
+"""
+
+delete_skip = partial(_skip, "delete", uapi.RTM_DELRULE, 0, ABSENT)
+"""Remove one such rule; absent is fine. The kernel does not compare the target."""
 
 
 def _selected(target: IpAddress | IpNetwork | None) -> tuple[int, bytes]:

@@ -182,6 +182,8 @@ def _deciding(
     for rule in rules:
         if rule.is_refusal:
             return rule, True
+        if not rule.table:  # rules that are passed over by a `goto` select no packet that it selects (docs/adr/0088)
+            continue
         route = _best_route(sock, rule.table, packet)
         if route is not None and route.route_type != uapi.RTN_THROW:
             return rule, route.route_type in _REFUSING_TYPES

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator
 
-from ipamd.kernel import answers, messages, survey, uapi
+from ipamd.kernel import answers, messages, source_tree, survey, uapi
 from ipamd.kernel.host_state import HostState
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.repair import Repair, route_removal, rule_repair
-from ipamd.model import kernel_numbers
+from ipamd.model import kernel_numbers, source_rules
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.failures import FailureCode, failure
@@ -149,13 +149,15 @@ def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), 
     successors = [other for other in remaining if other.route_table == table and other.eni_id != eni.eni_id]
     batch = [] if successors else _table_removals(sock, table, family)
     own_addresses = {eni.primary_address} - {other.primary_address for other in successors}
-    for rule in survey.rules_of(sock, family):
+    rules = survey.rules_of(sock, family)
+    for rule in rules:
         if rule.table != table or rule.source is None:
             continue
         if _goes_with_eni(rule, family, own_addresses=own_addresses, has_successor=bool(successors)):
             prefix = family.network((rule.source, rule.source_length))
             batch.append(messages.delete_rule(rule.priority, table=table, source=prefix))
-    return batch
+    has_other_in_subnet = any(not other.is_primary and other.subnet_cidr == eni.subnet_cidr for other in remaining)
+    return batch if has_other_in_subnet else [*batch, *source_tree.jump_removals(rules, eni.subnet_cidr)]
 
 
 def _table_removals(sock: NetlinkSocket, table: int, family: Family) -> list[Message]:
@@ -173,4 +175,4 @@ def _goes_with_eni(rule: answers.PolicyRule, family: Family, *, own_addresses: C
         return False
     if rule.priority == kernel_numbers.FROM_ENI_PRIORITY and rule.source in own_addresses:
         return True
-    return not has_successor and rule.priority in {kernel_numbers.FROM_ENI_PRIORITY, kernel_numbers.FROM_SANDBOX_PRIORITY}
+    return not has_successor and rule.priority in {kernel_numbers.FROM_ENI_PRIORITY, *source_rules.SINGLE_PRIORITIES}

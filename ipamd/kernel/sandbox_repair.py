@@ -24,6 +24,7 @@ from ipamd.model.legs import Leg
 from ipamd.model.legs.comparison import veth_differences
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind, RepairReport
+from ipamd.model.source_rules import RulePlace
 from ipamd.model.wiring_difference import WiringDifference, difference_texts, wiring_difference
 
 
@@ -187,40 +188,58 @@ class SandboxRepair:
     def _repair_rules(self, seen: KernelSurvey) -> None:
         """Restore the rules that the sandbox needs. Remove those that lead elsewhere, and those of an earlier release."""
         leg = self.leg
-        tables_from_address = seen.from_rules.get(leg.address, ())
+        places = seen.rule_places.get(leg.address, ())
         tables_from_prefix = seen.tables_from_prefix(leg.address)
-        has_former_rule = bool(leg.prefix) and leg.route_table in tables_from_address
-        priority = kernel_numbers.FROM_SANDBOX_PRIORITY
-        rule_addition = messages.add_rule(priority, table=leg.route_table, source=leg.prefix or leg.address)
+        is_elsewhere = any(place.table == leg.route_table and place.priority != leg.rule_priority for place in places)
+        former_places = _former_places(leg, places)
+        rule_addition = messages.add_rule(leg.rule_priority, table=leg.route_table, source=leg.prefix or leg.address)
         changes = [SandboxChange(own_table_rule(family_of(leg.address)), RepairCode.ADDED, kernel_numbers.OWN_RULE)]
-        if has_former_rule:  # wired by an earlier release: add the rule without a report
+        if former_places:  # wired by an earlier release, or before the rules went into buckets: add the rule without a report
             self.sock.request([rule_addition])
-        if leg.route_table not in (uapi.RT_TABLE_MAIN, *tables_from_prefix):
+        if leg.route_table not in (uapi.RT_TABLE_MAIN, *tables_from_prefix) and (leg.prefix or not is_elsewhere):
             changes.append(addition(rule_addition))
-        changes += self._stale_rule_removals(leg.address, tables_from_address)
+        changes += self._stale_rule_removals(leg.address, places)
         if leg.prefix:
-            changes += self._stale_rule_removals(leg.prefix, tables_from_prefix)
+            changes += self._stale_rule_removals(
+                leg.prefix, [RulePlace(kernel_numbers.FROM_SANDBOX_PRIORITY, table) for table in tables_from_prefix]
+            )
         self.apply(RepairKind.RULE, changes)
         # A former rule is removed only after the survey has shown its replacement, so no packet is lost.
         if leg.address in seen.to_rules and self._is_reached_by_own_table(seen):
             removal = messages.delete_rule(kernel_numbers.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=leg.address)
             self.sock.request([removal])
-        if has_former_rule and leg.route_table in tables_from_prefix:
-            self.sock.request([messages.delete_rule(priority, table=leg.route_table, source=leg.address)])
+        has_replacement = RulePlace(leg.rule_priority, leg.route_table) in places
+        if leg.prefix:
+            has_replacement = leg.route_table in tables_from_prefix
+        if has_replacement:
+            self.sock.request(
+                [messages.delete_rule(priority, table=table, source=leg.address) for priority, table in former_places]
+            )
 
     def _is_reached_by_own_table(self, seen: KernelSurvey) -> bool:
         return seen.has_own_rule and seen.own_routes.get(self.leg.address) == self.leg.host_veth
 
-    def _stale_rule_removals(self, source: IpAddress | IpNetwork, tables: Iterable[int]) -> list[SandboxChange]:
-        """Remove the rules 1536 from a source that look up another table than the sandbox's."""
-        priority = kernel_numbers.FROM_SANDBOX_PRIORITY
+    def _stale_rule_removals(self, source: IpAddress | IpNetwork, places: Iterable[RulePlace]) -> list[SandboxChange]:
+        """Remove the rules from a source that look up another table than the sandbox's."""
         removals: list[SandboxChange] = []
-        for table in dict.fromkeys(tables):
+        for priority, table in dict.fromkeys(places):
             if table != self.leg.route_table:
                 removal = messages.delete_rule(priority, table=table, source=source)
                 target = f"rule {priority} from {source} lookup {table}"
                 removals.append(SandboxChange(removal, RepairCode.MISLEADING_REMOVED, target))
         return removals
+
+
+def _former_places(leg: Leg, places: Iterable[RulePlace]) -> list[RulePlace]:
+    """Return the places of rules from a leg's address to its table that another rule replaces: that of its prefix, or in a bucket.
+
+    A rule at the common place replaces none, because a rule in a bucket is as good.
+    """
+    if not leg.prefix and leg.rule_priority == kernel_numbers.FROM_SANDBOX_PRIORITY:
+        return []
+    wanted = RulePlace(leg.rule_priority, leg.route_table)
+    is_former = [place for place in places if place.table == leg.route_table and (leg.prefix or place != wanted)]
+    return list(dict.fromkeys(is_former))
 
 
 def own_table_rule(family: Family) -> Message:

@@ -21,7 +21,7 @@ from ipamd.kernel import answers, devconf, messages, uapi
 from ipamd.kernel.legs.uplink_survey import incoming_rules, is_uplinked, may_have_uplink, vlan_link, vlans_among, with_uplinks
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
-from ipamd.model import kernel_numbers
+from ipamd.model import kernel_numbers, source_rules
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
@@ -29,6 +29,7 @@ from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.legs import decode_first_alias, host_veths, read_alias
 from ipamd.model.legs.leg import SHARED_TABLES
+from ipamd.model.source_rules import RulePlace
 from ipamd.ports.kernel import VlanLinks
 
 RULE_READS = 6
@@ -88,7 +89,7 @@ def survey_of(
 ) -> KernelSurvey:
     """Make a survey from parsed objects. `names`: of the links, by index."""
     routes_by_table = _sandbox_routes(routes)
-    to_rules, from_rules, from_prefixes = _sandbox_rules(rules)
+    to_rules, rule_places, from_prefixes = _sandbox_rules(rules)
     own_routes = _devices_of_routes(routes_by_table[kernel_numbers.OWN_TABLE], names)
     main_routes = _devices_of_routes(routes_by_table[uapi.RT_TABLE_MAIN], names)
     pool_veths: list[HostVeth] = []
@@ -105,13 +106,14 @@ def survey_of(
         veths=tuple(pool_veths),
         routes=main_routes,
         to_rules=to_rules,
-        from_rules=from_rules,
+        from_rules={address: tuple(place.table for place in places) for address, places in rule_places.items()},
         is_whole=is_whole,
         own_routes=own_routes,
         has_own_rule=has_own_rule,
         from_prefixes=from_prefixes,
         extra=tuple(extra_veths),
         uplinked=tuple(uplinked_veths),
+        rule_places=rule_places,
     )
 
 
@@ -127,9 +129,9 @@ def is_to_sandbox(rule: answers.PolicyRule) -> bool:
 
 
 def is_from_sandbox(rule: answers.PolicyRule) -> bool:
-    """Whether a rule is one from a sandbox: `1536: from address/32 lookup <table>`."""
+    """Whether a rule is one from a sandbox: `from address/32 lookup <table>` at 1536 or in a bucket (`source_rules`)."""
     return (
-        rule.priority == kernel_numbers.FROM_SANDBOX_PRIORITY
+        rule.priority in source_rules.SINGLE_PRIORITIES
         and rule.source is not None
         and rule.source_length == rule.source.max_prefixlen
         and rule.table != 0
@@ -302,20 +304,21 @@ def _sandbox_routes(routes: Iterable[answers.Route]) -> dict[int, dict[IpAddress
 
 def _sandbox_rules(
     rules: Iterable[answers.PolicyRule],
-) -> tuple[frozenset[IpAddress], dict[IpAddress, tuple[int, ...]], dict[IpNetwork, tuple[int, ...]]]:
-    """Return the addresses with a rule 512, and the tables of the rules 1536 by address and by prefix."""
+) -> tuple[frozenset[IpAddress], dict[IpAddress, tuple[RulePlace, ...]], dict[IpNetwork, tuple[int, ...]]]:
+    """Return the addresses with a rule 512, the rules from single addresses, and the tables of the rules 1536 by prefix."""
     to_rules = set[IpAddress]()
-    from_rules: dict[IpAddress, tuple[int, ...]] = {}
+    rule_places: dict[IpAddress, tuple[RulePlace, ...]] = {}
     from_prefixes: dict[IpNetwork, tuple[int, ...]] = {}
     for rule in rules:
         prefix = from_prefix(rule)
         if is_from_sandbox(rule) and rule.source is not None:
-            from_rules[rule.source] = (*from_rules.get(rule.source, ()), rule.table)
+            place = RulePlace(rule.priority, rule.table)
+            rule_places[rule.source] = (*rule_places.get(rule.source, ()), place)
         elif prefix is not None:
             from_prefixes[prefix] = (*from_prefixes.get(prefix, ()), rule.table)
         elif is_to_sandbox(rule) and rule.destination is not None:
             to_rules.add(rule.destination)
-    return frozenset(to_rules), from_rules, from_prefixes
+    return frozenset(to_rules), rule_places, from_prefixes
 
 
 def _devices_of_routes(routes: Mapping[IpAddress, answers.Route], names: Mapping[int, str]) -> dict[IpAddress, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ipamd.kernel import further_interfaces, messages, sandbox_repair, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import kernel_numbers
-from ipamd.model.family import IPV6, IpAddress, family_of
+from ipamd.model.family import IPV4, IPV6, IpAddress, family_of
 from ipamd.model.legs import Leg
 
 NETNS_DIRECTORY = Path("/run/netns")
@@ -51,11 +51,11 @@ def fixed_neighbour(leg: Leg, index: int) -> list[Message]:
 
 
 def rule_from_sandbox(leg: Leg) -> list[Message]:
-    """Add rule 1536 from the address, or from its prefix; nothing for a sandbox that uses table main."""
+    """Add the rule from the address, or from its prefix; nothing for a sandbox that uses table main."""
     if leg.route_table == uapi.RT_TABLE_MAIN:
         return []
     source = leg.prefix or leg.address
-    return [messages.add_rule(kernel_numbers.FROM_SANDBOX_PRIORITY, table=leg.route_table, source=source)]
+    return [messages.add_rule(leg.rule_priority, table=leg.route_table, source=source)]
 
 
 def sandbox_side(leg: Leg, index: int, *, has_default_route: bool = False) -> list[Message]:
@@ -95,12 +95,24 @@ def sandbox_routes(leg: Leg, index: int, name: str) -> list[Message]:
 def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table: int) -> list[Message]:
     """Add or delete rule 512, and rule 1536 unless `route_table` is main. `make` is `messages.add_rule` or `delete_rule`.
 
-    These are the rules of amazon-vpc-cni-k8s and of earlier releases. DEL removes both, whoever added them.
+    These are the rules of amazon-vpc-cni-k8s and of earlier releases. DEL removes both, whoever added them (`sandbox_rule_removals`).
     """
     batch = [make(kernel_numbers.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
         batch.append(make(kernel_numbers.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
     return batch
+
+
+def sandbox_rule_removals(address: IpAddress, route_table: int, *, may_be_two: bool = True) -> list[Message]:
+    """Remove rule 512 and the rule from an address to a table, wherever it is: the subnet that names its bucket may be unknown.
+
+    `may_be_two`: there may be one at 1536 and one in a bucket, while a pass moves the rule.
+    """
+    if route_table == uapi.RT_TABLE_MAIN or family_of(address) is not IPV4:
+        return sandbox_rules(messages.delete_rule, address, route_table)
+    batch = sandbox_rules(messages.delete_rule, address, uapi.RT_TABLE_MAIN)
+    removal = messages.delete_rule(None, table=route_table, source=address)
+    return [*batch, removal, removal] if may_be_two else [*batch, removal]
 
 
 def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:

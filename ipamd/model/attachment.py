@@ -11,6 +11,7 @@ import hashlib
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
+from ipaddress import IPv4Network
 
 from ipamd.model.cni_request import NetnsIdentity, SandboxNames
 from ipamd.model.errors import IpamError
@@ -144,6 +145,8 @@ class WiringSpec:
     others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if it is not known; otherwise None.
     prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
         address has a rule of its own.
+    subnet: the subnet of the address's ENI, if the rules of single addresses are in buckets by their place in it
+        (`source_rules.py`); None: the rule is where those of amazon-vpc-cni-k8s are, or it is not known where it must be.
     other_address: the address of the extra leg, or None.
     uplink: how the sandbox is connected to the pod's own ENI, or None.
     eni_id: the ENI that has the address.
@@ -162,6 +165,7 @@ class WiringSpec:
     mtu: int
     others_mac: MacAddress | None = None
     prefix: IpNetwork | None = None
+    subnet: IPv4Network | None = None
     other_address: IpAddress | None = None
     uplink: Uplink | None = None
     eni_id: EniId = EniId("")

@@ -13,6 +13,7 @@ from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.kernel_numbers import INCOMING_PRIORITY
 from ipamd.model.pod_snat import PodSnat
 from ipamd.model.record import dataclass, field
+from ipamd.model.source_rules import RulePlace
 from ipamd.model.uplink import Uplink
 
 
@@ -129,7 +130,8 @@ class KernelSurvey:
     own_routes: the same in `OWN_TABLE`.
     has_own_rule: whether the rule to `OWN_TABLE` is there.
     to_rules: addresses with a rule of their own to the main table (TO_SANDBOX_PRIORITY).
-    from_rules: address -> the tables that rules for packets from it look up (FROM_SANDBOX_PRIORITY).
+    from_rules: address -> the tables that rules for packets from it look up, in any of their places.
+    rule_places: the same with the places (`ipamd/model/source_rules.py`).
     from_prefixes: the same for rules that select a whole delegated prefix.
     uplink_routes: the routes in the tables of uplinks, and in `STRICT_TABLE`.
     incoming_rules: the rules for packets that arrive by a certain link (INCOMING_PRIORITY).
@@ -151,6 +153,7 @@ class KernelSurvey:
     uplink_routes: frozenset[UplinkRoute] = frozenset()
     incoming_rules: frozenset[IncomingRule] = frozenset()
     snat: Mapping[IpAddress, PodSnat] | None = None
+    rule_places: Mapping[IpAddress, tuple[RulePlace, ...]] = field(default_factory=dict)
 
     @property
     def firsts(self) -> tuple[HostVeth, ...]:

@@ -169,6 +169,16 @@ class HostNetwork(Protocol):
     def setup_node(self, identity: InstanceIdentity) -> None:
         """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
 
+    def choose_source_tree(self, is_chosen: bool) -> bool:
+        """Set whether the node may have so many single addresses that the rules from them are in buckets (`source_rules`).
+
+        The next `setup_eni` or `reconcile` acts on it. Until the first call nothing is changed. A pool of IPv6 has no buckets.
+        Returns: whether `has_source_tree` has changed by it.
+        """
+
+    def has_source_tree(self) -> bool:
+        """Whether the rules of new sandboxes go into buckets. Read from memory."""
+
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[RepairReport]:
         """Set up the tables that drop a sandbox's packets if their source is not its own, redirects, and packets of the family that
         pods do not have; and the one rule that leads to sandboxes. Idempotent.

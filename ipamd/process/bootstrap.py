@@ -344,6 +344,7 @@ class App:
             repeated=self.repeated_adds,
             snat=self._snat_choice(),
             pools=self._pool_choice(),
+            has_source_tree=adapters.hostnet.has_source_tree,
             request_list=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)

@@ -14,10 +14,12 @@ from ipamd.core.health import Phase
 from ipamd.core.loop import Loop
 from ipamd.eni.differences import CloudDifference, Contradiction
 from ipamd.eni.resync import EniSyncResult, ResyncReason
+from ipamd.host.triggers import PassScope
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError, cause_of_error, log_text
+from ipamd.model.source_rules import is_worthwhile
 from ipamd.process.bootstrap import App
 from ipamd.settings import Settings
 
@@ -148,6 +150,9 @@ class CloudLoop:
             max_pods = limits.max_pods
         settings = self._planned_by.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
         self._app.pool.maintainer.set_limits(limits, settings=settings)
+        has_prefixes = settings.prefix_delegation and limits.supports_prefixes
+        if self._app.adapters.hostnet.choose_source_tree(is_worthwhile(limits, has_prefixes=has_prefixes)):
+            self._app.host_network.mark(PassScope.EVERYTHING)
         self._backoffs.clear(FIRST, LIMITS)
         unknown = None
         if limits.source == UNKNOWN:

@@ -410,6 +410,6 @@ def _strays(name: str, kernel: KernelView, ready_since: float) -> Iterable[_Clai
     wired = (kernel.wired, kernel.wired_for_egress, kernel.wired_to_branches)
     carried = {veth.address for each in wired for veth in each.values()}
     routed = {address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)}
-    for what, addresses in (("rule to it", kernel.to_rules), ("rule 1536", kernel.from_rules), ("route", routed)):
+    for what, addresses in (("rule to it", kernel.to_rules), ("rule from it", kernel.from_rules), ("route", routed)):
         for address in sorted(set(addresses) - carried):
             yield _Claim("I5", f"{name} {address}", f"it has a {what}, and no veth", STRAY_S, not_before=ready_since)

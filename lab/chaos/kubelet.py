@@ -258,7 +258,7 @@ class Kubelet:
             for what, addresses in (
                 ("route", kernel.host_routes),
                 ("rule to it", kernel.to_rules),
-                ("rule 1536", kernel.from_rules),
+                ("rule from it", kernel.from_rules),
             )
             if record.address in addresses or record.egress in addresses
         ]

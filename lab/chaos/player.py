@@ -381,12 +381,14 @@ class _Run:
             return
         argv = {
             "to-rule": ["ip", "route", "del", address, "table", OWN_TABLE],
-            "from-rule": ["ip", "rule", "del", "from", address, "pref", "1536"],
+            "from-rule": ["ip", "rule", "del", "from", address],  # at 1536, or in its bucket
             "route": ["ip", "route", "del", address],
             "egress-route": ["ip", "route", "del", record.egress],
             "vlan-link": ["ip", "route", "del", address],
         }[what]
         done = node.lab_node.run(argv, check=False)
+        if what == "from-rule":  # and one of the rules that lead to buckets, if the node has them
+            node.lab_node.run(["ip", "rule", "del", "pref", "1537"], check=False)
         self._history.note(f"deleted the {what} of {address}", node=node.name, status=done.returncode)
 
     def _delete_branch_wiring(self, node: ChaosNode, record: PodRecord, what: str) -> None:

@@ -41,6 +41,9 @@ DYING_GROUP = "113213"
 TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
 
+FROM_PRIORITIES = frozenset({FROM_PRIORITY, *(1540 + 17 * group + 2 * block for group in range(8) for block in range(8))})
+"""All places of rules from a sandbox's address: a node with many has them in 64 buckets (docs/adr/0088)."""
+
 OWN_PRIORITY, OWN_TABLE = 513, "113213"
 """The daemon's one rule, and the table with the routes to all sandboxes that it looks up (docs/adr/0044)."""
 
@@ -100,7 +103,7 @@ class Rule:
     @property
     def is_sandbox(self) -> bool:
         """Whether the rule is for one sandbox, by its priority; that of a prefix serves all who come."""
-        return self.priority in (TO_PRIORITY, FROM_PRIORITY) and "/" not in self.source
+        return self.priority in {TO_PRIORITY, *FROM_PRIORITIES} and "/" not in self.source
 
 
 @dataclass(frozen=True)
@@ -167,8 +170,8 @@ class KernelView:
 
     @property
     def from_rules(self) -> frozenset[str]:
-        """Addresses with a rule 1536 of their own."""
-        return frozenset(rule.source for rule in self.rules if rule.priority == FROM_PRIORITY and rule.is_sandbox)
+        """Addresses with a rule from them of their own, at 1536 or in a bucket."""
+        return frozenset(rule.source for rule in self.rules if rule.priority in FROM_PRIORITIES and rule.is_sandbox)
 
     @property
     def sandbox_links(self) -> list[str]:

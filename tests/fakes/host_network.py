@@ -43,6 +43,16 @@ class FakeHostNetwork:
         self.asked: list[IpAddress] = []
         self.egress_family: Family | None = None
         self.egress_problem = ""
+        self.source_tree = False
+
+    def choose_source_tree(self, is_chosen: bool) -> bool:
+        """See the port."""
+        was, self.source_tree = self.source_tree, is_chosen
+        return was is not is_chosen
+
+    def has_source_tree(self) -> bool:
+        """See the port."""
+        return self.source_tree
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""

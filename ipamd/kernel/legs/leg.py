@@ -11,7 +11,7 @@ import errno
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from ipamd.kernel import answers, sandbox_repair, uapi, wiring_messages
+from ipamd.kernel import answers, messages, sandbox_repair, uapi, wiring_messages
 from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.packets import LegPacket, LegPaths
@@ -50,6 +50,11 @@ class LegWiring(Generic[L]):
     def rules(self, make: Callable[..., Message], leg: L) -> list[Message]:
         """Add or delete the rules that select packets by the leg's address. `make` is `messages.add_rule` or `delete_rule`."""
         return wiring_messages.sandbox_rules(make, leg.address, leg.route_table)
+
+    def rule_removals(self, leg: L, *, may_be_two: bool) -> list[Message]:
+        """Remove the rules that select packets by the leg's address. `may_be_two`: as in `sandbox_rule_removals`."""
+        del may_be_two
+        return self.rules(messages.delete_rule, leg)
 
     def undo(self, leg: L, added: Collection[Message]) -> list[Message]:
         """Return the messages that undo `added`, which the kernel carried out.

@@ -1,8 +1,10 @@
-"""The leg with an address of the pool. It is wired like every leg; besides, nftables sets hold its sandbox's SNAT choice."""
+"""The leg with an address of the pool: the rule from it may be in a bucket, and nftables sets hold its sandbox's SNAT choice."""
 
 from __future__ import annotations
 
+from ipamd.kernel import wiring_messages
 from ipamd.kernel.legs.leg import LegWiring
+from ipamd.kernel.netlink import Message
 from ipamd.kernel.pod_snat_sets import PodSnatSets
 from ipamd.model.family import IpAddress
 from ipamd.model.legs import PoolLeg
@@ -11,13 +13,20 @@ from ipamd.model.legs import PoolLeg
 class PoolWiring(LegWiring[PoolLeg]):
     """The wiring of legs with addresses of the pool."""
 
-    def __init__(self, pod_snat: PodSnatSets) -> None:
+    def __init__(self, pod_snat: PodSnatSets | None) -> None:
+        """`pod_snat`: keeps what was chosen for single sandboxes; None: no sandbox has a choice."""
         self._pod_snat = pod_snat
+
+    def rule_removals(self, leg: PoolLeg, *, may_be_two: bool) -> list[Message]:
+        """See `LegWiring`."""
+        return wiring_messages.sandbox_rule_removals(leg.address, leg.route_table, may_be_two=may_be_two)
 
     def enter_sets(self, leg: PoolLeg) -> None:
         """See `LegWiring.enter_sets`: a set must contain the address if SNAT was chosen for its sandbox."""
-        self._pod_snat.enter(leg.address, leg.sandbox.snat)
+        if self._pod_snat:
+            self._pod_snat.enter(leg.address, leg.sandbox.snat)
 
     def leave_sets(self, address: IpAddress) -> None:
         """See `LegWiring.leave_sets`."""
-        self._pod_snat.leave(address)
+        if self._pod_snat:
+            self._pod_snat.leave(address)

@@ -32,8 +32,11 @@ class LegWirings:
             pod_snat: keeps what was chosen for single sandboxes; None: no sandbox has a choice.
         """
         branch = BranchWiring(state_reader=state_reader, links=vlan_links)
-        pool = PoolWiring(pod_snat) if pod_snat else LegWiring[PoolLeg]()
-        self._by_leg: dict[type[Leg], LegWiring[Any]] = {PoolLeg: pool, EgressLeg: EgressWiring(), BranchLeg: branch}
+        self._by_leg: dict[type[Leg], LegWiring[Any]] = {
+            PoolLeg: PoolWiring(pod_snat),
+            EgressLeg: EgressWiring(),
+            BranchLeg: branch,
+        }
         self._by_uplink: dict[type[Any], LegWiring[Any]] = {Branch: branch}
 
     def of(self, leg: Leg) -> LegWiring[Any]:

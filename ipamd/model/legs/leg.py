@@ -15,7 +15,7 @@ from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.family import IPV6, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey, VlanLink
-from ipamd.model.kernel_numbers import OWN_TABLE
+from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY, OWN_TABLE
 from ipamd.model.record import dataclass
 from ipamd.model.uplink import Uplink
 from ipamd.model.wiring_difference import WiringDifference
@@ -65,6 +65,11 @@ class Leg(ABC):
     def prefix(self) -> IpNetwork | None:
         """The delegated prefix whose rule serves the address; None if the address has a rule of its own."""
         return self.sandbox.prefix
+
+    @property
+    def rule_priority(self) -> int:
+        """The priority of the rule that selects the table for packets from the address, or from its prefix."""
+        return FROM_SANDBOX_PRIORITY
 
     @property
     def host_veth(self) -> str:

@@ -7,6 +7,7 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.legs.comparison import from_rule_differences, route_differences, snat_differences, veth_differences
 from ipamd.model.legs.leg import Leg
 from ipamd.model.record import dataclass
+from ipamd.model.source_rules import single_priority
 from ipamd.model.wiring_difference import WiringDifference
 
 
@@ -17,6 +18,11 @@ class PoolLeg(Leg):
     @property
     def kind(self) -> str:
         return "pool"
+
+    @property
+    def rule_priority(self) -> int:
+        subnet = None if self.prefix else self.sandbox.subnet
+        return single_priority(self.address, subnet)
 
     @property
     def alias(self) -> str:

@@ -56,6 +56,7 @@ class PoolSource(Service):
         repeated: RepeatedAdds,
         snat: PodSnatChoice,
         pools: PodPoolChoice,
+        has_source_tree: Callable[[], bool] = lambda: False,
         request_list: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep what a reservation needs.
@@ -69,6 +70,7 @@ class PoolSource(Service):
             repeated: knows which pods have earlier sandboxes.
             snat: how connections of a new sandbox to outside the VPC are translated.
             pools: of which pool a new sandbox gets its address.
+            has_source_tree: whether rules from single addresses go into buckets (`source_rules`).
             request_list: requests a list of the runtime soon, because an earlier sandbox of a pod may be gone.
         """
         super().__init__(context)
@@ -81,6 +83,7 @@ class PoolSource(Service):
         self._repeated = repeated
         self._snat = snat
         self._pools = pools
+        self._has_source_tree = has_source_tree
         self._request_list = request_list
         self.pool_empty: Counter[Blocked] = Counter()
 
@@ -161,6 +164,7 @@ class PoolSource(Service):
             mtu=self._mtu(),
             others_mac=MacAddress("") if request.is_wired_by_caller else None,
             prefix=reserved.prefix,
+            subnet=eni.subnet_cidr if self._has_source_tree() else None,
             other_address=reserved.other_address,
             eni_id=reserved.eni_id,
             snat=snat,

@@ -1,0 +1,169 @@
+"""Compare and write the `goto` rules that lead packets to the buckets of rules from single addresses (`source_rules`).
+
+They decide about no packet, so they may be missing at any time. They must be gone while they could: while a rule of other software is
+among ours, which they would pass, and before the first sandbox of an ENI is wired whose subnet an old rule divides otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
+
+from ipamd.kernel import answers, messages, survey
+from ipamd.kernel.netlink import Message
+from ipamd.kernel.repair import Repair
+from ipamd.model import source_rules
+from ipamd.model.repairs import RepairCode, RepairKind
+from ipamd.model.source_rules import Jump
+
+
+class TreeChanges(NamedTuple):
+    """Changes to make. `silent`: those that the daemon itself caused by a decision; `repairs`: those that others made necessary."""
+
+    silent: list[Repair]
+    repairs: list[Repair]
+
+    def add(self, repair: Repair, *, is_silent: bool) -> None:
+        """Append a change to one of the lists."""
+        if is_silent:
+            self.silent.append(repair)
+        else:
+            self.repairs.append(repair)
+
+
+class SourceTree:
+    """Knows whether the node's rules from single addresses are in buckets, and for which subnets the `goto` rules were written.
+
+    Concurrency: `is_chosen` from any thread; the rest under the lock of `KernelHostNetwork`.
+    """
+
+    def __init__(self) -> None:
+        self.is_chosen: bool | None = None
+        """Whether new rules go into buckets; None until the limits of the instance are known."""
+        self._written: frozenset[IPv4Network] = frozenset()
+
+    def changes(self, rules: Collection[answers.PolicyRule], subnets: Iterable[IPv4Network]) -> TreeChanges:
+        """Compare the rules of a node with those that the subnets of all its secondary ENIs need.
+
+        A bucket with a rule keeps the `goto` rules. So a setting that turns buckets off acts when the last sandbox has left them.
+        """
+        wanted_subnets = frozenset(subnets)
+        has_bucket_rules = any(_is_in_bucket(rule) for rule in rules)
+        if self.is_chosen is None and not has_bucket_rules:
+            return TreeChanges([], [])
+        is_needed = bool(self.is_chosen or has_bucket_rules) and bool(wanted_subnets)
+        wanted = set[Jump]()
+        if is_needed and not _has_stranger(rules):
+            wanted = set(source_rules.jumps(wanted_subnets))
+        present = _jumps(rules)
+        known = set(source_rules.jumps(self._written))
+        changes = TreeChanges([], [])
+        for jump in sorted(
+            present - wanted
+        ):  # before the additions: the kernel takes rules that differ in the target for the same
+            is_expected = not is_needed or jump in known
+            changes.add(_jump_repair(jump, is_wanted=False), is_silent=is_expected)
+        for jump in sorted(wanted - present):
+            changes.add(_jump_repair(jump, is_wanted=True), is_silent=jump not in known)
+        for repair in _nop_repairs(rules, is_wanted=is_needed):
+            changes.add(repair, is_silent=not (is_needed and known))
+        return changes
+
+    def record_written(self, subnets: Iterable[IPv4Network]) -> None:
+        """Remember that the `goto` rules are as `changes` wanted them for these subnets: what is missing from now on is a repair."""
+        self._written = frozenset(subnets)
+
+    def preparations(self, rules: Collection[answers.PolicyRule], subnet: IPv4Network) -> list[Message]:
+        """Return the messages that make the `goto` rules ready for an ENI that is being set up.
+
+        If an old rule divides its subnet otherwise, or if other software has a rule among ours, none are added: the next pass, which
+        knows all ENIs, decides.
+        """
+        wanted = source_rules.jumps([subnet])
+        present = _jumps(rules)
+        stale = [jump for jump in present.difference(wanted) if jump.source.overlaps(subnet)]
+        if stale:
+            return [messages.delete_skip(jump.priority, source=jump.source, target=jump.target) for jump in stale]
+        if not self.is_chosen or _has_stranger(rules):
+            return []
+        repairs = [*_nop_repairs(rules, is_wanted=True)]
+        repairs += [_jump_repair(jump, is_wanted=True) for jump in wanted if jump not in present]
+        self._written |= {subnet}
+        return [repair.change for repair in repairs if repair.change is not None]
+
+
+def jump_removals(rules: Iterable[answers.PolicyRule], subnet: IPv4Network) -> list[Message]:
+    """Return the messages that remove the `goto` rules for a subnet."""
+    return [
+        messages.delete_skip(jump.priority, source=jump.source, target=jump.target)
+        for jump in sorted(_jumps(rules))
+        if jump.source.subnet_of(subnet)
+    ]
+
+
+def skip_removals(rules: Collection[answers.PolicyRule]) -> list[Message]:
+    """Return the messages that remove all `goto` rules and their targets."""
+    batch = [messages.delete_skip(jump.priority, source=jump.source, target=jump.target) for jump in sorted(_jumps(rules))]
+    return batch + [repair.change for repair in _nop_repairs(rules, is_wanted=False) if repair.change is not None]
+
+
+def all_removals(rules: Collection[answers.PolicyRule]) -> list[Message]:
+    """Return the messages that remove the buckets, their rules from single addresses, and all `goto` rules."""
+    batch = skip_removals(rules)
+    for rule in bucket_rules(rules):
+        batch.append(messages.delete_rule(rule.priority, table=rule.table, source=rule.source))
+    return batch
+
+
+def bucket_rules(rules: Iterable[answers.PolicyRule]) -> list[answers.PolicyRule]:
+    """Return the rules from single addresses that are in buckets."""
+    return [rule for rule in rules if _is_in_bucket(rule)]
+
+
+def _is_in_bucket(rule: answers.PolicyRule) -> bool:
+    return rule.priority in source_rules.BUCKET_PRIORITIES and survey.is_from_sandbox(rule)
+
+
+def _jumps(rules: Iterable[answers.PolicyRule]) -> set[Jump]:
+    """Return the `goto` rules by source that are among ours."""
+    jumps = set[Jump]()
+    for rule in rules:
+        if _is_among_ours(rule) and _is_jump(rule):
+            source = IPv4Network((str(rule.source), rule.source_length))
+            jumps.add(Jump(rule.priority, source, rule.target))
+    return jumps
+
+
+def _is_jump(rule: answers.PolicyRule) -> bool:
+    """Whether it is a `goto` rule that selects by an IPv4 source alone."""
+    is_by_more = rule.destination or rule.mask or rule.incoming or rule.protocol or rule.ports or rule.has_other_selectors
+    return bool(rule.target) and isinstance(rule.source, IPv4Address) and not is_by_more
+
+
+def _has_stranger(rules: Iterable[answers.PolicyRule]) -> bool:
+    """Whether a rule that is none of ours is at a place that a `goto` rule passes."""
+    among_ours = [rule for rule in rules if _is_among_ours(rule)]
+    return any(not (rule.is_nop or _is_in_bucket(rule) or _is_jump(rule)) for rule in among_ours)
+
+
+def _is_among_ours(rule: answers.PolicyRule) -> bool:
+    return source_rules.JUMP_PRIORITY <= rule.priority < source_rules.END_PRIORITY
+
+
+def _nop_repairs(rules: Iterable[answers.PolicyRule], *, is_wanted: bool) -> Iterator[Repair]:
+    present = {rule.priority for rule in rules if rule.is_nop}
+    for priority in source_rules.NOP_PRIORITIES:
+        if (priority in present) != is_wanted:
+            change = messages.add_skip(priority) if is_wanted else messages.delete_skip(priority)
+            yield _repair(change, is_wanted=is_wanted)
+
+
+def _jump_repair(jump: Jump, *, is_wanted: bool) -> Repair:
+    make = messages.add_skip if is_wanted else messages.delete_skip
+    return _repair(make(jump.priority, source=jump.source, target=jump.target), is_wanted=is_wanted)
+
+
+def _repair(change: Message, *, is_wanted: bool) -> Repair:
+    _, rule = change.step.split(" ", 1)  # without the verb
+    return Repair(RepairKind.RULE, RepairCode.ADDED if is_wanted else RepairCode.REMOVED, rule, change)
