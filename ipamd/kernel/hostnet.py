@@ -393,11 +393,10 @@ class KernelHostNetwork(HostNetwork):
         """
         if self._config.family is not IPV4:
             return []
-        subnets = [eni.subnet_cidr for eni in secondary]
-        changes = self._tree.changes(host_state.rules, subnets)
+        changes = self._tree.changes(host_state.rules, [eni.subnet_cidr for eni in secondary])
         self._carry_out(changes.silent, subject=NODE, backed_off=())
         reports = self._carry_out(changes.repairs, subject=NODE, backed_off=backed_off)
-        self._tree.record_written(subnets)
+        self._tree.record_made(changes)
         return reports
 
     def _repair_eni_if_present(

@@ -19,10 +19,14 @@ from ipamd.model.source_rules import Jump
 
 
 class TreeChanges(NamedTuple):
-    """Changes to make. `silent`: those that the daemon itself caused by a decision; `repairs`: those that others made necessary."""
+    """Changes to make. `silent`: those that the daemon itself caused by a decision; `repairs`: those that others made necessary.
+
+    `subnets`: those that have their `goto` rules afterwards.
+    """
 
     silent: list[Repair]
     repairs: list[Repair]
+    subnets: frozenset[IPv4Network]
 
     def add(self, repair: Repair, *, is_silent: bool) -> None:
         """Append a change to one of the lists."""
@@ -51,17 +55,16 @@ class SourceTree:
         wanted_subnets = frozenset(subnets)
         has_bucket_rules = any(_is_in_bucket(rule) for rule in rules)
         if self.is_chosen is None and not has_bucket_rules:
-            return TreeChanges([], [])
+            return TreeChanges([], [], frozenset())
         is_needed = bool(self.is_chosen or has_bucket_rules) and bool(wanted_subnets)
         wanted = set[Jump]()
         if is_needed and not _has_stranger(rules):
             wanted = set(source_rules.jumps(wanted_subnets))
         present = _jumps(rules)
         known = set(source_rules.jumps(self._written))
-        changes = TreeChanges([], [])
-        for jump in sorted(
-            present - wanted
-        ):  # before the additions: the kernel takes rules that differ in the target for the same
+        changes = TreeChanges([], [], wanted_subnets if wanted else frozenset())
+        # Before the additions, because the kernel takes rules that differ in the target alone for the same.
+        for jump in sorted(present - wanted):
             is_expected = not is_needed or jump in known
             changes.add(_jump_repair(jump, is_wanted=False), is_silent=is_expected)
         for jump in sorted(wanted - present):
@@ -70,9 +73,9 @@ class SourceTree:
             changes.add(repair, is_silent=not (is_needed and known))
         return changes
 
-    def record_written(self, subnets: Iterable[IPv4Network]) -> None:
-        """Remember that the `goto` rules are as `changes` wanted them for these subnets: what is missing from now on is a repair."""
-        self._written = frozenset(subnets)
+    def record_made(self, changes: TreeChanges) -> None:
+        """Remember that changes were made: what is missing of them from now on is a repair."""
+        self._written = changes.subnets
 
     def preparations(self, rules: Collection[answers.PolicyRule], subnet: IPv4Network) -> list[Message]:
         """Return the messages that make the `goto` rules ready for an ENI that is being set up.
