@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address, ip_address, ip_interface
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lab.lab import IPV6_CIDR, Lab
 from lab.node.daemon import BYTECODE, PLUGIN_PATH, READY_TIMEOUT_S, RUN_DIR, SHIPPED_PYTHON, Daemon
@@ -230,6 +232,10 @@ class Rig:
             self.node.remove_netns(name)
         return reply
 
+    def page(self, url: str, *, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
+        """Ask for a page of HTTP inside the node, without a process there. Returns: the status, 0 if nobody answers, and the text."""
+        return self.node.netns.call(lambda: _page(url, timeout_s))
+
     def log_tail(self, lines: int = 30) -> str:
         """The end of the daemon's log."""
         return self.driver.log_tail(lines)
@@ -308,6 +314,20 @@ class Rig:
         """Whether every link that a DEL marked is deleted."""
         status = self.status()
         return status is not None and status["veths_pending_deletion_count"] == 0
+
+
+def _page(url: str, timeout_s: float) -> tuple[int, str]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+    try:
+        connection.request("GET", parts.path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except (OSError, HTTPException):
+        return 0, ""
+    finally:
+        connection.close()
 
 
 def _egress_addresses(kernel: KernelView) -> dict[str, str]:
