@@ -1,7 +1,8 @@
 """Daemons forked from one process that has imported what they import: three quarters of what the start of a daemon costs.
 
 The process that asks EC2 for a daemon (`ipamd/cloud/child.py`) is forked in the same way, from a second one: it needs TLS, which the
-daemon keeps out, and botocore, which the daemon has not. Without it each start of a daemon would execute Python for it.
+daemon keeps out, and botocore, which the daemon has not. Without it each start of a daemon would execute Python for it. `ipamctl` is
+forked from the second one, too.
 
 For tests alone, which start hundreds; the demo, chaos, benchmarks and whatever measures a start execute Python anew. Both processes
 take the requests of `lab/node/init.py`, with the node's PID beside them. What they fork lives in the node's PID namespace, so it dies
@@ -54,12 +55,17 @@ IMPORTED = (
 )
 """By which all else that the start and the first question import is there, but the daemon's own module, which each runs anew."""
 
+IPAMCTL = "ipamd.ipamctl.main"
+IPAMCTL_IMPORTED = (IPAMCTL, "ipamd.ipamctl.client", "grpc._channel")
+
 EC2_FD = 3
 """A forked daemon's end of the control socket of the process that forks what asks EC2."""
 
 
 class Preloaded(Spawner):
-    """The lab's end of the first process; what `Node.spawn` takes as `by`. Concurrency: any thread."""
+    """The lab's end of the first process; what `Node.spawn` takes as `by` for a daemon. `with_tls`: the same of the second one, for
+    `ipamctl`. Concurrency: any thread.
+    """
 
     def __init__(self, environment: dict[str, str]) -> None:
         """Start both; they end when this process and every daemon has ended.
@@ -68,11 +74,14 @@ class Preloaded(Spawner):
             environment: Python's own options, by which every daemon runs then.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        to_second, of_second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(ours, node="preloaded")
-        with theirs:
+        self.with_tls = Spawner(to_second, node="preloaded")
+        fds = [theirs.fileno(), to_second.fileno(), of_second.fileno()]
+        with theirs, of_second:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", __name__, *map(str, fds)],
+                pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 cwd=REPOSITORY,
                 env=BASE_ENVIRONMENT | environment,
@@ -82,6 +91,7 @@ class Preloaded(Spawner):
     def close(self) -> None:
         """End them; daemons that run are not touched."""
         self._control.close()
+        self.with_tls._control.close()
         self._process.wait(START_TIMEOUT_S)
 
 
@@ -150,22 +160,21 @@ def _wait(pid: int, failure: str, *, notify: socket.socket) -> None:
 
 def main() -> None:
     """Import, serve; in what is forked, run its module as `python -m` does."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control, to_second, of_second = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     gc.disable()
-    to_ec2, of_daemons = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    is_ec2 = os.fork() == 0
-    if is_ec2:
+    is_second = os.fork() == 0
+    if is_second:
         control.close()
-        to_ec2.close()
-        _prepare_ec2_process()
-        request = serve(of_daemons)
+        to_second.close()
+        _prepare_with_tls()
+        request = serve(of_second)
     else:
-        of_daemons.close()
+        of_second.close()
         _prepare_daemon()
-        request = serve(control, kept=to_ec2)
+        request = serve(control, kept=to_second)
     if request is None:
         return
-    if not is_ec2:
+    if not is_second:
         _fork_ec2_processes(request["node_pid"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -195,12 +204,15 @@ def _use_a_datastore() -> None:
             opened.datastore.close()
 
 
-def _prepare_ec2_process() -> None:
-    """Import what the process that asks EC2 imports; its own module is run anew."""
+def _prepare_with_tls() -> None:
+    """Import what `ipamctl` and the process that asks EC2 import, but their own modules, which each runs anew."""
     from lab.node import forked_ec2_process
 
     forked_ec2_process.import_all()
-    del sys.modules[forked_ec2_process.MODULE]
+    for name in IPAMCTL_IMPORTED:
+        importlib.import_module(name)
+    for name in (forked_ec2_process.MODULE, IPAMCTL):
+        del sys.modules[name]
     _keep_pages()
 
 

@@ -144,12 +144,11 @@ def test_an_idle_daemon_asks_ec2_nothing() -> None:
 @EACH_FAMILY_HEAVY_IPV6
 def test_introspection_answers_for_people_and_programs(family: Family) -> None:
     """Every command of ipamctl prints a table and JSON, and says with status 3 when the daemon is away."""
-    with rig(is_executed=True, family=family) as made:
+    with rig(family=family) as made:
         address = made.add("seen").any_address
 
         def ctl(*arguments: str) -> tuple[int, str, str]:
-            argv = [sys.executable, "-m", "ipamd.ipamctl.main", *arguments]
-            done = made.node.run(argv, cwd=str(REPOSITORY), check=False, timeout_s=120)
+            done = made.driver.ipamctl(*arguments)
             return done.returncode, done.stdout, done.stderr
 
         for command in (
