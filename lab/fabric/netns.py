@@ -54,7 +54,7 @@ class Netns:
 
         def enter() -> None:
             _syscall("unshare", CLONE_NEWNET)
-            _raise_loopback()
+            raise_loopback()
 
         return cls(name, enter)
 
@@ -177,8 +177,8 @@ def link_mac(interface: str) -> str:
     return answer[18:24].hex(":")
 
 
-def _raise_loopback() -> None:
-    """Raise the loopback of the calling thread's namespace: a process of `ip` for this alone would be a tenth of a lab's start."""
+def raise_loopback() -> None:
+    """Raise the loopback of the calling thread's namespace, without a process of `ip`: tests make thousands of namespaces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", IFF_UP))
 
