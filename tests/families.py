@@ -33,6 +33,11 @@ def in_both_of_lab(fixture: str, families: Iterable[object] = lab_family.FAMILIE
     return pytest.mark.parametrize(fixture, families, indirect=True, ids=lambda family: family.nft)
 
 
+def in_ipv4_of_lab(fixture: str) -> pytest.MarkDecorator:
+    """Run with the node of IPv4 of a module whose other tests run in both: it is the same node then, and not a third one."""
+    return in_both_of_lab(fixture, [lab_family.IPV4])
+
+
 def family_for(request: pytest.FixtureRequest) -> Family:
     """The family that a fixture of fakes is asked for."""
     family: Family = getattr(request, "param", IPV4)

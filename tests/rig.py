@@ -14,12 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from http.client import HTTPConnection, HTTPException
 from ipaddress import IPv4Address, ip_address, ip_interface
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lab.lab import IPV6_CIDR, Lab
 from lab.node.daemon import BYTECODE, PLUGIN_PATH, READY_TIMEOUT_S, RUN_DIR, SHIPPED_PYTHON, Daemon
@@ -83,7 +85,7 @@ def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIE
     while not is_so():
         waited_s = time.monotonic() - began
         assert waited_s < timeout_s, f"not within {timeout_s} s: {what}"
-        time.sleep(max(pause_s, min(waited_s / 8, LONG_PAUSE_S)))
+        time.sleep(max(pause_s, min(waited_s / 4, LONG_PAUSE_S)))
     return time.monotonic() - began
 
 
@@ -230,6 +232,10 @@ class Rig:
             self.node.remove_netns(name)
         return reply
 
+    def page(self, url: str, *, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
+        """Ask for a page of HTTP inside the node, without a process there. Returns: the status, 0 if nobody answers, and the text."""
+        return self.node.netns.call(lambda: _page(url, timeout_s))
+
     def log_tail(self, lines: int = 30) -> str:
         """The end of the daemon's log."""
         return self.driver.log_tail(lines)
@@ -238,27 +244,18 @@ class Rig:
         """What the node's kernel holds, read from outside."""
         return read_kernel(self.node)
 
-    def kernel_addresses(self) -> dict[str, list[str]]:
-        """Host veth -> addresses its route in main leads to it, links that are down left out."""
-        kernel = self.kernel()
+    def kernel_addresses(self, kernel: KernelView | None = None) -> dict[str, list[str]]:
+        """Host veth -> addresses its route in main leads to it, links that are down left out. Args: kernel: as it was read, or now."""
+        kernel = kernel or self.kernel()
         found: dict[str, list[str]] = {veth.name: [] for veth in kernel.veths if veth.is_up}
         for address, device in kernel.host_routes.items():
             if device in found:
                 found[device].append(address)
         return found
 
-    def _egress_addresses(self) -> dict[str, str]:
-        """Container ID -> its address for egress, by the links that have one and the routes that lead to them."""
-        kernel = self.kernel()
-        found = {container_id: veth.address for container_id, veth in kernel.wired_for_egress.items()}
-        ways = {address: kernel.host_routes.get(address) for address in found.values()}
-        assert ways == {veth.address: veth.name for veth in kernel.wired_for_egress.values()}
-        return found
-
     def rule_addresses(self) -> set[str]:
         """Addresses with a rule 512 or 1536."""
-        kernel = self.kernel()
-        return {*kernel.to_rules, *kernel.from_rules}
+        return _rule_addresses(self.kernel())
 
     def ec2_addresses(self) -> dict[IPv4Address, str]:
         """Secondary addresses EC2 has on this node's ENIs -> ENI."""
@@ -284,6 +281,15 @@ class Rig:
         assert answer is not None
         return [found for found in answer["findings"] if found["severity"] != "pending"]
 
+    def _found_at_last(self) -> list[dict[str, Any]]:
+        """What the audit still finds once nothing is about to be repaired: at once, after a start for example, all may not be yet."""
+        found = self._found()
+        deadline = time.monotonic() + PATIENCE_S
+        while any(each["severity"] == "difference" for each in found) and time.monotonic() < deadline:
+            time.sleep(LONG_PAUSE_S)
+            found = self._found()
+        return found
+
     def assert_sound(self, *, expected: int | None = None) -> None:
         """I1-I9 from outside: rows, kernel and EC2 tell the same story about every address."""
         wait_until(lambda: self.is_swept(), what="dying links deleted")
@@ -291,24 +297,50 @@ class Rig:
         assert len(set(rows.values())) == len(rows), "I1: one address has one attachment"
         if expected is not None:
             assert len(rows) == expected, f"{len(rows)} attachments, expected {expected}: {rows}"
-        wired = self.kernel_addresses()
+        kernel = self.kernel()
+        wired = self.kernel_addresses(kernel)
         assert sorted(str(address) for address in rows.values()) == sorted(a for addresses in wired.values() for a in addresses)
         assert all(len(addresses) == 1 for addresses in wired.values()), wired
-        egress = self._egress_addresses()
+        egress = _egress_addresses(kernel)
         assert set(egress) <= set(rows), "I4, I5: what a sandbox has for egress goes with it"
         assert len(set(egress.values())) == len(egress), "I1: so has one sandbox what another one has"
-        assert self.rule_addresses() == {*map(str, rows.values()), *egress.values()}
+        assert _rule_addresses(kernel) == {*map(str, rows.values()), *egress.values()}
         assert all(self.eni_of(address) for address in rows.values()), "I7: every assigned address is on an ENI of this node"
         # The pool may be between CreateNetworkInterface and AttachNetworkInterface right now; a leaked ENI stays as it is.
         wait_until(self._has_no_stray_eni, what="I9: every ENI we made is attached or gone")
-        with suppress(AssertionError):  # what is repaired at once, after a start for example, may not be yet
-            wait_until(lambda: not any(found["severity"] == "difference" for found in self._found()), what="nothing to repair")
-        assert self._found() == []
+        assert self._found_at_last() == []
 
     def is_swept(self) -> bool:
         """Whether every link that a DEL marked is deleted."""
         status = self.status()
         return status is not None and status["veths_pending_deletion_count"] == 0
+
+
+def _page(url: str, timeout_s: float) -> tuple[int, str]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+    try:
+        connection.request("GET", parts.path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except (OSError, HTTPException):
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def _egress_addresses(kernel: KernelView) -> dict[str, str]:
+    """Container ID -> its address for egress, by the links that have one and the routes that lead to them."""
+    found = {container_id: veth.address for container_id, veth in kernel.wired_for_egress.items()}
+    ways = {address: kernel.host_routes.get(address) for address in found.values()}
+    assert ways == {veth.address: veth.name for veth in kernel.wired_for_egress.values()}
+    return found
+
+
+def _rule_addresses(kernel: KernelView) -> set[str]:
+    """Addresses with a rule 512 or 1536."""
+    return {*kernel.to_rules, *kernel.from_rules}
 
 
 def _environment(

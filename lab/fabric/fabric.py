@@ -83,8 +83,7 @@ class Fabric:
         self._problems: list[str] = []
         self._netns = Netns.new("fabric")
         self._netns.sysctl(ROUTER_SYSCTLS | (WITH_IPV6 if has_ipv6 else WITHOUT_IPV6))
-        source_check.install(self._netns)
-        groups.install(self._netns)
+        self._netns.tool(["nft", "-f", "-"], script=source_check.RULESET + groups.RULESET)  # from now on nothing passes
         self._advertiser = Advertiser(self._netns) if has_ipv6 else None
 
     @property

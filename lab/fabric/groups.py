@@ -43,6 +43,7 @@ table WORD groups {
 """.replace("TRACKED", str(TRACKED))
 
 RULESET = "".join(_TABLE.replace("WORD", word).replace("TYPE", of) for word, of in (("ip", "ipv4_addr"), ("ip6", "ipv6_addr")))
+"""The empty tables, for the router's namespace: with them nobody is guarded."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,6 @@ class Refusal:
     eni_id: str
     source: Address
     packet_count: int
-
-
-def install(netns: Netns) -> None:
-    """Put the empty tables into the router's namespace: nobody is guarded yet."""
-    netns.tool(["nft", "-f", "-"], script=RULESET)
 
 
 def change(netns: Netns, port: str, *, before: frozenset[Network] | None, after: frozenset[Network] | None) -> None:

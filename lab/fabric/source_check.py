@@ -45,6 +45,7 @@ table ip6 vpc {
   }
 }
 """
+"""The empty tables, for the router's namespace: with them nothing passes."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,6 @@ class Drop:
     eni_id: str
     source: Address
     packet_count: int
-
-
-def install(netns: Netns) -> None:
-    """Put the empty table into the router's namespace: from now on nothing passes."""
-    netns.tool(["nft", "-f", "-"], script=RULESET)
 
 
 def change(netns: Netns, port: str, *, added: Iterable[Network], removed: Iterable[Network]) -> None:

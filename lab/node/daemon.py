@@ -23,7 +23,8 @@ from lab.node import plugin
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY, Node
 from lab.node.plugin import PLUGIN_PATH
-from lab.node.process import NodeProcess, Spawner
+from lab.node.preloaded import Preloaded
+from lab.node.process import NodeProcess
 from lab.vpc.family import Family, egress_by, family_by
 
 __all__ = ["PLUGIN_PATH", "Daemon"]
@@ -38,7 +39,9 @@ BYTECODE = REPOSITORY / "build" / "bytecode"
 
 READY_TIMEOUT_S = 90.0
 END_TIMEOUT_S = 20.0
-POLL_S = 0.02
+POLL_S, LONG_POLL_S = 0.02, 0.1
+"""Between two questions of a wait: the pause grows with what was waited for, as an answer costs 6 ms of a core."""
+
 LOG_LINES = 30
 IPAMCTL_ANSWERED = (0, 1)  # exit statuses of ipamctl; 1: it answered, and the answer is bad news
 
@@ -53,14 +56,14 @@ class Daemon:
         region: str,
         settings: Mapping[str, str] | None = None,
         module: str = "ipamd.daemon",
-        by: Spawner | None = None,
+        by: Preloaded | None = None,
     ) -> None:
         """Nothing is started yet.
 
         Args:
             settings: environment variables of every start; without containerd in the node CRI is off unless they say otherwise.
             module: what `python -m` runs; chaos runs the daemon with a clock that can be set.
-            by: who forks it, having imported what it imports (`lab/node/preloaded.py`); else Python is executed.
+            by: who forks it, and `ipamctl`, having imported what they import; else Python is executed.
         """
         self.node = node
         self.settings = dict(settings or {})
@@ -204,18 +207,21 @@ class Daemon:
 
     def wait_until(self, claim: Callable[[], bool], *, what: str, timeout_s: float) -> None:
         """Look until `claim` holds or the process has ended; the daemon announces neither. Raises: as `wait_ready`."""
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while not claim():
+            waited_s = time.monotonic() - began
             has_ended = not self.is_running
-            if has_ended or time.monotonic() > deadline:
+            if has_ended or waited_s > timeout_s:
                 when = "and never will be" if has_ended else f"within {timeout_s:.0f} s"
                 raise NodeError(f"{self.node.name}: not {what} {when}: {self.problem()}\n{self.log_tail()}")
-            time.sleep(POLL_S)
+            time.sleep(max(POLL_S, min(waited_s / 4, LONG_POLL_S)))
 
-    def ipamctl(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the real `ipamctl` in the node."""
-        env = {name: value for name, value in self.settings.items() if name == "VPC_IPAMD_RUN_DIR"}
-        return self.node.run([sys.executable, "-m", "ipamd.ipamctl.main", *words], cwd=str(REPOSITORY), env=env, check=False)
+    def ipamctl(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the real `ipamctl` in the node, with `env` besides the daemon's run directory; it is forked where the daemon is."""
+        own = {name: value for name, value in self.settings.items() if name == "VPC_IPAMD_RUN_DIR"}
+        argv = [sys.executable, "-m", "ipamd.ipamctl.main", *words]
+        by = self._by.with_tls if self._by is not None else None
+        return self.node.run(argv, cwd=str(REPOSITORY), env=own | dict(env or {}), check=False, by=by)
 
     def ipamctl_json(self, *words: str) -> dict[str, Any]:
         """Run `ipamctl -o json` in the node. Raises: NodeError if it has no answer."""

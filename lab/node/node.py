@@ -100,7 +100,7 @@ class Node:
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a process in the node to its end; options as in `Spawner.run`: stdin_bytes, timeout_s, check and `spawn`'s."""
-        return self._spawner.run(argv, **options)
+        return self._spawner.run(argv, node_pid=self.pid, **options)
 
     def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """Write a file in the node, directories included."""

@@ -9,7 +9,7 @@ import pytest
 
 from lab.node.plugin import PLUGIN_PATH
 from lab.vpc.family import IPV6
-from tests.families import HEAVY_IPV6, in_both_of_lab, lab_family_for
+from tests.families import HEAVY_IPV6, in_both_of_lab, in_ipv4_of_lab, lab_family_for
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
@@ -84,8 +84,7 @@ def test_a_damaged_datastore_is_set_aside_and_nothing_live_is_given_again(made: 
     """The daemon starts over a damaged file, keeps it for diagnosis, and holds back every address that is wired (I1, I2)."""
     label = f"d{len(damage)}"
     live = {name: made.add(name).any_address for name in (f"{label}-live1", f"{label}-live2")}
-    # An ENI whose intent dies with the datastore is found a minute or two later: not what is asked here.
-    wait_until(lambda: _has_grown(made), what="no ENI is under way")
+    await_growth(made)
     made.kill()
     made.node.run(["/bin/sh", "-c", damage])
     made.start()
@@ -101,6 +100,11 @@ def test_a_damaged_datastore_is_set_aside_and_nothing_live_is_given_again(made: 
     made.assert_sound(expected=0)
 
 
+def await_growth(made: Rig) -> None:
+    """Wait before the datastore is lost: an ENI whose intent dies with it is found a minute or two later, which is not asked here."""
+    wait_until(lambda: _has_grown(made), what="no ENI is under way")
+
+
 def _has_grown(made: Rig) -> bool:
     """Whether the pool wants no further ENI: one is free, or the node has all that it can carry."""
     pool = made.pool()
@@ -109,6 +113,7 @@ def _has_grown(made: Rig) -> bool:
     return pool["free_count"] >= pool["slots_per_eni"] or pool["total_count"] == pool["eni_limit"] * pool["slots_per_eni"]
 
 
+@in_ipv4_of_lab("made")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -119,6 +124,7 @@ def _has_grown(made: Rig) -> bool:
 )
 def test_a_datastore_of_an_unknown_form_is_left_untouched(made: Rig, change: str, words: str) -> None:
     """A newer release, or one before those that are taken over, wrote it: the daemon ends with status 3, and the file is as it was."""
+    await_growth(made)
     made.kill()
     path = "/run/vpc-ipamd/state.db"
     script = f'import sqlite3; c = sqlite3.connect("{path}", isolation_level=None); c.execute("{change}"); c.close()'
@@ -133,6 +139,7 @@ def test_a_datastore_of_an_unknown_form_is_left_untouched(made: Rig, change: str
     made.start()
 
 
+@in_ipv4_of_lab("made")
 def test_a_stale_socket_is_replaced_and_a_file_is_refused(made: Rig) -> None:
     """After kill -9 the socket file stays: the next daemon takes its place; anything else there is not ours to remove."""
     made.kill()
@@ -178,6 +185,7 @@ def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
 def test_a_datastore_deleted_under_a_running_daemon(made: Rig) -> None:
     """The file is gone while we serve: the process ends by itself and its successor guesses nothing (I1)."""
     address = made.add("survivor").any_address
+    await_growth(made)
     made.node.run(["/bin/sh", "-c", "rm -f /run/vpc-ipamd/state.db*"])
     assert made.daemon is not None
     assert made.daemon.wait(PATIENCE_S) == 1
@@ -189,6 +197,7 @@ def test_a_datastore_deleted_under_a_running_daemon(made: Rig) -> None:
     made.restart()
 
 
+@in_ipv4_of_lab("made")
 def test_a_read_only_disk_is_said_at_start(made: Rig) -> None:
     """The run directory cannot be written: the daemon ends with a sentence and a status, without a traceback."""
     made.kill()

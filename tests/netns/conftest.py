@@ -28,6 +28,7 @@ from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId, parse_key
 from ipamd.ports.kernel import VlanLinks
 from ipamd.settings import NetworkConfig
+from lab.fabric.netns import raise_loopback
 from lab.node.vlan_standin import VlanStandIn
 
 CLONE_NEWNET = 0x40000000
@@ -82,7 +83,7 @@ class Space:
         assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
         fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         assert os.fstat(fd).st_ino != ROOT_NETNS
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=120)
+        raise_loopback()
         return fd
 
     @property

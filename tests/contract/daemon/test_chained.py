@@ -15,7 +15,7 @@ import pytest
 
 from ipamd.host.conflist import render
 from ipamd.settings import DaemonConfig, Settings
-from tests.families import in_both_of_lab
+from tests.families import in_both_of_lab, in_ipv4_of_lab
 from tests.rig import PLUGIN_PATH, CniReply, Rig
 
 pytestmark = pytest.mark.privileged
@@ -111,6 +111,7 @@ def test_tuning(served: Rig, chained: Callable[..., Chain]) -> None:
     served.assert_sound(expected=0)
 
 
+@in_ipv4_of_lab("served")
 def test_tuning_of_the_mtu(served: Rig, chained: Callable[..., Chain]) -> None:
     """What a chained plugin changes on the sandbox's side is not undone, and DEL frees everything."""
     chain = chained("small", chained_plugins=json.dumps([TUNING]))
@@ -169,6 +170,7 @@ def test_a_chained_plugin_that_fails_leaves_nothing_of_ours(served: Rig, chained
     served.assert_sound(expected=0)
 
 
+@in_ipv4_of_lab("served")
 def test_del_without_add(served: Rig, chained: Callable[..., Chain]) -> None:
     """And a second DEL, with a result of nobody's ADD: success, and nothing was there to lose (I3)."""
     chain = chained("never")

@@ -28,7 +28,7 @@ def asking(made: Rig) -> int:
 
 def test_a_creation_that_was_under_way_in_it_is_finished() -> None:
     """Killed after EC2 has made the ENI and before it said so: the node gets one ENI, not two, and ADD is served (I1, I9)."""
-    with rig(env={"WARM_IP_TARGET": "3", "MINIMUM_IP_TARGET": "3"}) as made:
+    with rig(is_executed=True, env={"WARM_IP_TARGET": "3", "MINIMUM_IP_TARGET": "3"}) as made:
         made.lab.faults.apply({"apis": {"CreateNetworkInterface": {"answer_latency_s": PATIENCE_S}}})
         before = len(made.lab.vpc.enis())
         names = [f"pod-{number}" for number in range(7)]
@@ -51,7 +51,7 @@ def test_a_creation_that_was_under_way_in_it_is_finished() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_the_daemon_in_mid_call(number: signal.Signals) -> None:
     """EC2 does not answer, and the daemon ends: nothing stays behind that could still change something."""
-    with rig(start=False) as made:
+    with rig(is_executed=True, start=False) as made:
         made.lab.faults.apply({"apis": {"DescribeNetworkInterfaces": {"hang": True}}})
         made.start(wait=False)
         wait_until(lambda: "EC2 is being asked" in str(made.status()), what="EC2 is asked")

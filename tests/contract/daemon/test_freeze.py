@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -82,13 +81,7 @@ def test_metrics_name_every_cause() -> None:
     """One series for each cause, whatever is in force."""
     with rig(env={"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678"}) as made:
         assert ctl(made, "freeze") == 0
-        page: Any = made.node.run(
-            [
-                "python3",
-                "-c",
-                "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:61678/metrics').read().decode())",
-            ]
-        ).stdout
+        _, page = made.page("http://127.0.0.1:61678/metrics")
         lines = sorted(line for line in page.splitlines() if line.startswith("ipamd_pool_frozen{"))
         assert lines == sorted(
             f'ipamd_pool_frozen{{cause="{cause}"}} {float(cause is FreezeCause.OPERATOR)}' for cause in FreezeCause

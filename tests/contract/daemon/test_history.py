@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import sys
 import tarfile
 import time
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from lab.node.node import REPOSITORY
 from lab.vpc.family import Family
 from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.patience import PATIENCE_S
@@ -124,12 +122,8 @@ def test_the_archive_holds_the_node_and_no_secret(tmp_path: Path) -> None:
             if not is_running:
                 made.kill()
             name = f"/run/bundle-{is_running}.tar.gz"
-            done = made.node.run(
-                [sys.executable, "-m", "ipamd.ipamctl.main", "bundle", "-f", name, "-o", "json"],
-                env={"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678"},
-                cwd=str(REPOSITORY),
-                check=False,
-            )
+            environment = {"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678"}
+            done = made.driver.ipamctl("bundle", "-f", name, "-o", "json", env=environment)
             answer = json.loads(done.stdout)
             failed = {part["name"] for part in answer["parts"] if part["problem"]}
             with tarfile.open(made.node.root + name) as archive:

@@ -206,8 +206,8 @@ def test_a_daemon_whose_socket_is_removed_is_reached_again() -> None:
         path.touch()
 
         def page() -> str:
-            ask = ["curl", "-s", "http://127.0.0.1:61678/metrics"]
-            return str(made.node.run(ask, check=False).stdout)
+            _, text = made.page("http://127.0.0.1:61678/metrics")
+            return text
 
         wait_until(lambda: 'ipamd_conditions{subject="socket"} 1.0' in page(), what="the metric")
         assert "is not a socket" in made.log_tail()

@@ -35,7 +35,7 @@ def test_a_stuck_add_is_visible_and_its_del_waits_for_it(family: Family) -> None
         wait_until(lambda: bool(busy()) and busy()[0]["waiting_count"] == 1, what="the DEL waits behind the ADD")
         assert busy()[0]["operation"] == "ADD"
         assert made.add("free").ok, "another sandbox is not held up"
-        scraped = made.node.run(["/usr/bin/python3", "-c", SCRAPE]).stdout
+        _, scraped = made.page("http://127.0.0.1:61678/metrics")
         assert "ipamd_operations_in_progress 1.0" in scraped
         assert "ipamd_oldest_operation_age_seconds" in scraped
         hold.unlink()
@@ -76,10 +76,7 @@ def test_callers_that_leave_and_come_back_are_counted(family: Family) -> None:
         again = made.cni("ADD", "left")
         assert again.ok
         assert made.cni("ADD", "left").body == again.body
-        scraped = made.node.run(["/usr/bin/python3", "-c", SCRAPE]).stdout
+        _, scraped = made.page("http://127.0.0.1:61678/metrics")
         assert 'ipamd_orphaned_requests_total{verb="ADD"} 1.0' in scraped
         assert "ipamd_replayed_adds_total 1.0" in scraped
         made.assert_sound(expected=1)
-
-
-SCRAPE = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:61678/metrics').read().decode())"

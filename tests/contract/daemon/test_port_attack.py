@@ -23,12 +23,11 @@ THREADS_MORE_MAX = 12
 
 LOG_BYTES_MAX = 200_000
 
-SCRAPE = "import urllib.request as u; print(u.urlopen('http://{host}:61678/metrics', timeout=5).read().decode())"
-
 
 def scrape(made: Rig, host: str) -> str:
     """The page, read from the node."""
-    return made.node.run(["/usr/bin/python3", "-c", SCRAPE.format(host=host)]).stdout
+    _, text = made.page(f"http://{host}:{PORT}/metrics", timeout_s=5)
+    return text
 
 
 def test_an_attack_from_a_pod_refuses_nobody() -> None:

@@ -8,63 +8,77 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.node.node import REPOSITORY
 from lab.vpc.family import IPV6, Family
-from tests.families import EACH_FAMILY_HEAVY_IPV6
+from tests.families import EACH_FAMILY_HEAVY_IPV6, HEAVY_IPV6, in_both_of_lab, in_ipv4_of_lab, lab_family_for
 from tests.patience import PATIENCE_S
-from tests.rig import RUN_DIR, CniReply, rig, wait_until
+from tests.rig import RUN_DIR, CniReply, Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
+BOTH = in_both_of_lab("made", HEAVY_IPV6)
+IN_IPV4 = in_ipv4_of_lab("made")
 
 
-def test_socket_and_directory_are_for_root_only() -> None:
+@pytest.fixture(scope="module")
+def made(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """A node whose daemons are executed, as where they are shipped. Each test leaves one that serves, by the rig's settings, and no
+    sandbox."""
+    with rig(is_executed=True, family=lab_family_for(request)) as one:
+        yield one
+        one.assert_sound(expected=0)
+
+
+@IN_IPV4
+def test_socket_and_directory_are_for_root_only(made: Rig) -> None:
     """The run directory is 0700, the socket 0600, both root's."""
-    with rig(is_executed=True) as made:
-        directory = Path(made.node.root + RUN_DIR).stat()
-        socket = Path(made.node.root + RUN_DIR + "/ipamd.sock").stat()
-        assert (stat.S_IMODE(directory.st_mode), directory.st_uid) == (0o700, 0)
-        assert stat.S_ISSOCK(socket.st_mode)
-        assert stat.S_IMODE(socket.st_mode) == 0o600
+    directory = Path(made.node.root + RUN_DIR).stat()
+    socket = Path(made.node.root + RUN_DIR + "/ipamd.sock").stat()
+    assert (stat.S_IMODE(directory.st_mode), directory.st_uid) == (0o700, 0)
+    assert stat.S_ISSOCK(socket.st_mode)
+    assert stat.S_IMODE(socket.st_mode) == 0o600
 
 
-@EACH_FAMILY_HEAVY_IPV6
-def test_a_successor_waits_for_the_end_of_the_first(family: Family) -> None:
+@BOTH
+def test_a_successor_waits_for_the_end_of_the_first(made: Rig) -> None:
     """Two daemons never share a node: the second waits, serves nobody and disturbs nothing, until the first is gone (row 11)."""
-    with rig(is_executed=True, family=family) as made:
-        first = made.driver.process
-        assert first is not None
-        made.driver.process = None  # the rig knows one; the first is ended by hand
-        made.start(wait=False)
-        wait_until(
-            lambda: "waiting for another vpc-ipamd to end" in made.driver.log_text(of_this_start=True), what="the second waits"
-        )
-        assert made.add("still-served").ok
-        assert first.poll() is None
-        first.send_signal(signal.SIGKILL)
-        made.wait_ready()
-        assert made.attachments().keys() == {"still-served"}
-        made.assert_sound(expected=1)
+    first = made.driver.process
+    assert first is not None
+    made.driver.process = None  # the rig knows one; the first is ended by hand
+    made.start(wait=False)
+    wait_until(
+        lambda: "waiting for another vpc-ipamd to end" in made.driver.log_text(of_this_start=True), what="the second waits"
+    )
+    assert made.add("served").ok
+    assert first.poll() is None
+    first.send_signal(signal.SIGKILL)
+    made.wait_ready()
+    assert made.attachments().keys() == {"served"}
+    made.assert_sound(expected=1)
+    assert made.delete("served").ok
 
 
-def test_a_successor_that_waits_can_be_ended() -> None:
+@IN_IPV4
+def test_a_successor_that_waits_can_be_ended(made: Rig) -> None:
     """SIGTERM is heard while it waits for the lock, and the first is not disturbed."""
-    with rig(is_executed=True) as made:
-        first = made.driver.process
-        made.driver.process = None
-        made.start(wait=False)
-        wait_until(
-            lambda: "waiting for another vpc-ipamd to end" in made.driver.log_text(of_this_start=True), what="the second waits"
-        )
-        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 1
-        assert "another vpc-ipamd serves" in made.driver.log_text(of_this_start=True)
-        made.driver.process = first
-        assert made.add("still-served").ok
+    first = made.driver.process
+    made.driver.process = None
+    made.start(wait=False)
+    wait_until(
+        lambda: "waiting for another vpc-ipamd to end" in made.driver.log_text(of_this_start=True), what="the second waits"
+    )
+    assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 1
+    assert "another vpc-ipamd serves" in made.driver.log_text(of_this_start=True)
+    made.driver.process = first
+    assert made.add("still-served").ok
+    assert made.delete("still-served").ok
 
 
+@IN_IPV4
 @pytest.mark.parametrize(
     ("env", "words"),
     [
@@ -81,60 +95,57 @@ def test_a_successor_that_waits_can_be_ended() -> None:
         ),
     ],
 )
-def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: list[str]) -> None:
+def test_bad_settings_are_all_named_and_end_with_2(made: Rig, env: dict[str, str], words: list[str]) -> None:
     """Every problem at once, exit status 2, no traceback."""
-    with rig(is_executed=True, start=False) as made:
-        environment = made.node.daemon_environment(made.lab.vpc.region) | made.env | env
-        done = made.node.run(
-            [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), check=False, timeout_s=120
-        )
-        assert done.returncode == 2
-        assert all(word in done.stderr for word in words)
-        assert "Traceback" not in done.stderr
+    environment = made.node.daemon_environment(made.lab.vpc.region) | made.env | env
+    done = made.node.run([sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), check=False, timeout_s=120)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in words)
+    assert "Traceback" not in done.stderr
 
 
-@EACH_FAMILY_HEAVY_IPV6
-def test_sigterm_finishes_and_goes(family: Family) -> None:
+@BOTH
+def test_sigterm_finishes_and_goes(made: Rig) -> None:
     """By default nothing is waited for: the daemon is gone at once, the conflist stays, and its successor has every sandbox."""
-    with rig(is_executed=True, family=family) as made:
-        assert made.add("a").ok
-        began = time.monotonic()
-        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
-        assert time.monotonic() - began < PATIENCE_S
-        assert "exiting" in made.driver.log_text()
-        conflist = json.loads(Path(made.node.root + "/etc/cni/net.d/10-vpc-ipamd.conflist").read_text())
-        assert conflist["plugins"][0]["type"] == "vpc-cni", "the conflist stays: without it runtimes cannot delete"
-        assert made.delete("a").ok, "spooled"
-        made.start()
-        made.assert_sound(expected=0)
+    assert made.add("ended").ok
+    began = time.monotonic()
+    assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
+    assert time.monotonic() - began < PATIENCE_S
+    assert "exiting" in made.driver.log_text(of_this_start=True)
+    conflist = json.loads(Path(made.node.root + "/etc/cni/net.d/10-vpc-ipamd.conflist").read_text())
+    assert conflist["plugins"][0]["type"] == "vpc-cni", "the conflist stays: without it runtimes cannot delete"
+    assert made.delete("ended").ok, "spooled"
+    made.start()
+    made.assert_sound(expected=0)
 
 
-@EACH_FAMILY_HEAVY_IPV6
-def test_a_drain_leaves_adds_to_the_successor_and_serves_dels(family: Family) -> None:
+@BOTH
+def test_a_drain_leaves_adds_to_the_successor_and_serves_dels(made: Rig) -> None:
     """With VPC_IPAMD_DRAIN_SECONDS: DEL is served, ADD waits in the plugin, a second SIGTERM ends it; then the ADD succeeds."""
-    with rig(is_executed=True, family=family, env={"VPC_IPAMD_DRAIN_SECONDS": "60"}) as made:
-        assert made.add("a").ok
-        made.node.make_netns("b")
-        assert made.daemon is not None
-        made.daemon.send_signal(signal.SIGTERM)
-        wait_until(lambda: (made.status() or {}).get("phase") == "draining", what="draining")
-        replies: list[CniReply] = []
-        adding = threading.Thread(target=lambda: replies.append(made.cni("ADD", "b")))
-        adding.start()
-        assert made.delete("a").ok
-        assert not (made.status() or {"ready": True})["ready"]
-        assert replies == []
-        made.daemon.send_signal(signal.SIGTERM)
-        assert made.daemon.wait(20) == 0
-        made.start()
-        adding.join(PATIENCE_S)
-        assert [reply.ok for reply in replies] == [True], replies
-        made.assert_sound(expected=1)
+    made.restart(env={"VPC_IPAMD_DRAIN_SECONDS": "60"})
+    assert made.add("before").ok
+    made.node.make_netns("during")
+    assert made.daemon is not None
+    made.daemon.send_signal(signal.SIGTERM)
+    wait_until(lambda: (made.status() or {}).get("phase") == "draining", what="draining")
+    replies: list[CniReply] = []
+    adding = threading.Thread(target=lambda: replies.append(made.cni("ADD", "during")))
+    adding.start()
+    assert made.delete("before").ok
+    assert not (made.status() or {"ready": True})["ready"]
+    assert replies == []
+    made.daemon.send_signal(signal.SIGTERM)
+    assert made.daemon.wait(20) == 0
+    made.start()
+    adding.join(PATIENCE_S)
+    assert [reply.ok for reply in replies] == [True], replies
+    made.assert_sound(expected=1)
+    assert made.delete("during").ok
 
 
 def test_an_idle_daemon_asks_ec2_nothing() -> None:
     """No EC2 call between two looks at a pool that is at its target (I13)."""
-    with rig(is_executed=True) as made:
+    with rig() as made:
         wait_until(lambda: made.pool()["free_count"] == 9, what="pool at target")
         before = len(made.lab.vpc.calls())
         wait_until(lambda: (made.status() or {"uptime_s": 0})["uptime_s"] > 5, what="five seconds of life")
@@ -144,12 +155,11 @@ def test_an_idle_daemon_asks_ec2_nothing() -> None:
 @EACH_FAMILY_HEAVY_IPV6
 def test_introspection_answers_for_people_and_programs(family: Family) -> None:
     """Every command of ipamctl prints a table and JSON, and says with status 3 when the daemon is away."""
-    with rig(is_executed=True, family=family) as made:
+    with rig(family=family) as made:
         address = made.add("seen").any_address
 
         def ctl(*arguments: str) -> tuple[int, str, str]:
-            argv = [sys.executable, "-m", "ipamd.ipamctl.main", *arguments]
-            done = made.node.run(argv, cwd=str(REPOSITORY), check=False, timeout_s=120)
+            done = made.driver.ipamctl(*arguments)
             return done.returncode, done.stdout, done.stderr
 
         for command in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -85,5 +84,4 @@ def quiet_log(made: Rig, mark: Path) -> str:
 
 def probe(made: Rig, *pages: str) -> list[int]:
     """Status codes of pages of the health port, asked inside the node."""
-    script = "import sys, urllib.request as u; print(*(u.urlopen('http://127.0.0.1:61677' + p).status for p in sys.argv[1:]))"
-    return [int(code) for code in made.node.run([sys.executable, "-c", script, *pages]).stdout.split()]
+    return [made.page(f"http://127.0.0.1:61677{page}")[0] for page in pages]

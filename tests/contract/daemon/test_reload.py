@@ -87,7 +87,7 @@ def test_sighup_changes_a_target_and_a_wrong_file_keeps_it() -> None:
         assert all(part in told for part in ("'lots'", "did you mean WARM_ENI_TARGET?", "metadata alone"))
         assert {target["name"]: target["value"] for target in made.pool()["targets"]}["WARM_IP_TARGET"] == 7
         assert "generation 2 stays in force" in made.driver.log_text()
-        metrics = made.node.run(["curl", "-s", "http://127.0.0.1:61678/metrics"]).stdout
+        _, metrics = made.page("http://127.0.0.1:61678/metrics")
         assert "ipamd_settings_generation 2.0" in metrics
         assert "ipamd_settings_valid 0.0" in metrics
         assert "ipamd_settings_awaiting_restart 1.0" in metrics

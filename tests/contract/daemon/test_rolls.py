@@ -119,18 +119,12 @@ def test_no_probe_of_a_start_fails() -> None:
             made.kill()
 
 
-PAGE = (
-    "import sys, urllib.request, urllib.error\n"
-    "try: print(urllib.request.urlopen(sys.argv[1]).status)\n"
-    "except urllib.error.HTTPError as error: print(error.code)"
-)
-
-
 def test_probes_are_answered_by_a_real_daemon() -> None:
     """On loopback, and beside the metrics; ready only when the daemon is, and only where there is a page."""
 
     def page(made: Rig, where: str) -> int:
-        return int(made.node.run([sys.executable, "-c", PAGE, f"http://127.0.0.1:{where}"]).stdout)
+        status, _ = made.page(f"http://127.0.0.1:{where}")
+        return status
 
     with rig(is_executed=True, env={"VPC_IPAMD_METRICS_ADDRESS": ":61678"}) as made:
         for port in (61677, 61678):

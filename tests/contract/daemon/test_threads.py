@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,14 +26,9 @@ LONG_SILENCE_S = 3 * mishaps_daemon.SILENCE_S
 
 
 def page(made: Rig, path: str) -> int:
-    """Status code of a page of the health port, asked inside the node; 0 if nobody answers."""
-    script = (
-        "import sys, urllib.request, urllib.error\n"
-        "try: print(urllib.request.urlopen('http://127.0.0.1:61677' + sys.argv[1], timeout=5).status)\n"
-        "except urllib.error.HTTPError as error: print(error.code)\n"
-        "except OSError: print(0)\n"
-    )
-    return int(made.node.run([sys.executable, "-c", script, path]).stdout)
+    """Status code of a page of the health port; 0 if nobody answers."""
+    status, _ = made.page(f"http://127.0.0.1:61677{path}", timeout_s=5)
+    return status
 
 
 def await_end(made: Rig, timeout_s: float = PATIENCE_S) -> int:

@@ -10,12 +10,13 @@ from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from ipamd.model.difference_messages import INSIDE_IS_LEFT
 from lab.node.plugin import onefile
 from lab.vpc.family import IPV6
-from tests.families import in_both_of_lab
+from tests.families import in_both_of_lab, in_ipv4_of_lab
 from tests.rig import PLUGIN_PATH, Rig
 
 pytestmark = pytest.mark.privileged
 
 BOTH = in_both_of_lab("served")
+IN_IPV4 = in_ipv4_of_lab("served")
 
 TRIES = 40
 """What is damaged is put back within a second, perhaps before it is looked at; after three times the daemon gives way for a while."""
@@ -45,6 +46,7 @@ def test_add_check_del_in_every_version(served: Rig, version: str) -> None:
     served.assert_sound(expected=0)
 
 
+@IN_IPV4
 @pytest.mark.parametrize("version", ["0.2.0", "0.3.0", "2.0.0", "", "x" * 100])
 def test_versions_we_do_not_speak_are_refused(served: Rig, version: str) -> None:
     """An unsupported cniVersion is code 1 and names those that are supported; nothing is attached."""
@@ -70,6 +72,7 @@ def test_gc_without_a_list_is_refused(served: Rig) -> None:
     assert served.cni("GC", "", netns="", version="1.1.0", conf={"cni.dev/valid-attachments": []}).ok
 
 
+@IN_IPV4
 def test_version_is_answered_without_the_daemon(served: Rig) -> None:
     """VERSION lists what we speak."""
     reply = served.cni("VERSION", "", netns="")
@@ -78,6 +81,7 @@ def test_version_is_answered_without_the_daemon(served: Rig) -> None:
     assert reply.body["supportedVersions"] == list(SUPPORTED_VERSIONS)
 
 
+@IN_IPV4
 def test_the_node_has_the_static_plugin_where_it_is_built(served: Rig) -> None:
     """`make plugin` decides what the lab, and so every test on it, runs; otherwise it is the interpreted one."""
     first = served.node.run(["head", "-c", "4", PLUGIN_PATH]).stdout
@@ -127,6 +131,7 @@ def test_a_chained_result_is_kept(served: Rig) -> None:
     served.assert_sound(expected=0)
 
 
+@IN_IPV4
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -158,6 +163,7 @@ def test_bad_requests_get_their_code_and_leave_nothing(served: Rig, options: dic
     served.assert_sound(expected=0)
 
 
+@IN_IPV4
 @pytest.mark.parametrize("container_id", ["../../etc", "a b", "-x", "x" * 300, "é"])
 def test_bad_container_ids_are_refused(served: Rig, container_id: str) -> None:
     """An ID that is a path, too long or not ASCII never becomes a key."""

@@ -6,7 +6,7 @@ Real containerd, real clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -17,15 +17,24 @@ from lab.chaos.kubelet import Kubelet
 from lab.chaos.node import ChaosNode
 from lab.lab import Lab
 from lab.node.plugin import PLUGIN_PATH
-from tests.lab.chaos.test_observer import wait_for
+from tests.patience import PATIENCE_S
+from tests.rig import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd, pytest.mark.slow]
 COOLDOWN_S = 3.0
 MARGIN_S = 3.0
 """For the sweep, a status call and a busy machine."""
 
+PAUSE_S = 0.2
+"""Between two questions: each costs 6 ms of a core, and the longest wait is half a minute."""
+
 LISTS_S = 45.0
 """Two lists, 10 s apart, after the one under way, on a busy machine. The five minutes are for a sandbox that is not proven gone."""
+
+
+def wait_for(is_so: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Look until a thing is so, bounded."""
+    wait_until(is_so, what=what, timeout_s=timeout_s, pause_s=PAUSE_S)
 
 
 @dataclass

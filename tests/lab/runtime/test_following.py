@@ -33,8 +33,7 @@ def followed() -> Iterator[Rig]:
 
 def metric(made: Rig, name: str) -> float:
     """One figure of /metrics, read inside the node."""
-    read = f"import urllib.request as u; print(u.urlopen('http://{METRICS}/metrics').read().decode())"
-    text = made.node.run(["/usr/bin/python3", "-c", read]).stdout
+    _, text = made.page(f"http://{METRICS}/metrics")
     return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
 
 

@@ -1,0 +1,64 @@
+"""What asks EC2 for a daemon, forked from a process that has imported what it imports (`preloaded.py`), instead of executed.
+
+This is not a child of the daemon, so the daemon knows it by a pidfd. In all else it is what `ipamd/cloud/child.py` starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from ipamd.cloud import child
+from ipamd.cloud.child import Process
+from ipamd.cloud.client import Ec2Client
+from ipamd.model.record import asdict, dataclass
+from ipamd.settings import CloudConfig
+from lab.node.errors import NodeError
+from lab.node.process import START_TIMEOUT_S, NodeProcess, Spawner
+
+MODULE = child.__name__
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedProcess(Process):
+    """The same for the daemon; `node_process` is how it is killed and awaited."""
+
+    node_process: NodeProcess
+
+    def end(self) -> str:
+        """See the base class."""
+        self.control.close()
+        self.node_process.kill()
+        return f"ended with {self.node_process.wait(START_TIMEOUT_S)}"
+
+
+def start(spawner: Spawner, node_pid: int, config: CloudConfig) -> Process:
+    """Have a process forked in the node whose PID 1 is `node_pid`. Raises: OSError."""
+    arguments = [sys.executable, "-m", MODULE, json.dumps(asdict(config))]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            process = spawner.spawn(
+                arguments,
+                env=os.environ,
+                cwd=str(Path.cwd()),
+                stdin=theirs.fileno(),
+                stdout=sys.stdout.fileno(),
+                stderr=sys.stderr.fileno(),
+                node_pid=node_pid,
+            )
+        except NodeError as error:
+            ours.close()
+            raise OSError(str(error)) from error
+    ours.setblocking(False)
+    return ForkedProcess(process.pid, ours, process)
+
+
+def import_all() -> None:
+    """Import what the process imports, also late: a client is built, which asks nobody."""
+    config = SimpleNamespace(imds_endpoint="http://127.0.0.1", http_timeout_s=1, ec2_endpoint="http://127.0.0.1")
+    Ec2Client(config, region=lambda: "us-west-2")._build()  # type: ignore[arg-type]  # what it uses of it
