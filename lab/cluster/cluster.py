@@ -57,6 +57,7 @@ class Cluster:
         vpc: Vpc | None = None,
         names_by_dns: bool = False,
         has_helm: bool = True,
+        has_two_zones: bool = False,
     ) -> None:
         """Nothing is built yet.
 
@@ -66,6 +67,7 @@ class Cluster:
             vpc: one made by the caller; the cluster closes it.
             names_by_dns: call the nodes by their private DNS names in Kubernetes, as EKS does, instead of by their lab names.
             has_helm: False for who does not call `install` or `helm`.
+            has_two_zones: whether the second worker stands in another zone than the first, and so in another subnet.
         """
         self.lab: Lab
         self.control: ControlPlane
@@ -74,6 +76,7 @@ class Cluster:
         self._instance_type, self._max_pods = instance_type, max_pods
         self._vpc, self._names_by_dns = vpc, names_by_dns
         self._has_helm = has_helm
+        self._second_zone = WORKERS[1:] if has_two_zones else ()
         self._stack = ExitStack()
         self._api: Api | None = None
 
@@ -194,6 +197,7 @@ class Cluster:
                 containerd=False,
                 instance_type=self._instance_type,
                 vpc=self._vpc,
+                second_zone=self._second_zone,
             )
         )
         names = {name: self._name_in_kubernetes(name) for name in WORKERS}

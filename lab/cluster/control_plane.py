@@ -44,11 +44,21 @@ class ControlPlane:
     @property
     def api(self) -> Api:
         """The API as the cluster's administrator has it."""
-        return Api(self.node.netns_path(), self.address, PORT, authority=self._authority, token=self._tokens[ADMIN])
+        return Api(self.node.netns_path(), self.address, PORT, authority=self.authority, token=self._tokens[ADMIN])
+
+    @property
+    def url(self) -> str:
+        """The API server's, as nodes and pods reach it."""
+        return f"https://{self.address}:{PORT}"
+
+    @property
+    def authority(self) -> str:
+        """The certificate that signed the API server's, as PEM."""
+        return Path(f"{self.node.root}{FOLDER}/ca.crt").read_text(encoding="ascii")
 
     def kubeconfig(self, user: str) -> str:
         """What a client of this user reads."""
-        cluster = {"server": f"https://{self.address}:{PORT}", "certificate-authority": f"{FOLDER}/ca.crt"}
+        cluster = {"server": self.url, "certificate-authority": f"{FOLDER}/ca.crt"}
         return json.dumps(
             {
                 "apiVersion": "v1",
@@ -62,7 +72,7 @@ class ControlPlane:
 
     def join(self, worker: Node, name: str) -> None:
         """Give a worker what its kubelet and kube-proxy read. Args: name: the worker's in Kubernetes."""
-        worker.write_file(f"{FOLDER}/ca.crt", self._authority.encode())
+        worker.write_file(f"{FOLDER}/ca.crt", self.authority.encode())
         worker.write_file(f"{FOLDER}/kubelet.conf", self.kubeconfig(kubelet_user(name)).encode(), 0o600)
         worker.write_file(f"{FOLDER}/kube-proxy.conf", self.kubeconfig(PROXY).encode(), 0o600)
 
@@ -97,10 +107,6 @@ class ControlPlane:
         path = Path(self.node.root + programs.log_path(name))
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
-
-    @property
-    def _authority(self) -> str:
-        return Path(f"{self.node.root}{FOLDER}/ca.crt").read_text(encoding="ascii")
 
     def _problem(self, api: Api) -> str:
         for process in self._processes:

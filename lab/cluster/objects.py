@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.cluster.control_plane import DNS_SERVICE
 from lab.node.pause import IMAGE as PAUSE
+from lab.vpc.model import Address
 
 Object = dict[str, Any]
 
@@ -95,11 +97,17 @@ def service(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
-def cluster_dns() -> list[tuple[str, Object]]:
-    """CoreDNS as a cluster has it: (collection, object), in the order in which they are made."""
+def cluster_dns(outside: Mapping[str, Sequence[Address]] | None = None) -> list[tuple[str, Object]]:
+    """CoreDNS as a cluster has it: (collection, object), in the order in which they are made.
+
+    Args: outside: names that lead out of the cluster, and their addresses; it resolves no others.
+    """
     name, namespace = "coredns", "kube-system"
     meta = {"name": name, "namespace": namespace}
-    config = ".:53 {\n health\n ready\n errors\n cache 5\n kubernetes cluster.local in-addr.arpa { \n pods insecure\n }\n}\n"
+    lines = [f"  {address} {host}" for host, addresses in (outside or {}).items() for address in addresses]
+    hosts = "\n".join([" hosts {", *lines, "  fallthrough", " }", ""]) if lines else ""
+    cluster = " kubernetes cluster.local in-addr.arpa {\n  pods insecure\n }\n"
+    config = f".:53 {{\n health\n ready\n errors\n cache 5\n{hosts}{cluster}}}\n"
     rules = [
         {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},

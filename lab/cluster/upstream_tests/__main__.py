@@ -19,6 +19,7 @@ from lab.cluster.upstream_tests.bed import INSTANCE_TYPE, MAX_PODS, TestBed, dry
 from lab.cluster.upstream_tests.results import CaseResult
 from lab.cluster.upstream_tests.suites import SUITES, Suite, suite
 from lab.errors import LabError
+from lab.lab import IPV6_CIDR
 from lab.node.node import REPOSITORY
 from lab.vpc.state import Vpc
 
@@ -67,7 +68,12 @@ def _run(suites: Sequence[Suite], tests: Path, output: Path, record: Path, focus
         return []
     cases: list[CaseResult] = []
     with Cluster(
-        instance_type=INSTANCE_TYPE, max_pods=MAX_PODS, vpc=Vpc(cidr=VPC_CIDRS), names_by_dns=True, has_helm=False
+        instance_type=INSTANCE_TYPE,
+        max_pods=MAX_PODS,
+        vpc=Vpc(cidr=VPC_CIDRS, ipv6_cidr=IPV6_CIDR),
+        names_by_dns=True,
+        has_helm=False,
+        has_two_zones=True,
     ) as cluster:
         test_bed = TestBed(cluster, tests=tests, rootfs=OUTPUT / "rootfs.tar", output=output)
         try:

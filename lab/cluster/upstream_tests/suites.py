@@ -51,18 +51,17 @@ _FORMER_MODE = (
     "free addresses of the former mode are supply and count for the target, so a live switch needs no new ones (docs/adr/0029)"
 )
 _NODE_GROUPS = "it makes node groups by CloudFormation and Auto Scaling, which the lab does not have"
-_EKS = "it asks EKS to describe the cluster, which the lab cannot"
 _SUBNETS = (
     "--public-subnets={subnet}",
     "--private-subnets={subnet}",
     "--availability-zones={zone}",
     "--public-route-table-id=rtb-0123456789abcdef0",
 )
-"""Otherwise EKS is asked for the cluster's subnets and EC2 for their route tables; the lab has neither."""
+"""Otherwise EC2 is asked for the route tables of the cluster's subnets, which the lab does not have."""
 _REGISTRY = "it installs software whose images come from a registry"
 
 SUITES = (
-    Suite("az-traffic", reason=_EKS),
+    Suite("az-traffic"),
     Suite("calico", reason=_REGISTRY),
     Suite(
         "cni",
@@ -88,7 +87,7 @@ SUITES = (
         ),
         deviations=(Exclusion("^test pod networking", f"after a test with prefixes: {_FORMER_MODE}"),),
     ),
-    Suite("cni-egress", reason="it needs a cluster of IPv6, and `make cluster` makes one of IPv4"),
+    Suite("cni-egress"),
     Suite("cni-upgrade-downgrade", reason=_REGISTRY),
     Suite(
         "core-plugins",

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import re
+import socket
 import tarfile
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import yaml
+from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from ipamd.settings import load
-from lab.cluster.upstream_tests import bed, crds, images, results
+from lab.cluster.upstream_tests import bed, crds, eks, images, results
 from lab.cluster.upstream_tests.__main__ import EXIT_NO_CLUSTER, PAGE, main
+from lab.cluster.upstream_tests.address_site import AddressSite
 from lab.cluster.upstream_tests.daemonset import SOONER, as_aws_node
 from lab.cluster.upstream_tests.results import CaseResult, State
 from lab.cluster.upstream_tests.suites import SUITES, Exclusion, Suite, suite
+from lab.node.node import REPOSITORY
+from lab.vpc.state import Vpc
+from tests.patience import PATIENCE_S
 
+API_SERVER = "https://10.0.0.4:6443"
 SUITE = Suite(
     "example",
     exclusions=(Exclusion("by design", "ours does it otherwise"),),
@@ -217,6 +229,72 @@ def test_stand_ins_carry_their_names_and_the_helper_its_programs(tmp_path: Path)
     assert helper == [[], [("networking", 0o755)]]
     assert len(named) == 4
     assert all(layers == [[]] for layers in named.values())
+
+
+@pytest.fixture
+def two_zones() -> Iterator[Vpc]:
+    """A VPC with an instance in each of two subnets, a third that has ended, and a subnet without any."""
+    with Vpc() as vpc:
+        subnets = [vpc.add_subnet(f"10.0.{number}.0/24", az=f"us-west-2{zone}") for number, zone in enumerate("aabb")]
+        for number in (0, 2, 3):
+            vpc.add_instance(name=f"node-{number}", subnet_id=subnets[number].subnet_id)
+        vpc.terminate_instance(vpc.instance("node-3").instance_id)
+        yield vpc
+
+
+def test_eks_describes_the_cluster(two_zones: Vpc) -> None:
+    """A real client reads it: the API server, who signed its certificate, and the subnets in which instances run."""
+    described = eks.describe(two_zones, name="lab", endpoint=API_SERVER, authority="PEM", service_cidr="10.100.0.0/16")
+    with eks.EksServer(described) as server:
+        cluster = _eks_client(server.url).describe_cluster(name="lab")["cluster"]
+    assert (cluster["name"], cluster["status"], cluster["endpoint"]) == ("lab", "ACTIVE", API_SERVER)
+    assert cluster["certificateAuthority"]["data"] == "UEVN"
+    assert cluster["kubernetesNetworkConfig"]["ipFamily"] == "ipv4"
+    network = cluster["resourcesVpcConfig"]
+    assert network["vpcId"] == two_zones.vpc_id
+    running = {two_zones.instance(name).subnet_id for name in ("node-0", "node-2")}
+    assert set(network["subnetIds"]) == running
+    assert network["clusterSecurityGroupId"] == two_zones.default_group_id
+
+
+def test_eks_knows_no_other_cluster_and_no_other_call(two_zones: Vpc) -> None:
+    """What is not described is not found, as at EKS."""
+    described = eks.describe(two_zones, name="lab", endpoint=API_SERVER, authority="", service_cidr="10.100.0.0/16")
+    with eks.EksServer(described) as server:
+        client = _eks_client(server.url)
+        with pytest.raises(ClientError) as caught:
+            client.describe_cluster(name="other")
+        assert caught.value.response["Error"]["Code"] == "ResourceNotFoundException"
+        with pytest.raises(ClientError):
+            client.delete_cluster(name="lab")
+
+
+def test_eks_names_the_release_that_is_built() -> None:
+    """The pin may be renewed, and what a test is told of the cluster must follow."""
+    pins = (REPOSITORY / "tools" / "cluster" / "kubernetes" / "go.mod").read_text(encoding="utf-8")
+    assert f"k8s.io/kubernetes v{eks.VERSION}." in pins
+
+
+def _eks_client(url: str) -> Any:
+    credentials = {"aws_access_key_id": "lab", "aws_secret_access_key": "lab"}
+    once = Config(retries={"total_max_attempts": 1})
+    return boto3.client("eks", endpoint_url=url, region_name="us-west-2", config=once, **credentials)
+
+
+@pytest.mark.privileged
+def test_the_address_site_tells_who_asks() -> None:
+    """By both families, as a line of text."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    addresses = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+    with AddressSite("/proc/self/ns/net", addresses=addresses, port=port):
+        for address in addresses:
+            connection = http.client.HTTPConnection(str(address), port, timeout=PATIENCE_S)
+            connection.request("GET", "/")
+            assert connection.getresponse().read().decode() == f"{address}\n"
+            connection.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
 def test_without_the_tests_nothing_is_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
