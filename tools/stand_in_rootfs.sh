@@ -16,8 +16,7 @@ trap 'rm -f "$log" "$output.tmp.tar"' EXIT
 timeout -k 5 600 mmdebstrap --quiet --variant=extract --dpkgopt='path-exclude=/usr/share/*' \
     --include=busybox,netcat-openbsd,curl,wget,iptables,nginx \
     --extract-hook='mkdir -p "$1/usr/local/bin" "$1/www" "$1/tmp"
-        for applet in sh sleep ping ping6 tail cat ls sed ip nsenter; do ln -sf /bin/busybox "$1/usr/local/bin/$applet"; done
-        [ -e "$1/bin/sh" ] || ln -s /bin/busybox "$1/bin/sh"
+        for applet in sh sleep ping tail cat ls nsenter; do ln -sf /bin/busybox "$1/usr/local/bin/$applet"; done
         ln -sf /bin/nc.openbsd "$1/usr/local/bin/nc"
         for tool in iptables ip6tables; do ln -sf /usr/sbin/$tool-nft "$1/usr/local/bin/$tool"; done
         echo "vpc-ipamd lab" >"$1/www/index.html"

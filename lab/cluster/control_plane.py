@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from lab.cluster import programs
@@ -14,14 +16,34 @@ from lab.cluster.api import Api
 from lab.cluster.errors import ClusterError
 from lab.node.node import Node
 from lab.node.process import NodeProcess
+from lab.vpc.family import IPV4, IPV6, family_of
 
 PORT = 6443
-SERVICE_CIDR, FIRST_SERVICE, DNS_SERVICE = "10.100.0.0/16", "10.100.0.1", "10.100.0.10"  # as EKS chooses them
 FOLDER = "/etc/kubernetes"
 ETCD = "http://127.0.0.1:2379"
 START_TIMEOUT_S = 120.0
 ADMIN, PROXY = "admin", "system:kube-proxy"
 _MASTERS = "system:masters"
+
+
+@dataclass(frozen=True)
+class ClusterAddresses:
+    """What a cluster of one family has of addresses.
+
+    cidr: the block of services' cluster addresses. api_server, dns: two of these. wildcard: what a server listens on for all.
+    """
+
+    cidr: str
+    api_server: str
+    dns: str
+    wildcard: str
+
+
+ADDRESSES = {
+    IPV4: ClusterAddresses(cidr="10.100.0.0/16", api_server="10.100.0.1", dns="10.100.0.10", wildcard="0.0.0.0"),
+    IPV6: ClusterAddresses(cidr="fd30:1c53:5f8a::/108", api_server="fd30:1c53:5f8a::1", dns="fd30:1c53:5f8a::a", wildcard="::"),
+}
+"""By the family of the cluster, as EKS chooses them. Source: "Learn about IPv6 addresses to clusters, pods, and services"."""
 
 
 def kubelet_user(node: str) -> str:
@@ -33,9 +55,15 @@ class ControlPlane:
     """One control plane, on `node`. Start it once; it ends with its node."""
 
     def __init__(self, node: Node, address: str, *, workers: tuple[str, ...]) -> None:
-        """Args: address: the node's, at which the API server is reached; workers: the names in Kubernetes of nodes that may join."""
+        """For one cluster.
+
+        Args:
+            address: the node's, at which the API server is reached; its family is the cluster's.
+            workers: the names in Kubernetes of nodes that may join.
+        """
         self.node = node
         self.address = address
+        self.addresses = ADDRESSES[family_of(ip_address(address))]
         self._groups = {ADMIN: _MASTERS, PROXY: "", "system:kube-controller-manager": "", "system:kube-scheduler": ""}
         self._groups |= {kubelet_user(worker): "system:nodes" for worker in workers}
         self._tokens = {user: secrets.token_hex(16) for user in self._groups}
@@ -49,7 +77,8 @@ class ControlPlane:
     @property
     def url(self) -> str:
         """The API server's, as nodes and pods reach it."""
-        return f"https://{self.address}:{PORT}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"https://{host}:{PORT}"
 
     @property
     def authority(self) -> str:
@@ -118,8 +147,9 @@ class ControlPlane:
         return [
             f"--etcd-servers={ETCD}",
             f"--advertise-address={self.address}",
+            f"--bind-address={self.addresses.wildcard}",
             f"--secure-port={PORT}",
-            f"--service-cluster-ip-range={SERVICE_CIDR}",
+            f"--service-cluster-ip-range={self.addresses.cidr}",
             f"--tls-cert-file={FOLDER}/server.crt",
             f"--tls-private-key-file={FOLDER}/server.key",
             f"--token-auth-file={FOLDER}/tokens.csv",
@@ -135,7 +165,7 @@ class ControlPlane:
     def _write_files(self) -> None:
         tokens = "".join(f'{self._tokens[user]},{user},{user},"{group}"\n' for user, group in self._groups.items())
         self.node.write_file(f"{FOLDER}/tokens.csv", tokens.encode(), 0o600)
-        names = f"subjectAltName=IP:{self.address},IP:{FIRST_SERVICE},DNS:kubernetes.default.svc"
+        names = f"subjectAltName=IP:{self.address},IP:{self.addresses.api_server},DNS:kubernetes.default.svc"
         self.node.write_file(f"{FOLDER}/server.ext", names.encode())
         # Elliptic curves: a key of RSA may take seconds of a busy core.
         curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import yaml
 from lab.cluster import objects, programs
 from lab.cluster.api import Object
 from lab.cluster.cluster import ARCHIVE, IMAGE, NAMESPACE, Cluster
-from lab.cluster.control_plane import FOLDER, SERVICE_CIDR
-from lab.cluster.upstream_tests import address_site, crds, eks, images, results
+from lab.cluster.control_plane import FOLDER
+from lab.cluster.upstream_tests import crds, eks, images, results
 from lab.cluster.upstream_tests.daemonset import NAME, as_aws_node
 from lab.cluster.upstream_tests.results import CaseResult
 from lab.cluster.upstream_tests.suites import Suite
 from lab.node.node import EC2_ADDRESS, REPOSITORY
 from lab.node.process import BASE_ENVIRONMENT
+from lab.vpc.family import IPV4, Family
 
 INSTANCE_TYPE, MAX_PODS = "m5.large", 28
 """3 ENIs x (10 addresses - 1), and one pod of the host's network. Theirs need three ENIs; more addresses are more pods per test."""
@@ -41,9 +43,16 @@ class TestBed:
 
     __test__ = False  # pytest: no class of tests
 
-    def __init__(self, cluster: Cluster, *, tests: Path, rootfs: Path, output: Path) -> None:
-        """Args: tests: the folder of the built tests; rootfs: of the stand-ins; output: where reports and logs go."""
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, *, tests: Path, rootfs: Path, output: Path, family: Family = IPV4) -> None:
+        """For one cluster, which is not touched yet.
+
+        Args:
+            tests: the folder of the built tests.
+            rootfs: of the stand-ins.
+            output: where reports and logs go.
+            family: the cluster's.
+        """
+        self._cluster, self._family = cluster, family
         self._tests, self._rootfs, self._output = tests, rootfs, output
 
     def prepare(self) -> None:
@@ -62,16 +71,14 @@ class TestBed:
         cluster.wait_nodes_ready(START_TIMEOUT_S)
         cluster.wait_rolled_out("daemonsets", NAME, namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
         self._label_nodes()
-        cluster.lab.add_internet()
-        for path, thing in objects.cluster_dns({address_site.NAME: address_site.ADDRESSES}):
+        for path, thing in objects.cluster_dns(family=self._family):
             cluster.api.create(path, thing)
         cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
 
     def run(self, suite: Suite, *, focus: str = "") -> list[CaseResult]:
         """Run a suite, bounded by its time. Args: focus: the cases whose name matches; the others are in no result."""
         names = [name for name in dry_run(self._tests, suite, output=self._output) if re.search(focus, name)]
-        outside = self._cluster.lab.internet.outside.path
-        with self._eks() as server, address_site.AddressSite(outside):
+        with self._eks() as server:
             document = run_program(
                 self._cluster,
                 self._tests,
@@ -89,7 +96,7 @@ class TestBed:
             name=CLUSTER_NAME,
             endpoint=control.url,
             authority=control.authority,
-            service_cidr=SERVICE_CIDR,
+            services=ip_network(control.addresses.cidr),
         )
         return eks.EksServer(description, socket=control.node.netns.listener(EC2_ADDRESS, EKS_PORT))
 
@@ -106,7 +113,10 @@ class TestBed:
         documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
         (manifest,) = (document for document in documents if document["kind"] == "DaemonSet")
         return as_aws_node(
-            manifest, image=f"{IMAGE}:{TAG}", environment={**self._cluster.towards_the_lab(), "CLUSTER_NAME": CLUSTER_NAME}
+            manifest,
+            image=f"{IMAGE}:{TAG}",
+            environment={**self._cluster.towards_the_lab(), "CLUSTER_NAME": CLUSTER_NAME},
+            family=self._family,
         )
 
     def _label_nodes(self) -> None:

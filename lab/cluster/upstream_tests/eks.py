@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from lab.httpd import HttpServer, Request, Response
-from lab.vpc.model import OWNER_ID
+from lab.vpc.model import OWNER_ID, Network
 from lab.vpc.state import Vpc
 
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_EKS"
@@ -50,14 +50,15 @@ class EksServer:
         return _answer(HTTPStatus.NOT_FOUND, {"message": message}, error="ResourceNotFoundException")
 
 
-def describe(vpc: Vpc, *, name: str, endpoint: str, authority: str, service_cidr: str) -> dict[str, Any]:
+def describe(vpc: Vpc, *, name: str, endpoint: str, authority: str, services: Network) -> dict[str, Any]:
     """Describe a cluster of the VPC's running instances as DescribeCluster does.
 
     Args:
         endpoint: the API server's URL.
         authority: the certificate that signed the API server's, as PEM.
-        service_cidr: the block of cluster addresses of services.
+        services: the block of services' cluster addresses; its family is the cluster's.
     """
+    version = services.version
     subnets = sorted({instance.subnet_id for instance in vpc.instances() if instance.running})
     return {
         "name": name,
@@ -66,7 +67,7 @@ def describe(vpc: Vpc, *, name: str, endpoint: str, authority: str, service_cidr
         "version": VERSION,
         "endpoint": endpoint,
         "certificateAuthority": {"data": base64.b64encode(authority.encode()).decode()},
-        "kubernetesNetworkConfig": {"ipFamily": "ipv4", "serviceIpv4Cidr": service_cidr},
+        "kubernetesNetworkConfig": {"ipFamily": f"ipv{version}", f"serviceIpv{version}Cidr": str(services)},
         "resourcesVpcConfig": {
             "vpcId": vpc.vpc_id,
             "subnetIds": subnets,

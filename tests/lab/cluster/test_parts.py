@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -178,18 +177,3 @@ def test_the_stand_in_is_kept_off_nodes_with_our_label() -> None:
     assert (ROOT / "docs" / "install.md").read_text().count('{"key": "vpc-ipamd", "operator": "DoesNotExist"}') == 1
     pod = Sandbox(ContainerId("1"), SandboxState.READY, "kube-system", f"{made['metadata']['name']}-x7k2p")
     assert agent_pod([pod]) == "kube-system/aws-node-x7k2p"
-
-
-def test_cluster_dns_resolves_the_names_that_it_is_given() -> None:
-    """Without one it has no list of hosts; a name with two addresses has a line for each."""
-    assert "hosts" not in _corefile(objects.cluster_dns())
-    outside = {"example.com": [IPv4Address("198.51.100.10"), IPv6Address("2001:db8::1")]}
-    lines = [line.strip() for line in _corefile(objects.cluster_dns(outside)).splitlines()]
-    begin = lines.index("hosts {")
-    assert lines[begin + 1 : begin + 5] == ["198.51.100.10 example.com", "2001:db8::1 example.com", "fallthrough", "}"]
-    assert lines.count("}") == 3
-
-
-def _corefile(things: list[tuple[str, dict[str, Any]]]) -> str:
-    (text,) = [thing["data"]["Corefile"] for path, thing in things if path.endswith("/configmaps")]
-    return str(text)

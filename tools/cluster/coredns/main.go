@@ -7,12 +7,11 @@ import (
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/health"
-	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/ready"
 )
 
 func main() {
-	dnsserver.Directives = []string{"health", "ready", "errors", "cache", "hosts", "kubernetes"}
+	dnsserver.Directives = []string{"health", "ready", "errors", "cache", "kubernetes"}
 	coremain.Run()
 }
