@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from ipaddress import IPv4Address
@@ -37,6 +37,7 @@ from lab.vpc.state import Vpc
 log = logging.getLogger(__name__)
 
 NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: a page of addresses an eye can tell apart
+SECOND_ZONE, SECOND_NODE_SUBNET = "us-west-2b", "10.0.4.0/22"
 IPV6_CIDR = "2600:1f14:abc:de00::/56"  # ours: of Amazon's range; what `Vpc(ipv6_cidr=...)` is given where nodes have IPv6
 WIRE_TIMEOUT_S = 30.0
 OUTSIDE = "outside"
@@ -62,15 +63,17 @@ class Lab:
         instance_type: str = "m5.large",
         containerd: bool | Path = True,
         vpc: Vpc | None = None,
+        second_zone: Collection[str] = (),
     ) -> None:
         """Say what to build; entering the context builds it.
 
         Args:
             name: unique on this machine; by default from the process ID.
-            nodes, hosts: n >= 0 names, unique together. Nodes share NODE_SUBNET, hosts HOST_SUBNET.
+            nodes, hosts: n >= 0 names, unique together. Nodes share NODE_SUBNET (see `second_zone`), hosts HOST_SUBNET.
             containerd: False leaves it out, and `Node.make_netns` makes what stands for sandboxes; a directory is where another
                 containerd (1.7 and later have events), its shim and ctr are unpacked.
             vpc: one made by the caller, with delays, limits, clock or faults; the lab closes it.
+            second_zone: the nodes that stand in SECOND_ZONE, and there in SECOND_NODE_SUBNET.
         """
         self.name = name or f"lab-{os.getpid()}"
         self.vpc = vpc or Vpc()
@@ -80,6 +83,7 @@ class Lab:
         self._internet: Internet | None = None
         self._names = (tuple(nodes), tuple(hosts))
         self._instance_type = instance_type
+        self._second_zone = frozenset(second_zone)
         self._with_containerd = containerd is not False
         self._containerd_directory = str(containerd) if isinstance(containerd, Path) else ""
         self._nodes: dict[str, Node] = {}
@@ -200,9 +204,12 @@ class Lab:
     def _build(self) -> None:
         self._workspace = Workspace(self.name)
         self._stack.callback(self._workspace.close)
-        blocks = [*map(str, islice(self.vpc.ipv6_cidr.subnets(new_prefix=64), 2))] if self.vpc.ipv6_cidr else ["", ""]
+        blocks = [*map(str, islice(self.vpc.ipv6_cidr.subnets(new_prefix=64), 3))] if self.vpc.ipv6_cidr else ["", "", ""]
         self._node_subnet_id = self.vpc.add_subnet(NODE_SUBNET, ipv6_cidr=blocks[0]).subnet_id
         self._host_subnet_id = self.vpc.add_subnet(HOST_SUBNET, ipv6_cidr=blocks[1]).subnet_id
+        if self._second_zone:
+            second = self.vpc.add_subnet(SECOND_NODE_SUBNET, az=SECOND_ZONE, ipv6_cidr=blocks[2])
+            self._second_node_subnet_id = second.subnet_id
         self.fabric = Fabric(has_ipv6=self.vpc.ipv6_cidr is not None)
         self._stack.callback(self.fabric.close)
         self.vpc.subscribe(self.fabric.handle)
@@ -220,7 +227,8 @@ class Lab:
         node = Node.start(name, cgroup=self._workspace.node_cgroup(name))
         self._nodes[name] = node
         self._stack.callback(node.close)
-        instance = self.vpc.add_instance(name=name, instance_type=self._instance_type, subnet_id=self._node_subnet_id)
+        subnet_id = self._second_node_subnet_id if name in self._second_zone else self._node_subnet_id
+        instance = self.vpc.add_instance(name=name, instance_type=self._instance_type, subnet_id=subnet_id)
         node.instance_id = instance.instance_id
         self._connect(instance, node.netns)
         self.ec2.add_listener(Listener(node.netns.listener(EC2_ADDRESS, EC2_PORT), instance.instance_id))

@@ -20,6 +20,7 @@ from lab.ec2.render import dns_name
 from lab.lab import Lab
 from lab.node import pause
 from lab.node.node import REPOSITORY, Node
+from lab.vpc.family import IPV4, Family
 from lab.vpc.state import Vpc
 
 WORKERS, CONTROL = ("node-a", "node-b"), "control"
@@ -57,6 +58,8 @@ class Cluster:
         vpc: Vpc | None = None,
         names_by_dns: bool = False,
         has_helm: bool = True,
+        has_two_zones: bool = False,
+        family: Family = IPV4,
     ) -> None:
         """Nothing is built yet.
 
@@ -66,6 +69,8 @@ class Cluster:
             vpc: one made by the caller; the cluster closes it.
             names_by_dns: call the nodes by their private DNS names in Kubernetes, as EKS does, instead of by their lab names.
             has_helm: False for who does not call `install` or `helm`.
+            has_two_zones: whether the second worker stands in another zone than the first, and so in another subnet.
+            family: of nodes', pods' and services' addresses in Kubernetes; for IPv6 `vpc` needs it.
         """
         self.lab: Lab
         self.control: ControlPlane
@@ -74,6 +79,8 @@ class Cluster:
         self._instance_type, self._max_pods = instance_type, max_pods
         self._vpc, self._names_by_dns = vpc, names_by_dns
         self._has_helm = has_helm
+        self._family = family
+        self._second_zone = WORKERS[1:] if has_two_zones else ()
         self._stack = ExitStack()
         self._api: Api | None = None
 
@@ -194,17 +201,18 @@ class Cluster:
                 containerd=False,
                 instance_type=self._instance_type,
                 vpc=self._vpc,
+                second_zone=self._second_zone,
             )
         )
         names = {name: self._name_in_kubernetes(name) for name in WORKERS}
-        self.control = ControlPlane(self.lab.node(CONTROL), str(self.lab.primary_address(CONTROL)), workers=tuple(names.values()))
+        self.control = ControlPlane(self.lab.node(CONTROL), self._address(CONTROL), workers=tuple(names.values()))
         self.control.start()
         dns = pause.archive(objects.DNS_IMAGE, "coredns", Path(programs.program("coredns")).read_bytes())
         for name in WORKERS:
             instance = self.lab.vpc.instance(name)
             worker = Worker(
                 self.lab.node(name),
-                str(self.lab.primary_address(name)),
+                self._address(name),
                 name=names[name],
                 max_pods=self._max_pods,
                 provider_id=f"aws:///{instance.az}/{instance.instance_id}",
@@ -218,6 +226,9 @@ class Cluster:
             worker.start_kubelet()
             worker.start_proxy(self._proxy_mode)
         self.api.create("/api/v1/namespaces", {"metadata": {"name": objects.NAMESPACE}})
+
+    def _address(self, name: str) -> str:
+        return str(self.lab.own_address(name, self._family))
 
     def _name_in_kubernetes(self, worker: str) -> str:
         return dns_name(self.lab.vpc, self.lab.primary_address(worker)) if self._names_by_dns else worker

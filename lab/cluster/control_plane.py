@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from lab.cluster import programs
@@ -14,14 +16,34 @@ from lab.cluster.api import Api
 from lab.cluster.errors import ClusterError
 from lab.node.node import Node
 from lab.node.process import NodeProcess
+from lab.vpc.family import IPV4, IPV6, family_of
 
 PORT = 6443
-SERVICE_CIDR, FIRST_SERVICE, DNS_SERVICE = "10.100.0.0/16", "10.100.0.1", "10.100.0.10"  # as EKS chooses them
 FOLDER = "/etc/kubernetes"
 ETCD = "http://127.0.0.1:2379"
 START_TIMEOUT_S = 120.0
 ADMIN, PROXY = "admin", "system:kube-proxy"
 _MASTERS = "system:masters"
+
+
+@dataclass(frozen=True)
+class ClusterAddresses:
+    """What a cluster of one family has of addresses.
+
+    cidr: the block of services' cluster addresses. api_server, dns: two of these. wildcard: what a server listens on for all.
+    """
+
+    cidr: str
+    api_server: str
+    dns: str
+    wildcard: str
+
+
+ADDRESSES = {
+    IPV4: ClusterAddresses(cidr="10.100.0.0/16", api_server="10.100.0.1", dns="10.100.0.10", wildcard="0.0.0.0"),
+    IPV6: ClusterAddresses(cidr="fd30:1c53:5f8a::/108", api_server="fd30:1c53:5f8a::1", dns="fd30:1c53:5f8a::a", wildcard="::"),
+}
+"""By the family of the cluster, as EKS chooses them. Source: "Learn about IPv6 addresses to clusters, pods, and services"."""
 
 
 def kubelet_user(node: str) -> str:
@@ -33,9 +55,15 @@ class ControlPlane:
     """One control plane, on `node`. Start it once; it ends with its node."""
 
     def __init__(self, node: Node, address: str, *, workers: tuple[str, ...]) -> None:
-        """Args: address: the node's, at which the API server is reached; workers: the names in Kubernetes of nodes that may join."""
+        """For one cluster.
+
+        Args:
+            address: the node's, at which the API server is reached; its family is the cluster's.
+            workers: the names in Kubernetes of nodes that may join.
+        """
         self.node = node
         self.address = address
+        self.addresses = ADDRESSES[family_of(ip_address(address))]
         self._groups = {ADMIN: _MASTERS, PROXY: "", "system:kube-controller-manager": "", "system:kube-scheduler": ""}
         self._groups |= {kubelet_user(worker): "system:nodes" for worker in workers}
         self._tokens = {user: secrets.token_hex(16) for user in self._groups}
@@ -44,11 +72,22 @@ class ControlPlane:
     @property
     def api(self) -> Api:
         """The API as the cluster's administrator has it."""
-        return Api(self.node.netns_path(), self.address, PORT, authority=self._authority, token=self._tokens[ADMIN])
+        return Api(self.node.netns_path(), self.address, PORT, authority=self.authority, token=self._tokens[ADMIN])
+
+    @property
+    def url(self) -> str:
+        """The API server's, as nodes and pods reach it."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"https://{host}:{PORT}"
+
+    @property
+    def authority(self) -> str:
+        """The certificate that signed the API server's, as PEM."""
+        return Path(f"{self.node.root}{FOLDER}/ca.crt").read_text(encoding="ascii")
 
     def kubeconfig(self, user: str) -> str:
         """What a client of this user reads."""
-        cluster = {"server": f"https://{self.address}:{PORT}", "certificate-authority": f"{FOLDER}/ca.crt"}
+        cluster = {"server": self.url, "certificate-authority": f"{FOLDER}/ca.crt"}
         return json.dumps(
             {
                 "apiVersion": "v1",
@@ -62,7 +101,7 @@ class ControlPlane:
 
     def join(self, worker: Node, name: str) -> None:
         """Give a worker what its kubelet and kube-proxy read. Args: name: the worker's in Kubernetes."""
-        worker.write_file(f"{FOLDER}/ca.crt", self._authority.encode())
+        worker.write_file(f"{FOLDER}/ca.crt", self.authority.encode())
         worker.write_file(f"{FOLDER}/kubelet.conf", self.kubeconfig(kubelet_user(name)).encode(), 0o600)
         worker.write_file(f"{FOLDER}/kube-proxy.conf", self.kubeconfig(PROXY).encode(), 0o600)
 
@@ -98,10 +137,6 @@ class ControlPlane:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
-    @property
-    def _authority(self) -> str:
-        return Path(f"{self.node.root}{FOLDER}/ca.crt").read_text(encoding="ascii")
-
     def _problem(self, api: Api) -> str:
         for process in self._processes:
             if process.poll() is not None:
@@ -112,8 +147,9 @@ class ControlPlane:
         return [
             f"--etcd-servers={ETCD}",
             f"--advertise-address={self.address}",
+            f"--bind-address={self.addresses.wildcard}",
             f"--secure-port={PORT}",
-            f"--service-cluster-ip-range={SERVICE_CIDR}",
+            f"--service-cluster-ip-range={self.addresses.cidr}",
             f"--tls-cert-file={FOLDER}/server.crt",
             f"--tls-private-key-file={FOLDER}/server.key",
             f"--token-auth-file={FOLDER}/tokens.csv",
@@ -129,7 +165,7 @@ class ControlPlane:
     def _write_files(self) -> None:
         tokens = "".join(f'{self._tokens[user]},{user},{user},"{group}"\n' for user, group in self._groups.items())
         self.node.write_file(f"{FOLDER}/tokens.csv", tokens.encode(), 0o600)
-        names = f"subjectAltName=IP:{self.address},IP:{FIRST_SERVICE},DNS:kubernetes.default.svc"
+        names = f"subjectAltName=IP:{self.address},IP:{self.addresses.api_server},DNS:kubernetes.default.svc"
         self.node.write_file(f"{FOLDER}/server.ext", names.encode())
         # Elliptic curves: a key of RSA may take seconds of a busy core.
         curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"

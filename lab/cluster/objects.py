@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.cluster.control_plane import DNS_SERVICE
+from lab.cluster.control_plane import ADDRESSES
 from lab.node.pause import IMAGE as PAUSE
+from lab.vpc.family import IPV4, Family
 
 Object = dict[str, Any]
 
@@ -95,11 +96,12 @@ def service(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
-def cluster_dns() -> list[tuple[str, Object]]:
-    """CoreDNS as a cluster has it: (collection, object), in the order in which they are made."""
+def cluster_dns(*, family: Family = IPV4) -> list[tuple[str, Object]]:
+    """CoreDNS as a cluster has it: (collection, object), in the order in which they are made. Args: family: the cluster's."""
     name, namespace = "coredns", "kube-system"
     meta = {"name": name, "namespace": namespace}
-    config = ".:53 {\n health\n ready\n errors\n cache 5\n kubernetes cluster.local in-addr.arpa { \n pods insecure\n }\n}\n"
+    zones = "cluster.local in-addr.arpa ip6.arpa"
+    config = f".:53 {{\n health\n ready\n errors\n cache 5\n kubernetes {zones} {{ \n pods insecure\n }}\n}}\n"
     rules = [
         {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
@@ -129,7 +131,7 @@ def cluster_dns() -> list[tuple[str, Object]]:
             collection("services", namespace=namespace),
             {
                 "metadata": {"name": "kube-dns", "namespace": namespace},
-                "spec": {"clusterIP": DNS_SERVICE, "selector": {"app": name}, "ports": ports},
+                "spec": {"clusterIP": ADDRESSES[family].dns, "selector": {"app": name}, "ports": ports},
             },
         ),
         (collection("deployments", namespace=namespace), deployment),

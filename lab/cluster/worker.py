@@ -11,15 +11,17 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from lab.cluster import programs
-from lab.cluster.control_plane import DNS_SERVICE, FOLDER, ControlPlane
+from lab.cluster.control_plane import ADDRESSES, FOLDER, ControlPlane
 from lab.node import reboot
 from lab.node.containerd import SOCKET
 from lab.node.node import Node
 from lab.node.process import NodeProcess
+from lab.vpc.family import family_of
 from lab.vpc.model import Eni
 
 KERNEL_SETTINGS = {
@@ -42,7 +44,7 @@ class Worker:
         """For one node.
 
         Args:
-            address: the node's own.
+            address: the node's own, of the cluster's family.
             name: the node's in Kubernetes.
             max_pods: as nodeadm would compute it from the instance type.
             provider_id: which instance the node is, as aws:///ZONE/INSTANCE.
@@ -120,6 +122,7 @@ class Worker:
 
     def _kubelet_config(self) -> Mapping[str, Any]:
         controllers = Path(f"{self.node.root}/sys/fs/cgroup/cgroup.controllers").read_text(encoding="ascii").split()
+        addresses = ADDRESSES[family_of(ip_address(self.address))]
         has_cgroups = {"cpu", "cpuset", "memory", "pids"} <= set(controllers)
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -129,7 +132,8 @@ class Worker:
             "cgroupDriver": "cgroupfs",
             "cgroupsPerQOS": has_cgroups,
             "enforceNodeAllocatable": ["pods"] if has_cgroups else [],
-            "clusterDNS": [DNS_SERVICE],
+            "address": addresses.wildcard,
+            "clusterDNS": [addresses.dns],
             "clusterDomain": "cluster.local",
             "containerRuntimeEndpoint": f"unix://{SOCKET}",
             "evictionHard": {

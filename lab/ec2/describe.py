@@ -74,6 +74,11 @@ _SUBNET_FIELDS: Fields[Subnet] = {
     "state": lambda _: ["available"],
     "owner-id": lambda _: [OWNER_ID],
 }
+_ZONE_FIELDS: Fields[str] = {
+    "zone-name": lambda zone: [zone],
+    "zone-id": lambda zone: [render.zone_id(zone)],
+    "state": lambda _: ["available"],
+}
 _RESERVATION_FIELDS: Fields[SubnetReservation] = {
     "reservationType": lambda reservation: [reservation.kind],
 }
@@ -182,6 +187,15 @@ def subnets(view: View, params: Params) -> Tree:
         "subnetSet": [render.subnet_tree(view.vpc, view.world, subnet) for subnet in shown.items],
         "nextToken": shown.next_token,
     }
+
+
+def availability_zones(view: View, params: Params) -> Tree:
+    """DescribeAvailabilityZones: the zones that have a subnet, and no others."""
+    zones = sorted({subnet.az for subnet in view.world.subnets.values()})
+    if unknown := [name for name in params.texts("ZoneName") if name not in zones]:
+        raise errors.invalid_value(f"Invalid availability zone: [{', '.join(unknown)}]")
+    named = [*params.texts("ZoneName")] or zones
+    return {"availabilityZoneInfo": [render.zone_tree(view.vpc, zone) for zone in select(named, params.filters(), _ZONE_FIELDS)]}
 
 
 def subnet_cidr_reservations(view: View, params: Params) -> Tree:

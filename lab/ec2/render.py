@@ -69,6 +69,7 @@ def instance_tree(vpc: Vpc, world: World, instance: Instance) -> Tree:
         "subnetId": instance.subnet_id if instance.running else None,
         "vpcId": vpc.vpc_id if instance.running else None,
         "privateIpAddress": primary,
+        "ipv6Address": next(iter(enis[0].ipv6_addresses), None) if enis else None,
         "sourceDestCheck": True,
         "architecture": limits.architecture,
         "hypervisor": "xen",  # DescribeInstances says xen for Nitro too; DescribeInstanceTypes tells them apart
@@ -103,6 +104,28 @@ def subnet_tree(vpc: Vpc, world: World, subnet: Subnet) -> Tree:
         else [],
         "tagSet": tag_set(subnet.tags),
     }
+
+
+def zone_tree(vpc: Vpc, zone: str) -> Tree:
+    """Show a zone as DescribeAvailabilityZones does."""
+    return {
+        "zoneName": zone,
+        "zoneId": zone_id(zone),
+        "zoneState": "available",
+        "zoneType": "availability-zone",
+        "regionName": vpc.region,
+        "groupName": vpc.region,
+        "networkBorderGroup": vpc.region,
+        "optInStatus": "opt-in-not-required",
+        "messageSet": [],
+    }
+
+
+def zone_id(zone: str) -> str:
+    """Name a zone as all accounts do, as usw2-az1 for us-west-2a: the letter's number is the account's, and here the alphabet's."""
+    country, direction, number_and_letter = zone.split("-")
+    number, letter = number_and_letter[:-1], number_and_letter[-1]
+    return f"{country}{direction[0]}{number}-az{ord(letter) - ord('a') + 1}"
 
 
 def reservation_tree(subnet: Subnet, reservation: SubnetReservation) -> Tree:

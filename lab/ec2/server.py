@@ -31,6 +31,7 @@ _DESCRIBES: Mapping[str, Callable[[View, Params], Tree]] = {
     "DescribeInstanceTypes": describe.instance_types,
     "DescribeSubnets": describe.subnets,
     "DescribeVpcs": describe.vpcs,
+    "DescribeAvailabilityZones": describe.availability_zones,
     "DescribeTags": describe.tags,
     "GetSubnetCidrReservations": describe.subnet_cidr_reservations,
 }

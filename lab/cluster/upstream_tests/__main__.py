@@ -19,7 +19,9 @@ from lab.cluster.upstream_tests.bed import INSTANCE_TYPE, MAX_PODS, TestBed, dry
 from lab.cluster.upstream_tests.results import CaseResult
 from lab.cluster.upstream_tests.suites import SUITES, Suite, suite
 from lab.errors import LabError
+from lab.lab import IPV6_CIDR
 from lab.node.node import REPOSITORY
+from lab.vpc.family import FAMILIES, Family
 from lab.vpc.state import Vpc
 
 OUTPUT = REPOSITORY / "build" / "upstream-tests"
@@ -63,13 +65,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(suites: Sequence[Suite], tests: Path, output: Path, record: Path, focus: str) -> list[CaseResult]:
-    if not suites:
-        return []
+    cases: list[CaseResult] = []
+    for family in FAMILIES:
+        of_family = [known for known in suites if known.family is family]
+        if of_family:
+            cases += _run_on_one_cluster(of_family, tests, output, record, focus, family)
+    return cases
+
+
+def _run_on_one_cluster(
+    suites: Sequence[Suite], tests: Path, output: Path, record: Path, focus: str, family: Family
+) -> list[CaseResult]:
     cases: list[CaseResult] = []
     with Cluster(
-        instance_type=INSTANCE_TYPE, max_pods=MAX_PODS, vpc=Vpc(cidr=VPC_CIDRS), names_by_dns=True, has_helm=False
+        instance_type=INSTANCE_TYPE,
+        max_pods=MAX_PODS,
+        vpc=Vpc(cidr=VPC_CIDRS, ipv6_cidr=IPV6_CIDR),
+        names_by_dns=True,
+        has_helm=False,
+        has_two_zones=True,
+        family=family,
     ) as cluster:
-        test_bed = TestBed(cluster, tests=tests, rootfs=OUTPUT / "rootfs.tar", output=output)
+        test_bed = TestBed(cluster, tests=tests, rootfs=OUTPUT / "rootfs.tar", output=output, family=family)
         try:
             test_bed.prepare()
             for known in suites:
@@ -77,7 +94,7 @@ def _run(suites: Sequence[Suite], tests: Path, output: Path, record: Path, focus
                 cases += test_bed.run(known, focus=focus)
                 results.write(record, cases)
         finally:
-            cluster.keep_logs(output / "logs")
+            cluster.keep_logs(output / f"logs-ipv{family.version}")
     return cases
 
 

@@ -1,6 +1,6 @@
 """A cluster that the tests of amazon-vpc-cni-k8s take for theirs, and a suite run on it.
 
-The test programs run in the control plane's node, whose AWS endpoint is the lab's EC2: they reach nothing outside of the lab.
+The test programs run in the control plane's node, whose AWS endpoints are EC2 and EKS of the lab: they reach nothing outside of it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,19 @@ from lab.cluster import objects, programs
 from lab.cluster.api import Object
 from lab.cluster.cluster import ARCHIVE, IMAGE, NAMESPACE, Cluster
 from lab.cluster.control_plane import FOLDER
-from lab.cluster.upstream_tests import crds, images, results
+from lab.cluster.upstream_tests import crds, eks, images, results
 from lab.cluster.upstream_tests.daemonset import NAME, as_aws_node
 from lab.cluster.upstream_tests.results import CaseResult
 from lab.cluster.upstream_tests.suites import Suite
-from lab.node.node import REPOSITORY
+from lab.node.node import EC2_ADDRESS, REPOSITORY
 from lab.node.process import BASE_ENVIRONMENT
+from lab.vpc.family import IPV4, Family
 
 INSTANCE_TYPE, MAX_PODS = "m5.large", 28
 """3 ENIs x (10 addresses - 1), and one pod of the host's network. Theirs need three ENIs; more addresses are more pods per test."""
 
 TAG, CLUSTER_NAME = "upstream-tests", "lab"
+EKS_PORT = 8001
 MANIFEST = REPOSITORY / "manifests" / "base" / "daemonset.yaml"
 START_TIMEOUT_S = 300.0
 GRACE_S = 180.0
@@ -39,9 +43,16 @@ class TestBed:
 
     __test__ = False  # pytest: no class of tests
 
-    def __init__(self, cluster: Cluster, *, tests: Path, rootfs: Path, output: Path) -> None:
-        """Args: tests: the folder of the built tests; rootfs: of the stand-ins; output: where reports and logs go."""
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, *, tests: Path, rootfs: Path, output: Path, family: Family = IPV4) -> None:
+        """For one cluster, which is not touched yet.
+
+        Args:
+            tests: the folder of the built tests.
+            rootfs: of the stand-ins.
+            output: where reports and logs go.
+            family: the cluster's.
+        """
+        self._cluster, self._family = cluster, family
         self._tests, self._rootfs, self._output = tests, rootfs, output
 
     def prepare(self) -> None:
@@ -60,15 +71,34 @@ class TestBed:
         cluster.wait_nodes_ready(START_TIMEOUT_S)
         cluster.wait_rolled_out("daemonsets", NAME, namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
         self._label_nodes()
-        for path, thing in objects.cluster_dns():
+        for path, thing in objects.cluster_dns(family=self._family):
             cluster.api.create(path, thing)
         cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
 
     def run(self, suite: Suite, *, focus: str = "") -> list[CaseResult]:
         """Run a suite, bounded by its time. Args: focus: the cases whose name matches; the others are in no result."""
         names = [name for name in dry_run(self._tests, suite, output=self._output) if re.search(focus, name)]
-        document = run_program(self._cluster, self._tests, suite, self._options(suite, focus), output=self._output)
+        with self._eks() as server:
+            document = run_program(
+                self._cluster,
+                self._tests,
+                suite,
+                self._options(suite, focus),
+                environment={eks.ENDPOINT_VARIABLE: server.url, "CLUSTER_NAME": CLUSTER_NAME},
+                output=self._output,
+            )
         return results.read_report(suite, document, names=names)
+
+    def _eks(self) -> eks.EksServer:
+        control = self._cluster.control
+        description = eks.describe(
+            self._cluster.lab.vpc,
+            name=CLUSTER_NAME,
+            endpoint=control.url,
+            authority=control.authority,
+            services=ip_network(control.addresses.cidr),
+        )
+        return eks.EksServer(description, socket=control.node.netns.listener(EC2_ADDRESS, EKS_PORT))
 
     def _options(self, suite: Suite, focus: str) -> list[str]:
         options = [f"--ginkgo.timeout={suite.timeout_s}s"]
@@ -83,18 +113,27 @@ class TestBed:
         documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
         (manifest,) = (document for document in documents if document["kind"] == "DaemonSet")
         return as_aws_node(
-            manifest, image=f"{IMAGE}:{TAG}", environment={**self._cluster.towards_the_lab(), "CLUSTER_NAME": CLUSTER_NAME}
+            manifest,
+            image=f"{IMAGE}:{TAG}",
+            environment={**self._cluster.towards_the_lab(), "CLUSTER_NAME": CLUSTER_NAME},
+            family=self._family,
         )
 
     def _label_nodes(self) -> None:
         for worker in self._cluster.workers.values():
             zone = self._cluster.lab.vpc.instance(worker.node.name).az
-            labels = {"node.kubernetes.io/instance-type": INSTANCE_TYPE, "topology.kubernetes.io/zone": zone}
+            of_type = dict.fromkeys(("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"), INSTANCE_TYPE)
+            labels = {**of_type, "topology.kubernetes.io/zone": zone}
             self._cluster.api.patch(f"/api/v1/nodes/{worker.name}", {"metadata": {"labels": labels}})
 
 
-def run_program(cluster: Cluster, tests: Path, suite: Suite, options: list[str], *, output: Path) -> list[dict[str, Any]]:
-    """Run a suite's program in the control plane's node, at most its time and a grace; its report, empty if it left none."""
+def run_program(
+    cluster: Cluster, tests: Path, suite: Suite, options: list[str], *, environment: Mapping[str, str], output: Path
+) -> list[dict[str, Any]]:
+    """Run a suite's program in the control plane's node, at most its time and a grace; its report, empty if it left none.
+
+    Args: environment: what it has beside its PATH, the cluster's kubeconfig and the lab's EC2.
+    """
     report, log_path = output / f"{suite.name}.report.json", output / f"{suite.name}.log"
     report.unlink(missing_ok=True)
     vpc = cluster.lab.vpc
@@ -107,9 +146,9 @@ def run_program(cluster: Cluster, tests: Path, suite: Suite, options: list[str],
     ]
     argv += [f"--aws-vpc-id={vpc.vpc_id}", f"--test-image-registry={images.REGISTRY}"]
     path = f"{programs.PROGRAMS}:{BASE_ENVIRONMENT['PATH']}"
-    environment = {"PATH": path, "KUBECONFIG": f"{FOLDER}/admin.conf", **cluster.towards_the_lab()}
+    whole = {"PATH": path, "KUBECONFIG": f"{FOLDER}/admin.conf", **cluster.towards_the_lab(), **environment}
     with log_path.open("wb") as log:
-        process = cluster.control.node.spawn(argv, stdout=log, stderr=log, env=environment)
+        process = cluster.control.node.spawn(argv, stdout=log, stderr=log, env=whole)
         try:
             process.wait(suite.timeout_s + GRACE_S)
         except subprocess.TimeoutExpired:

@@ -10,6 +10,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from lab.vpc.family import IPV4, Family
+
 Object = dict[str, Any]
 
 NAME, INIT_NAME = "aws-node", "aws-vpc-cni-init"
@@ -28,12 +30,13 @@ ASKED_FOR = {"DISABLE_TCP_EARLY_DEMUX": "false", "ENABLE_IPv6": "false"}
 """Variables of their init container which a test may change."""
 
 
-def as_aws_node(manifest: Object, *, image: str, environment: Mapping[str, str]) -> Object:
+def as_aws_node(manifest: Object, *, image: str, environment: Mapping[str, str], family: Family = IPV4) -> Object:
     """Rename the DaemonSet of manifests/base and its containers; `manifest` is left as it is.
 
     Args:
         image: what both containers run.
         environment: more variables of the daemon, over those of the manifest.
+        family: of the pods' addresses, which both containers are told.
     """
     daemonset = copy.deepcopy(manifest)
     daemonset["metadata"] |= {"name": NAME, "labels": LABEL}
@@ -44,12 +47,17 @@ def as_aws_node(manifest: Object, *, image: str, environment: Mapping[str, str])
     pod = spec["template"]["spec"]
     del pod["serviceAccountName"]
     (init,), (daemon,) = pod["initContainers"], pod["containers"]
-    init |= {"name": INIT_NAME, "image": image, "imagePullPolicy": "Never", "env": _merged(init["env"], ASKED_FOR)}
+    init |= {
+        "name": INIT_NAME,
+        "image": image,
+        "imagePullPolicy": "Never",
+        "env": _merged(init["env"], ASKED_FOR | dict(family.settings)),
+    }
     daemon |= {
         "name": NAME,
         "image": image,
         "imagePullPolicy": "Never",
-        "env": _merged(daemon["env"], SOONER | dict(environment)),
+        "env": _merged(daemon["env"], SOONER | dict(environment) | dict(family.settings)),
     }
     return daemonset
 

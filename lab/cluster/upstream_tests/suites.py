@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lab.vpc.family import IPV4, IPV6, Family
+
 
 @dataclass(frozen=True)
 class Exclusion:
@@ -23,7 +25,7 @@ class Suite:
     """One suite, which is one program of tests.
 
     exclusions: cases that are not run. deviations: cases that are run and may fail, because vpc-ipamd does otherwise on purpose.
-    options: of its own, with {subnet} and {zone} for those of the nodes.
+    options: of its own, with {subnet} and {zone} for those of the nodes. family: of the cluster that it needs.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Suite:
     exclusions: Sequence[Exclusion] = ()
     deviations: Sequence[Exclusion] = ()
     options: Sequence[str] = ()
+    family: Family = IPV4
 
     def reason_for(self, case: str) -> str:
         """Why a case is not run; "" if it is."""
@@ -50,19 +53,19 @@ def _first_reason(exclusions: Sequence[Exclusion], case: str) -> str:
 _FORMER_MODE = (
     "free addresses of the former mode are supply and count for the target, so a live switch needs no new ones (docs/adr/0029)"
 )
+_RULES = "their tester asks for a rule to each pod's address; here one rule leads to all pods (docs/adr/0044)"
 _NODE_GROUPS = "it makes node groups by CloudFormation and Auto Scaling, which the lab does not have"
-_EKS = "it asks EKS to describe the cluster, which the lab cannot"
 _SUBNETS = (
     "--public-subnets={subnet}",
     "--private-subnets={subnet}",
     "--availability-zones={zone}",
     "--public-route-table-id=rtb-0123456789abcdef0",
 )
-"""Otherwise EKS is asked for the cluster's subnets and EC2 for their route tables; the lab has neither."""
+"""Otherwise EC2 is asked for the route tables of the cluster's subnets, which the lab does not have."""
 _REGISTRY = "it installs software whose images come from a registry"
 
 SUITES = (
-    Suite("az-traffic", reason=_EKS),
+    Suite("az-traffic"),
     Suite("calico", reason=_REGISTRY),
     Suite(
         "cni",
@@ -73,10 +76,7 @@ SUITES = (
                 "it looks for the iptables chain or the nftables table of amazon-vpc-cni-k8s by name; the same promise is held by "
                 "`make cluster` and tests/netns/test_other_software.py",
             ),
-            Exclusion(
-                "test host networking",
-                "their tester asks for a rule to each pod's address; here one rule leads to all pods (docs/adr/0044)",
-            ),
+            Exclusion("test host networking", _RULES),
             Exclusion(
                 "MAC address [Pp]olicy",
                 "it needs systemd-udevd on the node, which a lab node does not run; tests/netns/test_networkd_files.py has it",
@@ -88,7 +88,7 @@ SUITES = (
         ),
         deviations=(Exclusion("^test pod networking", f"after a test with prefixes: {_FORMER_MODE}"),),
     ),
-    Suite("cni-egress", reason="it needs a cluster of IPv6, and `make cluster` makes one of IPv4"),
+    Suite("cni-egress", reason="it finds a pod's egress address by its prefix, /118; here an address of a pod is a /128"),
     Suite("cni-upgrade-downgrade", reason=_REGISTRY),
     Suite(
         "core-plugins",
@@ -123,7 +123,7 @@ SUITES = (
             Exclusion("ADDITIONAL_ENI_TAGS", f"after a test with prefixes: {_FORMER_MODE}"),
         ),
     ),
-    Suite("ipv6", reason="it needs a cluster of IPv6, and `make cluster` makes one of IPv4"),
+    Suite("ipv6", exclusions=(Exclusion("test ipv6 host netns setup", _RULES),), family=IPV6),
     Suite("metrics-helper", reason="cni-metrics-helper and CloudWatch are not in the lab; Prometheus scrapes the daemon"),
     Suite("multus", reason=_REGISTRY),
     Suite("pod-eni", reason="it ends the instances and waits for an Auto Scaling group to replace them"),

@@ -36,3 +36,20 @@ def test_a_route_table_is_associated_with_a_subnet_that_is_there(cloud: Any, ref
     cloud.ec2.disassociate_route_table(AssociationId=answer["AssociationId"])
     with refused("InvalidSubnetID.NotFound", "subnet-0123"):
         cloud.ec2.associate_route_table(RouteTableId="rtb-0", SubnetId="subnet-0123")
+
+
+def test_zones_are_those_of_the_subnets(cloud: Any, refused: Any) -> None:
+    """A zone appears with its first subnet, has the ID that all accounts know it by, and can be asked for by name."""
+    zones = cloud.ec2.describe_availability_zones()["AvailabilityZones"]
+    assert [(zone["ZoneName"], zone["ZoneId"], zone["State"]) for zone in zones] == [("us-west-2a", "usw2-az1", "available")]
+    cloud.ec2.create_subnet(VpcId=cloud.vpc.vpc_id, CidrBlock="10.0.7.0/24", AvailabilityZone="us-west-2b")
+    assert _zone_names(cloud.ec2.describe_availability_zones()) == ["us-west-2a", "us-west-2b"]
+    assert _zone_names(cloud.ec2.describe_availability_zones(ZoneNames=["us-west-2b"])) == ["us-west-2b"]
+    by_id = [{"Name": "zone-id", "Values": ["usw2-az1"]}]
+    assert _zone_names(cloud.ec2.describe_availability_zones(Filters=by_id)) == ["us-west-2a"]
+    with refused("InvalidParameterValue", "us-west-2c"):
+        cloud.ec2.describe_availability_zones(ZoneNames=["us-west-2c"])
+
+
+def _zone_names(answer: dict[str, Any]) -> list[str]:
+    return [zone["ZoneName"] for zone in answer["AvailabilityZones"]]

@@ -54,6 +54,15 @@ def test_one_prefix_on_the_primary_eni(dual: Cloud) -> None:
     assert prefixes_of(dual.show(eni.eni_id)) == []
 
 
+def test_an_instance_shows_the_first_ipv6_address_of_its_primary_eni(dual: Cloud, cloud: Cloud) -> None:
+    """One without IPv6 has no such field."""
+    (address,) = dual.primary().ipv6_addresses
+    (shown,) = dual.ec2.describe_instances()["Reservations"][0]["Instances"]
+    assert shown["Ipv6Address"] == str(address)
+    (shown,) = cloud.ec2.describe_instances()["Reservations"][0]["Instances"]
+    assert "Ipv6Address" not in shown
+
+
 def test_without_ipv6_nothing_of_it_is_shown(cloud: Cloud, refused: Any) -> None:
     """Every leaf is a 404, Describe shows no address, and a request is refused."""
     eni = cloud.primary()

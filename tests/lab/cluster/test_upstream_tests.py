@@ -6,19 +6,28 @@ import io
 import json
 import re
 import tarfile
+from collections.abc import Iterator
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import yaml
+from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from ipamd.settings import load
-from lab.cluster.upstream_tests import bed, crds, images, results
+from lab.cluster.upstream_tests import bed, crds, eks, images, results
 from lab.cluster.upstream_tests.__main__ import EXIT_NO_CLUSTER, PAGE, main
 from lab.cluster.upstream_tests.daemonset import SOONER, as_aws_node
 from lab.cluster.upstream_tests.results import CaseResult, State
 from lab.cluster.upstream_tests.suites import SUITES, Exclusion, Suite, suite
+from lab.node.node import REPOSITORY
+from lab.vpc.family import IPV6
+from lab.vpc.state import Vpc
 
+API_SERVER = "https://10.0.0.4:6443"
 SUITE = Suite(
     "example",
     exclusions=(Exclusion("by design", "ours does it otherwise"),),
@@ -176,6 +185,17 @@ def test_the_daemonset_has_the_names_of_theirs() -> None:
     }
 
 
+def test_both_containers_are_told_the_family() -> None:
+    """The init container switches forwarding of IPv6 on, and without it no pod reaches anything off its node."""
+    container: dict[str, Any] = {"env": [{"name": "ENABLE_IPv6", "value": "false"}]}
+    pod = {"serviceAccountName": "x", "initContainers": [{**container}], "containers": [{**container}]}
+    manifest = {"metadata": {}, "spec": {"template": {"metadata": {}, "spec": pod}}}
+    made = as_aws_node(manifest, image="x:y", environment={}, family=IPV6)["spec"]["template"]["spec"]
+    for one in (*made["initContainers"], *made["containers"]):
+        values = {variable["name"]: variable["value"] for variable in one["env"]}
+        assert (values["ENABLE_IPv6"], values["ENABLE_IPv4"], values["ENABLE_PREFIX_DELEGATION"]) == ("true", "false", "true")
+
+
 def test_the_daemon_accepts_the_settings() -> None:
     """A value out of its bounds ends the daemon at its start, and with it the whole run."""
     settings = load(SOONER)
@@ -217,6 +237,63 @@ def test_stand_ins_carry_their_names_and_the_helper_its_programs(tmp_path: Path)
     assert helper == [[], [("networking", 0o755)]]
     assert len(named) == 4
     assert all(layers == [[]] for layers in named.values())
+
+
+@pytest.fixture
+def two_zones() -> Iterator[Vpc]:
+    """A VPC with an instance in each of two subnets, a third that has ended, and a subnet without any."""
+    with Vpc() as vpc:
+        subnets = [vpc.add_subnet(f"10.0.{number}.0/24", az=f"us-west-2{zone}") for number, zone in enumerate("aabb")]
+        for number in (0, 2, 3):
+            vpc.add_instance(name=f"node-{number}", subnet_id=subnets[number].subnet_id)
+        vpc.terminate_instance(vpc.instance("node-3").instance_id)
+        yield vpc
+
+
+def test_eks_describes_the_cluster(two_zones: Vpc) -> None:
+    """A real client reads it: the API server, who signed its certificate, and the subnets in which instances run."""
+    described = eks.describe(two_zones, name="lab", endpoint=API_SERVER, authority="PEM", services=IPv4Network("10.100.0.0/16"))
+    with eks.EksServer(described) as server:
+        cluster = _eks_client(server.url).describe_cluster(name="lab")["cluster"]
+    assert (cluster["name"], cluster["status"], cluster["endpoint"]) == ("lab", "ACTIVE", API_SERVER)
+    assert cluster["certificateAuthority"]["data"] == "UEVN"
+    network = cluster["kubernetesNetworkConfig"]
+    assert (network["ipFamily"], network["serviceIpv4Cidr"]) == ("ipv4", "10.100.0.0/16")
+    network = cluster["resourcesVpcConfig"]
+    assert network["vpcId"] == two_zones.vpc_id
+    running = {two_zones.instance(name).subnet_id for name in ("node-0", "node-2")}
+    assert set(network["subnetIds"]) == running
+    assert network["clusterSecurityGroupId"] == two_zones.default_group_id
+
+
+def test_eks_tells_the_family_of_the_cluster(two_zones: Vpc) -> None:
+    """It is that of its services."""
+    described = eks.describe(two_zones, name="lab", endpoint="", authority="", services=IPv6Network("fd30::/108"))
+    assert described["kubernetesNetworkConfig"] == {"ipFamily": "ipv6", "serviceIpv6Cidr": "fd30::/108"}
+
+
+def test_eks_knows_no_other_cluster_and_no_other_call(two_zones: Vpc) -> None:
+    """What is not described is not found, as at EKS."""
+    described = eks.describe(two_zones, name="lab", endpoint=API_SERVER, authority="", services=IPv4Network("10.100.0.0/16"))
+    with eks.EksServer(described) as server:
+        client = _eks_client(server.url)
+        with pytest.raises(ClientError) as caught:
+            client.describe_cluster(name="other")
+        assert caught.value.response["Error"]["Code"] == "ResourceNotFoundException"
+        with pytest.raises(ClientError):
+            client.delete_cluster(name="lab")
+
+
+def test_eks_names_the_release_that_is_built() -> None:
+    """The pin may be renewed, and what a test is told of the cluster must follow."""
+    pins = (REPOSITORY / "tools" / "cluster" / "kubernetes" / "go.mod").read_text(encoding="utf-8")
+    assert f"k8s.io/kubernetes v{eks.VERSION}." in pins
+
+
+def _eks_client(url: str) -> Any:
+    credentials = {"aws_access_key_id": "lab", "aws_secret_access_key": "lab"}
+    once = Config(retries={"total_max_attempts": 1})
+    return boto3.client("eks", endpoint_url=url, region_name="us-west-2", config=once, **credentials)
 
 
 def test_without_the_tests_nothing_is_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

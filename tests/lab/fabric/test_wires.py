@@ -8,7 +8,7 @@ import pytest
 
 from lab.fabric.netns import Netns
 from lab.fabric.port import MTU
-from lab.lab import Lab
+from lab.lab import NODE_SUBNET, SECOND_NODE_SUBNET, SECOND_ZONE, Lab
 from lab.vpc.interfaces import Delays
 from lab.vpc.state import Vpc
 from tests.lab.fabric.conftest import assign, attach, eventually, primary, speak_as
@@ -129,3 +129,15 @@ def test_two_labs_do_not_meet(net: Lab) -> None:
         assert not other.ping(source="host-a", targets=[address], timeout_s=0.3)[address]
         assert other.node("node-a").pid != net.node("node-a").pid
         assert net.ping(source="node-b", targets=[mine])[mine]
+
+
+def test_a_node_may_stand_in_a_second_zone() -> None:
+    """It is in a subnet of its own there, its ENIs are of that zone, and the two nodes reach each other."""
+    name = f"zones-{time.monotonic_ns()}"
+    with Lab(name=name, nodes=["node-a", "node-b"], second_zone=["node-b"], containerd=False) as lab:
+        first, second = primary(lab, "node-a"), primary(lab, "node-b")
+        assert [lab.vpc.instance(node).az for node in lab.nodes] == ["us-west-2a", SECOND_ZONE]
+        assert (first.az, second.az) == ("us-west-2a", SECOND_ZONE)
+        assert [str(first.subnet_cidr), str(second.subnet_cidr)] == [NODE_SUBNET, SECOND_NODE_SUBNET]
+        target = lab.primary_address("node-b")
+        assert lab.ping(source="node-a", targets=[target])[target]
