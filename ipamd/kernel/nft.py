@@ -27,15 +27,17 @@ OUTPUT_JSON, OUTPUT_TERSE = 1 << 4, 1 << 11
 class Nftables:
     """Runs nft commands in the host's namespace.
 
-    Concurrency: safe from any thread, by a lock, because libnftables' contexts are not. No other lock is taken inside it.
+    Concurrency: safe from any thread, also beside other instances: libnftables runs once at a time. No other lock is taken inside.
     """
+
+    _lock = threading.Lock()
+    """One for the process and not for an instance, because the library has variables that all its contexts share."""
 
     def __init__(self, host: HostNetns, *, library: str = LIBRARY) -> None:
         """Load nothing yet; `library` is the name for dlopen."""
         self._host = host
         self._library_name = library
         self._library: ctypes.CDLL | None = None
-        self._lock = threading.Lock()
 
     def query(self, command: str) -> list[dict[str, Any]]:
         """Run a list command, and return its JSON objects, each {kind: fields} (libnftables-json(5)). Raises: WiringError."""
