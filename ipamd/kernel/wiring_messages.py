@@ -36,10 +36,10 @@ def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[M
     name = leg.host_veth
     batch = [
         messages.disable_ipv6_autoconfiguration(index, step=f"keep IPv6 off {name}"),
-        messages.change_link(index, step=f"name {name}", alias=leg.alias, ipv4_conf=ipv4_conf),
+        messages.change_link(index, step=f"name host link {name}", alias=leg.alias, ipv4_conf=ipv4_conf),
     ]
     if not leg.sandbox.is_kept_down:
-        batch.append(messages.change_link(index, step=f"raise {name}", is_up=True))
+        batch.append(messages.change_link(index, step=f"raise host link {name}", is_up=True))
     return batch
 
 

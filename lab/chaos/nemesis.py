@@ -18,6 +18,7 @@ _Drawn = Mapping[str, Callable[[Random], dict[str, Any]]]
 KERNEL_FAILPOINTS = (
     "kernel.create-veth",
     "kernel.look-at",
+    "kernel.name-host",
     "kernel.name-and",
     "kernel.add-route",
     "kernel.add-rule",

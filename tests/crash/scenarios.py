@@ -249,7 +249,7 @@ SCENARIOS: dict[str, Scenario] = {
     "datastore.before-commit": ANY_CHANGE,
     "datastore.after-commit": ANY_CHANGE,
     "kernel.create-veth": ADD,
-    "kernel.name-and": ADD,
+    "kernel.name-host": ADD,
     "kernel.raise-eth0": ADD,
 }
 

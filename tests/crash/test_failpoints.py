@@ -23,7 +23,7 @@ from lab.vpc.state import Vpc
 from tests.crash.scenarios import ELSEWHERE, IPV6_GROWTH, LIMITS, SCENARIOS, Scenario
 from tests.rig import Rig, wait_until
 
-KERNEL = {"kernel.create-veth", "kernel.name-and", "kernel.raise-eth0"}
+KERNEL = {"kernel.create-veth", "kernel.name-host", "kernel.raise-eth0"}
 """One name per netlink batch of a wiring: the kernel takes a batch as a whole."""
 
 WITH_EGRESS = sorted(
@@ -37,7 +37,7 @@ EGRESS_CASES = [(IPV6, name) for name in WITH_EGRESS] + [
 ]
 """In IPv6 all, which has egress unless it is turned off; in IPv4, where all run without it, what the kernel does by the family."""
 
-ALWAYS = [(IPV6, "attach.wired"), (IPV6, "cooling.swept"), (IPV6, "restore.veth-settled"), (IPV4, "kernel.name-and")]
+ALWAYS = [(IPV6, "attach.wired"), (IPV6, "cooling.swept"), (IPV6, "restore.veth-settled"), (IPV4, "kernel.name-host")]
 """The first link is there without the second, both are half gone, both are taken over, one netlink batch of two: `make test-all` has
 the others, and every seed with egress (`tests/property/graph`) dies at some of them."""
 
