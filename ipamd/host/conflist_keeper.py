@@ -195,8 +195,8 @@ class ConflistKeeper(FollowedFile):
         except PluginLackingError as error:
             self._health.report(CONDITION, problem(ConditionCode.PLUGIN_LACKING, cause=error), error=error)
             return False
-        self._health.report(CONDITION, None)
         self._versions = self._appended.narrow(self._chain_versions.versions)
+        self._health.report(CONDITION, None)  # last: the start waits for this, and then writes the file with these versions
         return self.versions != before
 
     def _keep(self, *, is_offer_changed: bool, is_backed_off: bool) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,13 @@ from ipamd.core.health import Health
 from ipamd.host import conflist
 from ipamd.host import files as file_follower
 from ipamd.host.conflist import sorts_before
-from ipamd.host.conflist_keeper import ConflistKeeper
+from ipamd.host.conflist_keeper import CONDITION, ConflistKeeper
 from ipamd.host.files import FileFollowers
 from ipamd.host.plugin_bundle import Bundle
 from ipamd.host.repair_backoff import CONFLICT_REPAIRS, RepairBackoff
 from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from ipamd.model.companions import Companions
+from ipamd.model.conditions import Problem
 from ipamd.model.repairs import RepairKind
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.process.lifecycle import Lifecycle
@@ -199,6 +201,25 @@ def test_the_offer_follows_the_plugins(tmp_path: Path) -> None:
     assert offered(kept) == list(SUPPORTED_VERSIONS)
     assert kept.noted == []
     assert kept.health.conditions() == []
+
+
+def test_versions_are_known_when_the_start_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start waits for the end of the condition, and then writes the file: never with versions that a plugin lacks."""
+    kept = Kept(tmp_path, FakeClock(), has_portmap=True)
+    kept.keeper.check()
+    assert CONDITION in kept.health.conditions_by_subject()
+    put(kept.bin / "portmap", OLD)
+    report = kept.health.report
+    offered_then: list[tuple[str, ...]] = []
+
+    def observed(subject: str, problem: Problem | None, **details: Any) -> None:
+        if subject == CONDITION and problem is None:
+            offered_then.append(kept.keeper.versions)
+        report(subject, problem, **details)
+
+    monkeypatch.setattr(kept.health, "report", observed)
+    kept.keeper.check()
+    assert offered_then == [("0.3.1", "0.4.0", "1.0.0")]
 
 
 def test_a_plugin_that_is_held_open_by_its_installer_is_asked_when_it_is_closed(tmp_path: Path) -> None:
