@@ -41,6 +41,10 @@ echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "
 """
 
 
+IN_MEMORY = frozenset({"choose_source_tree", "has_source_tree"})
+"""Methods of the host network that neither look at the node nor change it, so no death of the daemon lies at them."""
+
+
 class CrioRuntime(FakeRuntime):
     """A runtime that needs no `loopback` plugin: two are there to be asked."""
 
@@ -136,7 +140,7 @@ class GraphNode(FakeNode):
             health=Health(self.world, STAGES),
             wiring=Gate(adapters.wiring, life, lambda name: self._between_effects(f"kernel.{name}")),
             adoption=Gate(adapters.adoption, life, lambda name: self._between_effects(f"kernel.{name}")),
-            hostnet=Gate(adapters.hostnet, life, lambda name: self._between_effects(f"host.{name}")),
+            hostnet=Gate(adapters.hostnet, life, self._at_host_call),
             metadata=Gate(adapters.metadata, life, lambda _: self._metadata_answers()),
             ec2=Gate(adapters.ec2, life),
             runtime=Gate(adapters.runtime, life),
@@ -144,6 +148,10 @@ class GraphNode(FakeNode):
             is_overtaken=self._is_overtaken,
             history_writer=self.history,
         )
+
+    def _at_host_call(self, name: str) -> None:
+        if name not in IN_MEMORY:
+            self._between_effects(f"host.{name}")
 
     def live(self) -> None:
         """Begin the life that was composed."""
