@@ -148,16 +148,25 @@ def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), 
     table = eni.route_table
     successors = [other for other in remaining if other.route_table == table and other.eni_id != eni.eni_id]
     batch = [] if successors else _table_removals(sock, table, family)
-    own_addresses = {eni.primary_address} - {other.primary_address for other in successors}
     rules = survey.rules_of(sock, family)
+    batch += _rule_removals(rules, eni, successors, family)
+    has_other_in_subnet = any(not other.is_primary and other.subnet_cidr == eni.subnet_cidr for other in remaining)
+    if not has_other_in_subnet:
+        batch += source_tree.jump_removals(rules, eni.subnet_cidr)
+    return batch
+
+
+def _rule_removals(
+    rules: Iterable[answers.PolicyRule], eni: Eni, successors: Collection[Eni], family: Family
+) -> Iterator[Message]:
+    """Remove the rules to the table of an ENI that go with it. `successors`: ENIs that have its table now."""
+    own_addresses = {eni.primary_address} - {other.primary_address for other in successors}
     for rule in rules:
-        if rule.table != table or rule.source is None:
+        if rule.table != eni.route_table or rule.source is None:
             continue
         if _goes_with_eni(rule, family, own_addresses=own_addresses, has_successor=bool(successors)):
             prefix = family.network((rule.source, rule.source_length))
-            batch.append(messages.delete_rule(rule.priority, table=table, source=prefix))
-    has_other_in_subnet = any(not other.is_primary and other.subnet_cidr == eni.subnet_cidr for other in remaining)
-    return batch if has_other_in_subnet else [*batch, *source_tree.jump_removals(rules, eni.subnet_cidr)]
+            yield messages.delete_rule(rule.priority, table=eni.route_table, source=prefix)
 
 
 def _table_removals(sock: NetlinkSocket, table: int, family: Family) -> list[Message]:

@@ -188,33 +188,54 @@ class SandboxRepair:
     def _repair_rules(self, seen: KernelSurvey) -> None:
         """Restore the rules that the sandbox needs. Remove those that lead elsewhere, and those of an earlier release."""
         leg = self.leg
-        places = seen.rule_places.get(leg.address, ())
-        tables_from_prefix = seen.tables_from_prefix(leg.address)
-        is_elsewhere = any(place.table == leg.route_table and place.priority != leg.rule_priority for place in places)
-        former_places = _former_places(leg, places)
-        rule_addition = messages.add_rule(leg.rule_priority, table=leg.route_table, source=leg.prefix or leg.address)
-        changes = [SandboxChange(own_table_rule(family_of(leg.address)), RepairCode.ADDED, kernel_numbers.OWN_RULE)]
+        former_places = _former_places(leg, seen.rule_places.get(leg.address, ()))
         if former_places:  # wired by an earlier release, or before the rules went into buckets: add the rule without a report
-            self.sock.request([rule_addition])
-        if leg.route_table not in (uapi.RT_TABLE_MAIN, *tables_from_prefix) and (leg.prefix or not is_elsewhere):
-            changes.append(addition(rule_addition))
-        changes += self._stale_rule_removals(leg.address, places)
+            self.sock.request([self._own_rule()])
+        changes = [SandboxChange(own_table_rule(family_of(leg.address)), RepairCode.ADDED, kernel_numbers.OWN_RULE)]
+        if self._is_rule_missing(seen):
+            changes.append(addition(self._own_rule()))
+        self.apply(RepairKind.RULE, changes + self._misleading_rule_removals(seen))
+        self._remove_former_rules(seen, former_places)
+
+    def _own_rule(self) -> Message:
+        """Add the rule that selects the table for packets from the address, or from its prefix."""
+        leg = self.leg
+        return messages.add_rule(leg.rule_priority, table=leg.route_table, source=leg.prefix or leg.address)
+
+    def _is_rule_missing(self, seen: KernelSurvey) -> bool:
+        """Whether no rule leads to the sandbox's table. A rule from a single address counts in any of its places."""
+        leg = self.leg
+        if leg.route_table == uapi.RT_TABLE_MAIN or leg.route_table in seen.tables_from_prefix(leg.address):
+            return False
         if leg.prefix:
-            changes += self._stale_rule_removals(
-                leg.prefix, [RulePlace(kernel_numbers.FROM_SANDBOX_PRIORITY, table) for table in tables_from_prefix]
-            )
-        self.apply(RepairKind.RULE, changes)
-        # A former rule is removed only after the survey has shown its replacement, so no packet is lost.
+            return True
+        places = seen.rule_places.get(leg.address, ())
+        return not any(place.table == leg.route_table and place.priority != leg.rule_priority for place in places)
+
+    def _misleading_rule_removals(self, seen: KernelSurvey) -> list[SandboxChange]:
+        """Remove the rules from the address, and from its prefix, that look up another table than the sandbox's."""
+        leg = self.leg
+        removals = self._stale_rule_removals(leg.address, seen.rule_places.get(leg.address, ()))
+        if leg.prefix:
+            tables = seen.tables_from_prefix(leg.address)
+            places = [RulePlace(kernel_numbers.FROM_SANDBOX_PRIORITY, table) for table in tables]
+            removals += self._stale_rule_removals(leg.prefix, places)
+        return removals
+
+    def _remove_former_rules(self, seen: KernelSurvey, former_places: Iterable[RulePlace]) -> None:
+        """Remove former rules whose replacements the survey has shown. Before that, packets would be lost."""
+        leg = self.leg
+        removals: list[Message] = []
         if leg.address in seen.to_rules and self._is_reached_by_own_table(seen):
-            removal = messages.delete_rule(kernel_numbers.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=leg.address)
-            self.sock.request([removal])
-        has_replacement = RulePlace(leg.rule_priority, leg.route_table) in places
+            to_rule = messages.delete_rule(kernel_numbers.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=leg.address)
+            removals.append(to_rule)
         if leg.prefix:
-            has_replacement = leg.route_table in tables_from_prefix
+            has_replacement = leg.route_table in seen.tables_from_prefix(leg.address)
+        else:
+            has_replacement = RulePlace(leg.rule_priority, leg.route_table) in seen.rule_places.get(leg.address, ())
         if has_replacement:
-            self.sock.request(
-                [messages.delete_rule(priority, table=table, source=leg.address) for priority, table in former_places]
-            )
+            removals += [messages.delete_rule(priority, table=table, source=leg.address) for priority, table in former_places]
+        self.sock.request(removals)
 
     def _is_reached_by_own_table(self, seen: KernelSurvey) -> bool:
         return seen.has_own_rule and seen.own_routes.get(self.leg.address) == self.leg.host_veth
