@@ -434,6 +434,19 @@ def _rule(
     if from_:
         body += attribute(uapi.FRA_SRC, from_)
         words += f" from {source}"
+    selectors, selector_words = _further_selectors(mark, incoming, protocol)
+    body += selectors
+    if priority is not None:
+        body += _u32(uapi.FRA_PRIORITY, priority)
+    if table:
+        body += _u32(uapi.FRA_TABLE, table)
+    words += f"{selector_words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
+    return Message(f"{verb} rule {words.lstrip()}", kind, flags, body, tolerated)
+
+
+def _further_selectors(mark: int, incoming: str, protocol: int) -> tuple[bytes, str]:
+    """Pack what a rule selects by beside addresses. Returns: the attributes, and how `ip rule` prints them."""
+    body, words = b"", ""
     if mark:
         body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
         words += f" fwmark {mark:#x}/{mark:#x}"
@@ -443,12 +456,7 @@ def _rule(
     if protocol:
         body += attribute(uapi.FRA_IP_PROTO, bytes([protocol]))
         words += f" ipproto {protocol}"
-    if priority is not None:
-        body += _u32(uapi.FRA_PRIORITY, priority)
-    if table:
-        body += _u32(uapi.FRA_TABLE, table)
-    step = f"{verb} rule {words.lstrip()} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
-    return Message(step, kind, flags, body, tolerated)
+    return body, words
 
 
 add_rule = partial(_rule, "add", uapi.RTM_NEWRULE, _ADD, PRESENT)

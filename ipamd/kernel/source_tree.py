@@ -6,7 +6,7 @@ among ours, which they would pass, and before the first sandbox of an ENI is wir
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
@@ -53,10 +53,9 @@ class SourceTree:
         A bucket with a rule keeps the `goto` rules. So a setting that turns buckets off acts when the last sandbox has left them.
         """
         wanted_subnets = frozenset(subnets)
-        has_bucket_rules = any(_is_in_bucket(rule) for rule in rules)
-        if self.is_chosen is None and not has_bucket_rules:
+        is_needed = self._is_needed(rules, wanted_subnets)
+        if is_needed is None:
             return TreeChanges([], [], frozenset())
-        is_needed = bool(self.is_chosen or has_bucket_rules) and bool(wanted_subnets)
         wanted = set[Jump]()
         if is_needed and not _has_stranger(rules):
             wanted = set(source_rules.jumps(wanted_subnets))
@@ -72,6 +71,13 @@ class SourceTree:
         for repair in _nop_repairs(rules, is_wanted=is_needed):
             changes.add(repair, is_silent=not (is_needed and known))
         return changes
+
+    def _is_needed(self, rules: Iterable[answers.PolicyRule], subnets: Collection[IPv4Network]) -> bool | None:
+        """Whether the node needs `goto` rules; None while that is not known."""
+        has_bucket_rules = any(_is_in_bucket(rule) for rule in rules)
+        if self.is_chosen is None and not has_bucket_rules:
+            return None
+        return bool(subnets) and bool(self.is_chosen or has_bucket_rules)
 
     def record_made(self, changes: TreeChanges) -> None:
         """Remember that changes were made: what is missing of them from now on is a repair."""
@@ -90,10 +96,14 @@ class SourceTree:
             return [messages.delete_skip(jump.priority, source=jump.source, target=jump.target) for jump in stale]
         if not self.is_chosen or _has_stranger(rules):
             return []
-        repairs = [*_nop_repairs(rules, is_wanted=True)]
-        repairs += [_jump_repair(jump, is_wanted=True) for jump in wanted if jump not in present]
         self._written |= {subnet}
-        return [repair.change for repair in repairs if repair.change is not None]
+        targets = [repair.change for repair in _nop_repairs(rules, is_wanted=True) if repair.change is not None]
+        return targets + _additions(wanted, present)
+
+
+def _additions(wanted: Iterable[Jump], present: Container[Jump]) -> list[Message]:
+    """Return the messages that add the `goto` rules that are wanted and not present."""
+    return [messages.add_skip(jump.priority, source=jump.source, target=jump.target) for jump in wanted if jump not in present]
 
 
 def jump_removals(rules: Iterable[answers.PolicyRule], subnet: IPv4Network) -> list[Message]:
