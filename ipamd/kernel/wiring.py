@@ -38,7 +38,6 @@ from ipamd.kernel import (
     sysctls,
     uapi,
 )
-from ipamd.kernel.doubled_rules import DoubledRules
 from ipamd.kernel.legs.adoption import KernelAdoption
 from ipamd.kernel.legs.wirings import LegWirings
 from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket, must
@@ -211,7 +210,6 @@ class KernelWiring(Wiring):
         state_reader = state_reader or host_state.HostStateReader(veth_prefix=veth_prefix, family=IPV4)
         self._vlan_links = vlan_links
         self._pod_snat = pod_snat
-        self._doubled_rules = DoubledRules()
         self._wirings = LegWirings(state_reader=state_reader, vlan_links=vlan_links, pod_snat=pod_snat)
         self.adoption = KernelAdoption(host, ipv4_conf=self._ipv4_conf, vlan_links=vlan_links, rename=self._rename)
         """Takes over the legs of sandboxes that amazon-vpc-cni-k8s wired."""
@@ -274,7 +272,7 @@ class KernelWiring(Wiring):
                 link = self._own_veth(host, leg.host_veth, key=spec.key)
                 if link is not None:
                     link_removals.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-                rule_removals += self._rule_removals(leg)
+                rule_removals += self._wirings.of(leg).rule_removals(leg)
                 if leg.uplink:
                     uplink_removals, uplink_rules = self._wirings.of(leg).uplink_removals(
                         host, leg.uplink, address=leg.address, host_veth=leg.host_veth, is_deleted=True
@@ -336,7 +334,7 @@ class KernelWiring(Wiring):
         uplink_changes: list[Message] = []
         rule_removals: list[Message] = []
         for leg in legs:
-            rule_removals += self._rule_removals(leg)
+            rule_removals += self._wirings.of(leg).rule_removals(leg)
             if leg.uplink:
                 changes, uplink_rules = self._wirings.of(leg).uplink_removals(
                     host, leg.uplink, address=leg.address, host_veth=leg.host_veth
@@ -344,11 +342,6 @@ class KernelWiring(Wiring):
                 uplink_changes += changes
                 rule_removals += uplink_rules
         return uplink_changes + rule_removals
-
-    def _rule_removals(self, leg: Leg) -> list[Message]:
-        may_be_two = self._doubled_rules.may_include(leg.address)
-        self._doubled_rules.end(leg.address)
-        return self._wirings.of(leg).rule_removals(leg, may_be_two=may_be_two)
 
     def veth(self, name: str) -> HostVeth | None:
         with self._host.netlink() as host:
@@ -425,7 +418,6 @@ class KernelWiring(Wiring):
                 may_be_torn=may_be_torn,
                 vlan_links=self._vlan_links,
             )
-        self._doubled_rules.observe(seen)
         if self._pod_snat is None or self._pod_snat.chosen() is None:
             return seen
         return replace(seen, snat=self._pod_snat.seen())
@@ -452,7 +444,6 @@ class KernelWiring(Wiring):
             if is_backed_off:
                 return []
             return [self._wire_again(host, spec, leg, link_object)]
-        self._note_rules(leg, seen)
         leg_repair = sandbox_repair.SandboxRepair(host, leg, backed_off)
         if veth and not is_backed_off and self._restore_name(host, veth, leg):
             leg_repair.reports.append(RepairReport(RepairCode.LINK_RENAMED, link_object, leg.host_veth, before=veth.name))
@@ -462,14 +453,6 @@ class KernelWiring(Wiring):
         else:
             self._wirings.of(leg).cut_uplink(leg_repair, leg)
         return leg_repair.reports
-
-    def _note_rules(self, leg: Leg, seen: KernelSurvey) -> None:
-        """Note whether the leg's address will have rules in two places after its repair."""
-        places = seen.rule_places.get(leg.address, ())
-        if any(place.priority != leg.rule_priority for place in places):
-            self._doubled_rules.begin(leg.address)
-        else:
-            self._doubled_rules.end(leg.address)
 
     def _restore_name(self, host: NetlinkSocket, veth: HostVeth, leg: Leg) -> bool:
         """Give a leg's host veth its name again. Returns: False if it has it, or if the link does not lead into the sandbox."""
@@ -521,8 +504,6 @@ class KernelWiring(Wiring):
             for leg in _legs_of_all(all_specs):
                 if leg.is_in_shared_tables:  # otherwise rules select by link alone
                     batch += self._wirings.of(leg).rules(messages.add_rule, leg)
-            for spec in all_specs:
-                self._doubled_rules.begin(spec.address)
             host.carry_out(batch, operation="rules of single sandboxes")
             host.carry_out(self._own_rule_removals(host, all_specs), operation="removal of our own rules")
 

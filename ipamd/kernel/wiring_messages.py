@@ -103,16 +103,16 @@ def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table:
     return batch
 
 
-def sandbox_rule_removals(address: IpAddress, route_table: int, *, may_be_two: bool = True) -> list[Message]:
+def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]:
     """Remove rule 512 and the rule from an address to a table, wherever it is: the subnet that names its bucket may be unknown.
 
-    `may_be_two`: there may be one at 1536 and one in a bucket, while a pass moves the rule.
+    It is removed twice, because there is one at 1536 and one in a bucket while a pass moves the rule.
     """
     if route_table == uapi.RT_TABLE_MAIN or family_of(address) is not IPV4:
         return sandbox_rules(messages.delete_rule, address, route_table)
     batch = sandbox_rules(messages.delete_rule, address, uapi.RT_TABLE_MAIN)
     removal = messages.delete_rule(None, table=route_table, source=address)
-    return [*batch, removal, removal] if may_be_two else [*batch, removal]
+    return [*batch, removal, removal]
 
 
 def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:

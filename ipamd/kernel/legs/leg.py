@@ -51,9 +51,8 @@ class LegWiring(Generic[L]):
         """Add or delete the rules that select packets by the leg's address. `make` is `messages.add_rule` or `delete_rule`."""
         return wiring_messages.sandbox_rules(make, leg.address, leg.route_table)
 
-    def rule_removals(self, leg: L, *, may_be_two: bool) -> list[Message]:
-        """Remove the rules that select packets by the leg's address. `may_be_two`: as in `sandbox_rule_removals`."""
-        del may_be_two
+    def rule_removals(self, leg: L) -> list[Message]:
+        """Remove the rules that select packets by the leg's address."""
         return self.rules(messages.delete_rule, leg)
 
     def undo(self, leg: L, added: Collection[Message]) -> list[Message]:

@@ -17,9 +17,9 @@ class PoolWiring(LegWiring[PoolLeg]):
         """`pod_snat`: keeps what was chosen for single sandboxes; None: no sandbox has a choice."""
         self._pod_snat = pod_snat
 
-    def rule_removals(self, leg: PoolLeg, *, may_be_two: bool) -> list[Message]:
+    def rule_removals(self, leg: PoolLeg) -> list[Message]:
         """See `LegWiring`."""
-        return wiring_messages.sandbox_rule_removals(leg.address, leg.route_table, may_be_two=may_be_two)
+        return wiring_messages.sandbox_rule_removals(leg.address, leg.route_table)
 
     def enter_sets(self, leg: PoolLeg) -> None:
         """See `LegWiring.enter_sets`: a set must contain the address if SNAT was chosen for its sandbox."""
