@@ -1,13 +1,15 @@
 """Two daemons at the same time on this machine, called in turn: the precise way to compare two checkouts, or two settings.
 
     python -m bench.compare --before CHECKOUT [--after CHECKOUT] [--before-env NAME=VALUE] [--after-env NAME=VALUE]
-                            [--starts 4] [--pairs 12] [--calls 10] [--limit RATIO]
+                            [--starts 4] [--pairs 12] [--calls 10] [--restarts 0] [--limit RATIO]
 
 Each checkout needs its `.venv`, and the default of both is this one. Two runs one after the other differ by up to ten per cent on two
 cores, because the machine's speed drifts. Here both daemons live at once, each with 110 sandboxes, and blocks of a few cold calls
 alternate; who begins changes with each pair. How a daemon lies in memory may make it faster or slower for as long as it lives, so the
 pairs are spread over several starts. A ratio is that of the medians of all blocks; its interval is the bootstrap of the starts and of
-the pairs of each (95 %). The exit status is 1 if the interval of ADD's or DEL's total does not lie below `--limit`.
+the pairs of each (95 %). `--restarts` kills both daemons in turn, that often in each start, and compares how long it takes until the
+next process has served its first DEL and ADD. The exit status is 1 if an interval does not lie below `--limit`: those of the totals of
+ADD and DEL, and those of the restarts.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ SEED = 1
 IDLE_S = 20.0
 
 Pair = tuple[Any, Any]
-"""A block of calls of either side: before, after."""
+"""A block of calls, or one restart, of either side: before, after."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,18 @@ def ratios(starts: Sequence[Sequence[Pair]], verb: str) -> list[Ratio]:
     return [*found, _ratio(f"{verb} with the plugin", starts, lambda block: block["whole"][verb])]
 
 
+def restart_ratios(starts: Sequence[Sequence[Pair]]) -> list[Ratio]:
+    """Compare the restarts of all starts: the time to the first DEL, and to the first ADD."""
+    found = []
+    for verb in ("DEL", "ADD"):
+
+        def times_ms(served: Any, verb: str = verb) -> list[float]:
+            return [served[verb] * 1000]
+
+        found.append(_ratio(f"restart to first {verb}", starts, times_ms))
+    return found
+
+
 def _ratio(name: str, starts: Sequence[Sequence[Pair]], times_of: Callable[[Any], list[float]]) -> Ratio:
     """`times_of` returns the times in ms that a block has of one step."""
     times = [[(times_of(before), times_of(after)) for before, after in pairs] for pairs in starts]
@@ -142,45 +156,58 @@ def _medians(pairs: Sequence[tuple[list[float], list[float]]]) -> tuple[float, f
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     options = _options(arguments)
-    starts: list[list[Pair]] = []
-    idle: list[Pair] = []
+    comparison = Comparison()
     for number in range(options.starts):
         before, after = Side(options.before, dict(options.before_env)), Side(options.after, dict(options.after_env))
         # What is started first has the lower process and link numbers.
         first, second = (before, after) if number % 2 == 0 else (after, before)
         with first, second:
-            for side in (before, after):
-                side.ask(calls=options.calls)  # the first calls after a start are slower: not counted
-            for side in (before, after):
-                side.begin(idle_s=IDLE_S)
-            idle.append((before.answer(), after.answer()))
-            starts.append(
-                [_pair(before, after, calls=options.calls, is_after_first=pair % 2 == 1) for pair in range(options.pairs)]
-            )
-    return _report(starts, idle, limit=options.limit)
+            comparison.measure(before, after, pairs=options.pairs, calls=options.calls, restarts=options.restarts)
+    return comparison.report(limit=options.limit)
 
 
-def _pair(before: Side, after: Side, *, calls: int, is_after_first: bool) -> Pair:
-    if is_after_first:
-        after_block = after.ask(calls=calls)
-        return before.ask(calls=calls), after_block
-    before_block = before.ask(calls=calls)
-    return before_block, after.ask(calls=calls)
+class Comparison:
+    """The measurements of all starts of both daemons."""
 
+    def __init__(self) -> None:
+        self._starts: list[list[Pair]] = []
+        self._restarts: list[list[Pair]] = []
+        self._idle: list[Pair] = []
 
-def _report(starts: Sequence[Sequence[Pair]], idle: Sequence[Pair], *, limit: float | None) -> int:
-    is_within = True
-    print(f"{'':24} {'before':>8} {'after':>8} ms   ratio   interval (95 %), {len(starts)} starts of {len(starts[0])} pairs")
-    for verb in ("ADD", "DEL"):
-        for ratio in ratios(starts, verb):
+    def measure(self, before: Side, after: Side, *, pairs: int, calls: int, restarts: int) -> None:
+        """Measure both daemons of one start: idle, `pairs` blocks of `calls` calls each, and `restarts` restarts each."""
+        for side in (before, after):
+            side.ask(calls=calls)  # the first calls after a start are slower: not counted
+        for side in (before, after):
+            side.begin(idle_s=IDLE_S)
+        self._idle.append((before.answer(), after.answer()))
+        self._starts.append([_pair(before, after, is_after_first=pair % 2 == 1, calls=calls) for pair in range(pairs)])
+        if restarts:
+            self._restarts.append([_pair(before, after, is_after_first=pair % 2 == 1, restart=pair) for pair in range(restarts)])
+
+    def report(self, *, limit: float | None) -> int:
+        """Print all ratios; returns the exit status."""
+        compared = [*ratios(self._starts, "ADD"), *ratios(self._starts, "DEL")] if self._starts[0] else []
+        restarts = restart_ratios(self._restarts) if self._restarts else []
+        blocks = f"{len(self._starts)} starts of {len(self._starts[0])} pairs"
+        print(f"{'':24} {'before':>8} {'after':>8} ms   ratio   interval (95 %), {blocks}")
+        for ratio in [*compared, *restarts]:
             interval = f"[{ratio.low:.3f}, {ratio.high:.3f}]"
             print(f"{ratio.name:24} {ratio.before_ms:8.3f} {ratio.after_ms:8.3f}    {_times(ratio)} x {interval}")
-            if limit is not None and ratio.name.endswith(" total") and ratio.high >= limit:
-                is_within = False
-    for name in idle[0][0]:
-        before, after = (median([pair[side][name] for pair in idle]) for side in (0, 1))
-        print(f"{'idle ' + name:24} {before:8.2f} {after:8.2f}")
-    return 0 if is_within else 1
+        for name in self._idle[0][0]:
+            before, after = (median([pair[side][name] for pair in self._idle]) for side in (0, 1))
+            print(f"{'idle ' + name:24} {before:8.2f} {after:8.2f}")
+        limited = [ratio for ratio in compared if ratio.name.endswith(" total")] + restarts
+        is_within = limit is None or all(ratio.high < limit for ratio in limited)
+        return 0 if is_within else 1
+
+
+def _pair(before: Side, after: Side, *, is_after_first: bool, **request: float) -> Pair:
+    if is_after_first:
+        after_answer = after.ask(**request)
+        return before.ask(**request), after_answer
+    before_answer = before.ask(**request)
+    return before_answer, after.ask(**request)
 
 
 def _times(ratio: Ratio) -> str:
@@ -196,7 +223,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--starts", type=int, default=4, help="how often both are started (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=12, help="blocks of each daemon in a start (default: %(default)s)")
     parser.add_argument("--calls", type=int, default=10, help="ADDs and DELs in a block (default: %(default)s)")
-    parser.add_argument("--limit", type=float, help="fail unless the intervals of both totals lie below this ratio")
+    parser.add_argument("--restarts", type=int, default=0, help="restarts of each daemon in a start (default: none)")
+    parser.add_argument("--limit", type=float, help="fail unless the intervals of the totals and restarts lie below this ratio")
     return parser.parse_args(arguments)
 
 

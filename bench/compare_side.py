@@ -6,6 +6,7 @@ It imports `bench.stage` and nothing newer, so that a checkout from before this 
 input is a request in JSON, each line on standard output its answer:
 
     {"calls": N}     do N times ADD and DEL, and answer {"ADD": [...], "DEL": [...]}, one {step: ms} for each call, "total" among them
+    {"restart": N}   kill and start the daemon for the Nth time, and answer {"DEL", "ADD"}: seconds from the kill to the first of each
     {"idle_s": S}    do nothing for S seconds, and answer {"rss_mib", "wakeups", "cpu_percent"} of the daemon during that time
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 from bench.__main__ import WARM_INSTANCE_TYPE, WARM_POOL
 from bench.cold import SANDBOX_COUNT
 from bench.idle import status_mib
+from bench.restart import one_round
 from bench.stage import Stage
 from bench.whole import SETTLE_S
 from lab.node.daemon import PLUGIN_PATH
@@ -34,6 +36,8 @@ def main() -> None:
             request = json.loads(line)
             if "calls" in request:
                 answer = _calls(stage, count=request["calls"], tag=f"compare-{number}")
+            elif "restart" in request:
+                answer = _restart(stage, number=request["restart"])
             else:
                 answer = _idle(stage, seconds=request["idle_s"])
             print(json.dumps(answer), flush=True)
@@ -48,6 +52,14 @@ def _calls(stage: Stage, *, count: int, tag: str) -> dict[str, Any]:
             steps = dict(line["steps_ms"])
             answer[verb].append({**steps, "other": line["ms"] - sum(steps.values()), "total": line["ms"]})
     return answer
+
+
+def _restart(stage: Stage, *, number: int) -> dict[str, float]:
+    """The node has one sandbox more afterwards: that which the new daemon added first."""
+    deleted = stage.job("attach", path=PLUGIN_PATH, count=1, tag=f"deleted-{number}")
+    served = one_round(stage, number, deleted[0])
+    stage.wait_ready()
+    return served
 
 
 def _idle(stage: Stage, *, seconds: float) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.compare import HERE, main, ratios
+from bench.compare import HERE, main, ratios, restart_ratios
 
 
 def block(total_ms: float) -> dict[str, Any]:
@@ -50,6 +50,15 @@ def test_a_step_that_one_side_lacks_counts_as_nothing() -> None:
     by_name = {ratio.name: ratio for ratio in ratios([[(before, after)]], "ADD")}
     assert "ADD policy" in by_name
     assert by_name["ADD policy"].before_ms == 0
+
+
+def test_restarts_are_compared_by_the_time_to_the_first_answer() -> None:
+    """In ms, as the calls are."""
+    pairs = [({"DEL": 0.4, "ADD": 0.5}, {"DEL": 0.4, "ADD": 0.6}) for _ in range(11)]
+    deleted, added = restart_ratios([pairs])
+    assert (deleted.name, deleted.ratio) == ("restart to first DEL", 1.0)
+    assert added.before_ms == pytest.approx(500)
+    assert added.low == added.high == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("arguments", [["--before-env", "NAME"], ["--before", str(HERE / "docs")]])
