@@ -6,7 +6,7 @@ from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.family import IPV6, family_of
 from ipamd.model.kernel import HostVeth, KernelSurvey
-from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY, OWN_RULE, OWN_TABLE
+from ipamd.model.kernel_numbers import OWN_RULE, OWN_TABLE
 from ipamd.model.legs.leg import Leg
 from ipamd.model.repairs import RepairKind
 from ipamd.model.wiring_difference import WiringDifference, wiring_difference
@@ -105,7 +105,7 @@ def snat_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
 def from_rule_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
     """Compare the rules that select the table for packets from the address."""
     tables = survey.from_rules.get(leg.address, ()) + survey.tables_from_prefix(leg.address)
-    rule = f"rule {FROM_SANDBOX_PRIORITY} from {leg.address}"
+    rule = f"rule from {leg.address}"  # its priority depends on the node (`source_rules`)
     differences = []
     if leg.route_table not in (MAIN_TABLE, *tables):
         missing = f"{rule} lookup {leg.route_table}"
