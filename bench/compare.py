@@ -1,6 +1,7 @@
 """Two daemons at the same time on this machine, called in turn: the precise way to compare two checkouts, or two settings.
 
     python -m bench.compare --before CHECKOUT [--after CHECKOUT] [--before-env NAME=VALUE] [--after-env NAME=VALUE]
+                            [--after-annotation NAME=VALUE] [--instance-type TYPE]
                             [--starts 4] [--pairs 12] [--calls 10] [--restarts 0] [--limit RATIO]
 
 Each checkout needs its `.venv`, and the default of both is this one. Two runs one after the other differ by up to ten per cent on two
@@ -58,12 +59,12 @@ class Ratio:
 class Side:
     """A process of `compare_side` in its checkout. Use as a context."""
 
-    def __init__(self, checkout: Path, env: dict[str, str]) -> None:
+    def __init__(self, checkout: Path, *, env: dict[str, str], annotations: dict[str, str], instance_type: str) -> None:
         self._command = [
             str(checkout / ".venv/bin/python"),
             "-P",
             str(HERE / "bench/compare_side.py"),
-            json.dumps({"env": env}),
+            json.dumps({"env": env, "annotations": annotations, "instance_type": instance_type}),
         ]
         self._checkout = checkout
 
@@ -158,7 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     comparison = Comparison()
     for number in range(options.starts):
-        before, after = Side(options.before, dict(options.before_env)), Side(options.after, dict(options.after_env))
+        before = Side(options.before, env=dict(options.before_env), annotations={}, instance_type=options.instance_type)
+        after = Side(
+            options.after,
+            env=dict(options.after_env),
+            annotations=dict(options.after_annotation),
+            instance_type=options.instance_type,
+        )
         # What is started first has the lower process and link numbers.
         first, second = (before, after) if number % 2 == 0 else (after, before)
         with first, second:
@@ -220,6 +227,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--after", type=_checkout, default=HERE, help="checkout with a .venv (default: this one)")
     parser.add_argument("--before-env", type=_setting, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--after-env", type=_setting, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--after-annotation", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="of each pod of that side"
+    )
+    parser.add_argument("--instance-type", default="", metavar="TYPE", help="of both nodes (default: the bench's)")
     parser.add_argument("--starts", type=int, default=4, help="how often both are started (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=12, help="blocks of each daemon in a start (default: %(default)s)")
     parser.add_argument("--calls", type=int, default=10, help="ADDs and DELs in a block (default: %(default)s)")

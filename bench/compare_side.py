@@ -1,8 +1,9 @@
 """One side of `bench.compare`: a lab node with the daemon of the checkout that this process imports.
 
-    PYTHONPATH=CHECKOUT python -P bench/compare_side.py '{"env": {...}}'
+    PYTHONPATH=CHECKOUT python -P bench/compare_side.py '{"env": {...}, "annotations": {...}, "instance_type": ""}'
 
-It imports `bench.stage` and nothing newer, so that a checkout from before this file existed can be measured too. Each line on standard
+`annotations` are those of each pod that is measured, as a runtime hands them over; the pods are in the namespace `bench`. This process
+imports `bench.stage` and nothing newer, so that a checkout from before this file existed can be measured too. Each line on standard
 input is a request in JSON, each line on standard output its answer:
 
     {"calls": N}     do N times ADD and DEL, and answer {"ADD": [...], "DEL": [...]}, one {step: ms} for each call, "total" among them
@@ -26,16 +27,26 @@ from bench.stage import Stage
 from bench.whole import SETTLE_S
 from lab.node.daemon import PLUGIN_PATH
 
+UNANNOTATED = "vpc"
+"""The configuration that each checkout has."""
+
+POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+"""As in `ipamd.model.pod_annotations`, which an earlier checkout may not have."""
+
 
 def main() -> None:
     """Serve requests until standard input ends."""
     arguments = json.loads(sys.argv[1])
-    with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL | arguments["env"]) as stage:
+    with Stage(instance_type=arguments["instance_type"] or WARM_INSTANCE_TYPE, daemon_env=WARM_POOL | arguments["env"]) as stage:
         stage.job("attach", path=PLUGIN_PATH, count=SANDBOX_COUNT, tag="resident")
+        kind = UNANNOTATED
+        if arguments["annotations"]:
+            kind = "annotated"
+            stage.job("configure", kind=kind, more={"runtimeConfig": {POD_ANNOTATIONS: arguments["annotations"]}})
         for number, line in enumerate(sys.stdin):
             request = json.loads(line)
             if "calls" in request:
-                answer = _calls(stage, count=request["calls"], tag=f"compare-{number}")
+                answer = _calls(stage, kind, count=request["calls"], tag=f"compare-{number}")
             elif "restart" in request:
                 answer = _restart(stage, number=request["restart"])
             else:
@@ -43,8 +54,10 @@ def main() -> None:
             print(json.dumps(answer), flush=True)
 
 
-def _calls(stage: Stage, *, count: int, tag: str) -> dict[str, Any]:
-    made = stage.job("cycles", plugins={PLUGIN_PATH: "vpc"}, rounds=count, settle_s=SETTLE_S, tag=tag)[PLUGIN_PATH]
+def _calls(stage: Stage, kind: str, *, count: int, tag: str) -> dict[str, Any]:
+    made = stage.job("cycles", plugins={PLUGIN_PATH: kind}, rounds=count, settle_s=SETTLE_S, tag=tag, names_pods=True)[
+        PLUGIN_PATH
+    ]
     answer: dict[str, Any] = {"whole": {"ADD": made["ADD"], "DEL": made["DEL"]}}
     for verb in ("ADD", "DEL"):
         answer[verb] = []
