@@ -12,7 +12,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ipamd import __version__
 from ipamd.kernel.leftovers import Leftover, clean_up
@@ -21,6 +21,7 @@ from ipamd.migration.listener import is_aws_node, is_served_by_another
 from ipamd.model.errors import IpamError, SettingsError, TakeoverError, log_text
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.words import printable
+from ipamd.process.host_root import below
 from ipamd.rpc.run_dir import LOCK_NAME
 from ipamd.settings import Settings, load
 
@@ -94,8 +95,8 @@ def _settings(host_root: str) -> Settings:
         "VPC_IPAMD_AWS_NODE_SOCKET": settings.takeover.daemon_socket,
         "VPC_IPAMD_AWS_NODE_CONFLIST_FILE": settings.takeover.conflist,
     }
-    below = {name: f"{host_root.rstrip('/')}{path}" for name, path in paths.items() if path.startswith("/")}
-    return load(environment | below)
+    on_node = {name: str(below(Path(host_root), PurePosixPath(path))) for name, path in paths.items() if path.startswith("/")}
+    return load(environment | on_node)
 
 
 def _require_gone_back(settings: Settings, is_served_by_other: Callable[[Settings], bool]) -> None:
