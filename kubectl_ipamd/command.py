@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from kubectl_ipamd.errors import EXIT_INTERRUPTED, PluginError
 from kubectl_ipamd.session import Session, open_session
 from kubectl_ipamd.text import printable
-from kubectl_ipamd.verbs import bundle, execute, migrate, status, top, versions, where
+from kubectl_ipamd.verbs import bundle, clean_up, execute, migrate, status, top, versions, where
 from kubectl_ipamd.version import __version__
 
 PROGRAM = "kubectl ipamd"
@@ -74,6 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
     added.add_argument("--by", choices=("both", "subnet", "zone"), default="both")
     _bundle_parser(command("bundle", "collect an archive for support from each of many nodes (needs pods/exec)", bundle.run))
     _exec_parser(command("exec", "run a verb of ipamctl on a node (needs pods/exec)", execute.run))
+    text = "remove what is ours from a node that has gone back to amazon-vpc-cni-k8s, in a debug pod"
+    _clean_up_parser(command("clean-up", text, clean_up.run))
     text = "print how nodes come over from amazon-vpc-cni-k8s, or go back, as commands; execute none of them"
     _migrate_parser(command("migrate", text, migrate.run))
     return parser
@@ -109,6 +111,12 @@ def _exec_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="VERB...", help="as for ipamctl, for example: explain 10.0.3.7"
     )
+
+
+def _clean_up_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE")
+    parser.add_argument("--image", default="", metavar="IMAGE", help="of vpc-ipamd (default: that of the daemons on other nodes)")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be removed, and remove nothing")
 
 
 def _debug_option(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,9 @@ Both are root on the node: the daemon's pod may change its network, and a debug 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from kubectl_ipamd.cluster import CONTAINER, DaemonPod
 from kubectl_ipamd.errors import NoAnswerError
@@ -25,7 +26,7 @@ CALL_S = 30.0
 HOST = "/host"
 """Where a debug pod has the node's files. Source: `kubectl debug --help`."""
 
-DEBUG_ENVIRONMENT = {
+IPAMCTL_ENVIRONMENT = {
     "VPC_IPAMD_RUN_DIR": f"{HOST}/run/vpc-ipamd",
     "VPC_IPAMD_HISTORY_DIR": f"{HOST}/var/lib/vpc-ipamd/history",
 }
@@ -45,7 +46,7 @@ def target(kubectl: Kubectl, pod: DaemonPod, *, may_debug: bool) -> Iterator[lis
     if pod.is_running:
         yield ["-n", pod.namespace, pod.name, "-c", CONTAINER]
     elif may_debug:
-        with debug_pod(kubectl, pod) as name:
+        with debug_pod(kubectl, node=pod.node, namespace=pod.namespace, image=pod.image, environment=IPAMCTL_ENVIRONMENT) as name:
             yield ["-n", pod.namespace, name]
     else:
         raise NoAnswerError(
@@ -54,35 +55,38 @@ def target(kubectl: Kubectl, pod: DaemonPod, *, may_debug: bool) -> Iterator[lis
 
 
 @contextmanager
-def debug_pod(kubectl: Kubectl, pod: DaemonPod) -> Iterator[str]:
-    """Start a pod with the daemon's image on its node by `kubectl debug`, yield its name, and delete it. Raises: NoAnswerError."""
-    started = kubectl.run(debug_words(pod), timeout_s=CALL_S)
+def debug_pod(
+    kubectl: Kubectl, *, node: str, namespace: str, image: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
+    """Start a pod with the daemon's image on a node by `kubectl debug`, yield its name, and delete it. Raises: NoAnswerError."""
+    words = debug_words(node=node, namespace=namespace, image=image, environment=environment)
+    started = kubectl.run(words, timeout_s=CALL_S)
     names = _POD_NAME.findall(started.output.decode("utf-8", "replace") + started.error)
     if started.status or not names:
-        raise NoAnswerError(f"`kubectl debug` started no pod on {pod.node}: {started.error}")
+        raise NoAnswerError(f"`kubectl debug` started no pod on {node}: {started.error}")
     name = names[0].rstrip(".")
     try:
-        words = ["wait", "-n", pod.namespace, f"pod/{name}", "--for=condition=Ready", f"--timeout={START_S:.0f}s"]
+        words = ["wait", "-n", namespace, f"pod/{name}", "--for=condition=Ready", f"--timeout={START_S:.0f}s"]
         waited = kubectl.run(words, timeout_s=START_S + CALL_S)
         if waited.status:
             raise NoAnswerError(f"the debug pod {name} does not start: {waited.error}")
         yield name
     finally:
-        kubectl.run(["delete", "pod", name, "-n", pod.namespace, "--wait=false", "--ignore-not-found"], timeout_s=CALL_S)
+        kubectl.run(["delete", "pod", name, "-n", namespace, "--wait=false", "--ignore-not-found"], timeout_s=CALL_S)
 
 
-def debug_words(pod: DaemonPod) -> list[str]:
+def debug_words(*, node: str, namespace: str, image: str, environment: Mapping[str, str]) -> list[str]:
     """Return the words of `kubectl debug`. The pod only sleeps: `kubectl exec` then runs what is asked for, and loses no output."""
-    environment = [f"--env={name}={value}" for name, value in DEBUG_ENVIRONMENT.items()]
+    variables = [f"--env={name}={value}" for name, value in environment.items()]
     return [
         "debug",
-        f"node/{pod.node}",
+        f"node/{node}",
         "-n",
-        pod.namespace,
-        f"--image={pod.image}",
+        namespace,
+        f"--image={image}",
         "--image-pull-policy=IfNotPresent",
         "--profile=sysadmin",
-        *environment,
+        *variables,
         "--",
         "sleep",
         str(DEBUG_LIFE_S),

@@ -237,12 +237,12 @@ def _over_commands(names: Sequence[str], daemonsets: DaemonSets, choices: Choice
 
 def _back_commands(node: MigrationNode, choices: Choices) -> Iterable[str]:
     kubectl, plugin = choices.kubectl, choices.plugin
-    debug = ["debug", f"node/{node.name}", "-n", OTHER_NAMESPACE, "-i", f"--image={node.image}", "--profile=sysadmin"]
     yield shlex.join([*plugin, "exec", node.name, "export"])
     yield shlex.join([*kubectl, "label", "node", node.name, f"{choices.label[0]}-"])
     yield f"sleep {SETTLE_S}"
     yield shlex.join([*kubectl, "-n", OTHER_NAMESPACE, "rollout", "status", f"daemonset/{OTHER}", "--timeout=15m"])
-    yield shlex.join([*kubectl, *debug, "--", "ipamd", "clean-up", "--host-root", "/host"])
+    clean_up = shlex.join([*plugin, "clean-up", node.name, f"--image={node.image}"])
+    yield f"{clean_up} || [ $? -eq 1 ]  # 1: pods of ours still need something; run it again when they are gone"
 
 
 def _tenth(count: int) -> int:

@@ -48,8 +48,7 @@ ELSEWHERE = {
     ),
     f"{IN_POD}ipamctl probe aws --run > report.md": "tests/lab/cloud_adapter/test_probe_cleanup.py: it takes ten seconds",
     "ipamctl convert-values values-of-aws-vpc-cni.yaml > values.yaml": "tests/unit/ipamctl/test_convert_values.py: it needs no node",
-    "kubectl debug node/NODE -n kube-system -it --image=IMAGE --profile=sysadmin\n-- ipamd clean-up --host-root /host": "tests/netns/"
-    "test_leftovers.py runs the command with this option; tests/unit/kubectl/test_contract.py holds what kubectl debug is given",
+    "kubectl ipamd clean-up NODE": "lab/cluster/debug_pods.py (`make cluster`), tests/unit/kubectl/test_nodes.py",
     **dict.fromkeys(
         ("kubectl ipamd migrate --plan > over.sh", "kubectl ipamd migrate --plan --back > back.sh"),
         "tests/unit/kubectl/test_migrate.py runs the command and what it prints",

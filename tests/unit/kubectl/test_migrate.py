@@ -110,11 +110,12 @@ def test_nodes_go_back_one_by_one() -> None:
     ]
     plan = plan_back(nodes, DaemonSets(OURS, OTHER_OFF, "kube-system"), CHOICES)
     assert (labelled(plan), plan.done, plan.skipped) == ([("a",), ("b",)], ("c",), ("d",))
-    words = [shlex.split(command) for command in plan.steps[0].commands]
-    assert [next(word for word in line if word in ("export", "label", "sleep", "rollout", "debug")) for line in words] == [
-        "export", "label", "sleep", "rollout", "debug",
+    words = [shlex.split(command, comments=True) for command in plan.steps[0].commands]
+    assert [next(word for word in line if word in ("export", "label", "sleep", "rollout", "clean-up")) for line in words] == [
+        "export", "label", "sleep", "rollout", "clean-up",
     ]  # fmt: skip
     assert "--image=i:1" in words[-1]
+    assert words[-1][-6:] == ["||", "[", "$?", "-eq", "1", "]"]  # kept for pods that run: no failure of the script
     assert plan_back(nodes, DaemonSets(OURS, None, "kube-system"), CHOICES).problems
 
 

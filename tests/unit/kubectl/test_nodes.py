@@ -81,6 +81,35 @@ def test_a_daemon_that_is_down_needs_a_debug_pod(desk: Desk) -> None:
     assert delete.startswith("delete pod node-debugger-node-0-x7k2p ")
 
 
+CLEAN_UP = "ipamd clean-up --host-root /host"
+
+
+@pytest.mark.parametrize(
+    ("words", "image", "command"),
+    [
+        ((), "vpc-ipamd:0.1.0", CLEAN_UP),
+        (("--dry-run", "--image=other:2"), "other:2", f"{CLEAN_UP} --dry-run"),
+    ],
+)
+def test_a_node_is_cleaned_up_in_a_debug_pod(desk: Desk, words: tuple[str, ...], image: str, command: str) -> None:
+    """With the image that other nodes have. The settings of `ipamctl` are not set: the command finds the node's files by itself."""
+    desk.cluster.add("node-0", page("idle"))
+    (desk.folder / "out").write_text("")
+    assert desk.run("clean-up", "gone-back", *words)[0] == 0
+    debug, _, execute, delete = (" ".join(line) for line in desk.kubectl_commands())
+    assert debug == (
+        f"debug node/gone-back -n kube-system --image={image} --image-pull-policy=IfNotPresent --profile=sysadmin -- sleep 900"
+    )
+    assert execute == f"exec -n kube-system node-debugger-node-0-x7k2p -- {command}"
+    assert delete.startswith("delete pod node-debugger-node-0-x7k2p ")
+
+
+def test_a_clean_up_needs_one_image(desk: Desk) -> None:
+    """Without a daemon anywhere there is none to choose."""
+    assert desk.run("clean-up", "gone-back")[0] == 2
+    assert desk.kubectl_commands() == []
+
+
 def test_bundles_are_whole_files_of_the_operator(desk: Desk) -> None:
     """One that is cut off, and a node that is down, are rows with a problem and leave no file."""
     desk.cluster.add("node-0", page("idle"))
