@@ -16,9 +16,11 @@ from pathlib import Path
 
 from ipamd.ipamctl.client import DEFAULT_RUN_DIR, Client
 from ipamd.ipamctl.verb import AwayError, RefusedError
+from ipamd.process.clean_up import EXIT_KEPT
 from lab.cluster import judge, objects
 from lab.cluster.api import Object
 from lab.cluster.cluster import IMAGE, NAMESPACE, RELEASE, WORKERS, Release
+from lab.cluster.debug_pods import DebugPods
 from lab.cluster.flow import Flow
 from lab.cluster.report import Report
 from lab.cluster.trial import ECHO, START_TIMEOUT_S, Trial, containers_ready
@@ -36,15 +38,8 @@ CONFLISTS_OURS = ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
 
 STATUS, ATTACHMENTS, AUDIT = ("ipamctl", "status"), ("ipamctl", "attachments"), ("ipamctl", "audit")
 EXPORT, UNDO = ("ipamctl", "export"), ("ipamctl", "export", "--undo")
-TABLES = (
-    ("ip", "vpc-ipamd"),
-    ("ip", "vpc-ipamd-confine"),
-    ("ip6", "vpc-ipamd-confine"),
-    ("arp", "vpc-ipamd-confine"),
-    ("bridge", "vpc-ipamd-confine"),
-)
 COMMANDS = (STATUS, ATTACHMENTS, AUDIT, EXPORT, UNDO)
-"""Those of the page that are run here, in its order. `ipamd clean-up` is left out, because pods of ours are still there."""
+"""Those of the page that are run in the daemon's container, in its order. `debug_pods` has `kubectl ipamd clean-up`."""
 
 
 class Migration:
@@ -139,14 +134,13 @@ class Migration:
             self._cluster.kubectl("label", "node", name, f"{LABEL}-")
             self._api.wait(self._ours_is_here, what="without our daemon", timeout_s=START_TIMEOUT_S)
             self._api.wait(self._other_is_not_ready, what="the other's", timeout_s=START_TIMEOUT_S)
-            there = self._node.run(["nft", "list", "tables"]).stdout.splitlines()
-            removed = [table for table in TABLES if f"table {' '.join(table)}" in there]
-            for table in removed:
-                self._node.run(["nft", "delete", "table", *table])
+            done = DebugPods(self._cluster, self._report).clean_up(name)
         left = [one for one in self._node.run(["nft", "list", "tables"]).stdout.splitlines() if "vpc-ipamd" in one]
-        self._report.check(
-            "migration out: our tables can be removed under pods", bool(removed) and not left, str(left or removed)
-        )
+        left += [str(path) for path in Path(f"{self._node.root}/etc/cni/net.d").glob("*vpc-ipamd.conflist")]
+        printed = f"{done.stdout} {done.stderr}".strip().replace("\n", "; ")
+        detail = f"status {done.returncode}; left: {', '.join(left) or 'nothing'}; {printed}"
+        is_done = done.returncode in (0, EXIT_KEPT) and not left
+        self._report.check("migration out: a debug pod cleans up under pods of ours", is_done, detail)
         self._kept("migration out", rows)
         self._scale(8)
         self._agree_with_the_other("migration out: new pods of the other beside those of ours", want_ours=len(pods))

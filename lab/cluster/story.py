@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from lab.cluster import judge, objects, pod_marks, pods_api, programs
 from lab.cluster.churn import CONTROL_GROUP, Churn
 from lab.cluster.cluster import IMAGE, NAMESPACE, RELEASE, WORKERS, Cluster, Release
+from lab.cluster.debug_pods import DebugPods
 from lab.cluster.http import get
 from lab.cluster.migration import Migration
 from lab.cluster.reboot import Reboot
@@ -22,6 +23,9 @@ CROWD = "crowd"
 CROWD_SIZE, ROLLS = 100, 20
 HOGS, STARVED_LEAST, STARVED_AWAY_MAX_S = 2, 4, 50.0
 AFTER_ABSENCE_S = 2.0
+LOOPING_RESTARTS = 3
+"""Then kubelet waits 40 s before the next one, in which an operator can look into the node."""
+
 CROWD_TIMEOUT_S = 300.0
 STEPS = (
     "answers",
@@ -218,10 +222,11 @@ class Story:
     def _crash_loop(self) -> None:
         """A release that cannot start: the roll stops at the first node, its pods go on, and a roll-back mends it."""
         cluster = self._cluster
-        bad = {"hotReload": False, "settings": {"WARM_ENI_TARGET": "several"}}
+        bad = {"extraEnv": [{"name": "WARM_ENI_TARGET", "value": "several"}]}  # the schema refuses it among `settings`
         cluster.install(Release(self._now.chart, self._now.tag, bad))
         self._api.wait(self._crashing, what="in a crash loop", timeout_s=START_TIMEOUT_S)
         self._report.check("pods go on while a daemon loops", *self._trial.asked_by_name())
+        DebugPods(cluster, self._report).look_into_crash_loop()
         cluster.helm("rollback", RELEASE)
         spent = cluster.wait_rolled_out("daemonsets", RELEASE, namespace=NAMESPACE)
         self._report.check("helm rollback mends a crash loop", True, f"{spent:.1f} s; {judge.settle(cluster)}")
@@ -349,9 +354,10 @@ class Story:
     def _crashing(self) -> str:
         for pod in self._cluster.daemon_pods():
             for container in pod["status"].get("containerStatuses", []):
-                if container["restartCount"] >= 2:
+                is_waiting = container["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
+                if container["restartCount"] >= LOOPING_RESTARTS and is_waiting:
                     return ""
-        return "no daemon has been restarted twice"
+        return f"no daemon waits for its restart after {LOOPING_RESTARTS}"
 
 
 def _on_both(reached: dict[str, set[str]]) -> tuple[bool, str]:

@@ -163,7 +163,7 @@ def test_too_early() -> None:
 
 
 def test_the_commands_of_a_migration_are_those_of_its_page() -> None:
-    """In its order; nothing is cleaned up, because pods of ours stay."""
+    """In its order; `ipamd clean-up` runs in a debug pod (`debug_pods`)."""
     page = [command for command in commands("migration.md", Runner.NODE) if "clean-up" not in command]
     assert [" ".join(words) for words in migration.COMMANDS] == page
 
