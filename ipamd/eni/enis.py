@@ -155,7 +155,9 @@ class EniService(Service):
             witnesses=Witnesses(self.routing.links(), self.book.metadata_view()),
             now_s=self._clock.monotonic(),
         )
-        outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, doubted=weighed.doubted)
+        outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, missing=weighed.missing)
+        if primary:  # even an implausible answer proves what it shows
+            outcome.attached = frozenset(eni.eni_id for eni in described if eni.attachment_status == "attached")
         outcome.compare_again(weighed.again_s)
         # Record the losses on all ENIs before the additions, because an address may have moved from one ENI to another.
         self._lose(weighed.absent, outcome)
