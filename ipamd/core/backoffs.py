@@ -136,6 +136,15 @@ class Backoffs:
             for key in keys:
                 self._pauses.pop(key, None)
 
+    def hasten(self, key: Key) -> None:
+        """Let the running pause end as early as if an ADD waited, because something new waits for the work. The next failure is paused
+        after as without this.
+        """
+        with self._lock:
+            pause = self._pauses.get(key)
+            if pause is not None:
+                pause.length_s = min(pause.length_s, pause.urgent_s)
+
     def shorten(self, key: Key) -> None:
         """Keep the running pause after a partial success. The next failure begins with the first pause."""
         with self._lock:

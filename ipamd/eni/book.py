@@ -51,6 +51,12 @@ class OwnChange:
 FROZEN = "external changes: its link is gone; EC2 is asked whether it is detached"
 """Why an ENI is frozen, as `ipamctl status` shows it."""
 
+DETACHED = "external changes: its link is gone, and EC2 does not show it attached any more; its sandboxes keep its addresses"
+"""The same once two answers of EC2 have decided."""
+
+RETURNED = "external changes: its link is back; it is used again as soon as EC2 or metadata shows it"
+"""The same once the link is back."""
+
 
 @dataclass(frozen=True, slots=True)
 class MissingLink:
@@ -123,7 +129,9 @@ class EniFacts:
         """Why the ENI is frozen; "" if it is not."""
         if self.link is None:
             return ""
-        return FROZEN
+        if self.link.back_monotonic_s is not None:
+            return RETURNED
+        return DETACHED if self.is_absent else FROZEN
 
     @property
     def is_away(self) -> bool:

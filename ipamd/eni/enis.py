@@ -135,17 +135,19 @@ class EniService(Service):
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
 
+        What the answer shows and lacks is stored before anything that follows from it: an object that this answer shows must not count
+        as missing in two answers in a row after the process has died, or the kernel was silent, in between (I11).
+
         Args:
             identity: names the primary ENI, without which no answer is believed.
         Returns: the changes, and when to compare again. An answer that is not believed is a result, not an error.
-        Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then nothing has changed (I11).
+        Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then no row has changed (I11).
         """
         began_monotonic_s = self._clock.monotonic()
         described = self._ec2.describe_enis(identity.instance_id)
         primary = [eni for eni in described if eni.eni_id == identity.primary_eni_id]
         if primary:
             self.book.observe(identity.primary_eni_id, connection_tracking=primary[0].connection_tracking)
-        wired = self.wired_addresses()
         recorded_enis = recorded(self._datastore.snapshot(), identity)
         doubted_before = self._evidence.doubted()
         weighed = self._evidence.weigh(
@@ -155,12 +157,16 @@ class EniService(Service):
             witnesses=Witnesses(self.routing.links(), self.book.metadata_view()),
             now_s=self._clock.monotonic(),
         )
-        outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, doubted=weighed.doubted)
+        outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, missing=weighed.missing)
+        if primary:  # even an implausible answer proves what it shows
+            outcome.attached = frozenset(eni.eni_id for eni in described if eni.attachment_status == "attached")
         outcome.compare_again(weighed.again_s)
+        self._withhold(weighed.doubted | weighed.absent)
+        self._store_doubts()
+        wired = self.wired_addresses()
         # Record the losses on all ENIs before the additions, because an address may have moved from one ENI to another.
         self._lose(weighed.absent, outcome)
         self._withhold(weighed.doubted)
-        self._store_doubts()
         if not weighed.implausible:
             self._record_all(described, identity, wired, outcome)
         elif primary:  # even an implausible answer proves that its ENIs exist and occupy their places

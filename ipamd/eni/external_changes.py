@@ -137,7 +137,8 @@ class CloudReconciler(Service):
         """Seconds until something is due by the clock."""
         now_s = self._clock.monotonic()
         questions = [max(self._next_question_s(difference) - now_s, 0.0) for difference in self._differing[0]]
-        return soonest_s([LINKS_S, self._backoffs.left_s(TURN), self._resyncs.wait_s(), *questions]) or 0.0
+        waits_s = [LINKS_S, self._backoffs.left_s(TURN), self._resyncs.wait_s(), self.links.next_question_s(), *questions]
+        return soonest_s(waits_s) or 0.0
 
     def take_turn(self) -> int:
         """Make one turn. An error ends it early, and is logged once. Returns: how many requests it made.

@@ -5,15 +5,20 @@ EC2 released the ENI's addresses, so nothing is removed: new sandboxes get none 
 down stays in the list of links, and the host network reconciler sets it up. The list decides; an event only triggers a reading of the
 list. If the list lacks the primary ENI's link, it is of another namespace, or MACs were changed, and nothing is concluded from it
 (I11). Other notifications of the kernel are passed to the host network reconciler.
+
+EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
+that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would notice most of that too, but it
+may be stuck, or silent.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from ipamd.core.backoffs import soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.eni.book import EniBook, MissingLink
@@ -23,12 +28,31 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
+from ipamd.model.metadata_evidence import ask_pause_s
+from ipamd.model.record import dataclass
 from ipamd.ports.kernel import HostNetwork
 
 REOPEN_S = 0.5
 """Pause before a broken subscription is opened again. Ours: meanwhile all links are compared once a minute."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """How often EC2 was asked about an ENI whose link contradicts its row, and when last.
+
+    `is_present`: whether the link is there.
+    """
+
+    is_present: bool
+    count: int
+    monotonic_s: float
+
+    @property
+    def next_s(self) -> float:
+        """When EC2 is asked again (monotonic)."""
+        return self.monotonic_s + ask_pause_s(self.count)
 
 
 class LinkWatch(Service):
@@ -53,6 +77,7 @@ class LinkWatch(Service):
         self._on_change = on_change
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
+        self._questions: dict[EniId, _Question] = {}
         self._last_logged = ""
 
     def turn(self) -> float:
@@ -108,7 +133,44 @@ class LinkWatch(Service):
                 link = missing.get(eni.eni_id)
                 if link is not None:
                     self._observe_missing(eni, link, is_present=eni.mac in present)
+            self._ask_again(present)
         return True
+
+    def next_question_s(self) -> float | None:
+        """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None without one. From any thread."""
+        with self._lock:
+            next_s = soonest_s(question.next_s for question in self._questions.values())
+        return None if next_s is None else max(next_s - self._clock.monotonic(), 0.0)
+
+    def _ask_again(self, present: Collection[MacAddress]) -> None:
+        """Ask EC2 again about ENIs whose link and row have contradicted each other since the last question.
+
+        The first question is that of the change itself: the link is gone, or back, or EC2 has just been asked.
+        """
+        now_s = self._clock.monotonic()
+        questions = {}
+        for eni_id, is_present in self._contradictions(present).items():
+            question = self._questions.get(eni_id)
+            if question is None or question.is_present is not is_present:
+                question = _Question(is_present, 1, now_s)
+            questions[eni_id] = question
+        due = sorted(eni_id for eni_id, question in questions.items() if question.next_s <= now_s)
+        if due:
+            self._resyncs.request(ResyncReason.LINK, f"links and rows still differ: {', '.join(due)}")
+            for eni_id, question in questions.items():  # one resync is about all of them
+                questions[eni_id] = replace(question, count=question.count + (eni_id in due), monotonic_s=now_s)
+        self._questions = questions
+
+    def _contradictions(self, present: Collection[MacAddress]) -> dict[EniId, bool]:
+        """Return the ENIs whose link contradicts their row, each with whether the link is there."""
+        leaving = {intent.eni_id for intent in self._datastore.open_intents() if intent.is_leaving}
+        found = {}
+        for eni in self._datastore.enis():
+            is_present = eni.mac in present
+            is_left_by_others = eni.managed and eni.state is EniState.DETACHING and eni.eni_id not in leaving
+            if (eni.is_in_pool and not is_present) or (is_left_by_others and is_present):
+                found[eni.eni_id] = is_present
+        return found
 
     def _observe_missing(self, eni: Eni, link: MissingLink, *, is_present: bool) -> None:
         """Record that the missing link of an ENI is back, or gone again. That includes ENIs that are detaching for EC2, because their
@@ -121,7 +183,7 @@ class LinkWatch(Service):
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # its next return is noticed again
 
     def thaw_confirmed(self) -> None:
-        """Thaw the ENIs whose link is back, if a later resync left no doubt, or metadata has listed them later."""
+        """Thaw the ENIs whose link is back, if EC2 has shown them attached later, or metadata has listed them later."""
         recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
         listed = self._book.readings()
         confirmed = []
@@ -132,9 +194,11 @@ class LinkWatch(Service):
                     self._routing.thaw(eni_id)  # the ENI was removed because EC2 did not show it any more
                 elif since_s is not None and eni.state is EniState.ATTACHED:
                     is_listed = eni.mac in listed and self._book.listed_monotonic_s > since_s
-                    if is_listed or self._resyncs.is_answered(since_s):
+                    if is_listed or self._resyncs.is_shown(eni_id, since_monotonic_s=since_s):
                         self._routing.thaw(eni_id)
                         confirmed.append(eni_id)
+        for eni_id in self._missing():
+            self._routing.report_frozen(eni_id)  # EC2 may have answered since
         for eni_id in confirmed:
             log.info("ENI link restored, ENI unfrozen eni=%s", eni_id)
             self._routing.set_up_again(eni_id)  # outside the lock: it may wait for the link

@@ -88,7 +88,8 @@ class EniSyncResult:
     unreadable: ENIs that could not be read.
     implausible: why the answer was not believed, and nothing was added; "" if it was believed.
     again_s: seconds until the next comparison is useful, None without a doubt.
-    doubted: the ENIs and addresses that one answer did not show.
+    missing: the recorded ENIs and addresses that the last answer with the primary ENI lacked, believed or not.
+    attached: the ENIs that the answer showed attached; empty if it lacked the primary ENI.
     """
 
     began_monotonic_s: float = -math.inf
@@ -107,7 +108,8 @@ class EniSyncResult:
     unreadable: list[CloudDifference] = field(default_factory=list)
     implausible: str = ""
     again_s: float | None = None
-    doubted: frozenset[CloudKey] = frozenset()
+    missing: frozenset[CloudKey] = frozenset()
+    attached: frozenset[EniId] = frozenset()
 
     def add_contradiction(self, difference: CloudDifference) -> None:
         """Add a contradiction, unless it is there already."""
@@ -155,8 +157,14 @@ class ResyncScheduler(Service):
         self.counts: Counter[ResyncReason | ExternalChange] = Counter()
 
     def request(self, reason: ResyncReason, description: str) -> None:
-        """Make a resync due. `description`: why, in a few words."""
+        """Make a resync due. `description`: why, in a few words.
+
+        After failed resyncs a link makes it due a minute after the last one: EC2 may answer again since, and sandboxes may be without
+        network.
+        """
         self._reasons.setdefault(description, reason)
+        if reason is ResyncReason.LINK:
+            self._backoffs.hasten(AGAIN)
         self.changed.set()
         self._demand.trigger()
 
@@ -165,6 +173,13 @@ class ResyncScheduler(Service):
         last = self._result
         is_clear = last.again_s is None and not last.implausible
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and is_clear
+
+    def is_shown(self, eni_id: EniId, *, since_monotonic_s: float) -> bool:
+        """Whether a resync that began at that time or later showed an ENI attached, whatever else is in doubt, and no other one is
+        requested.
+        """
+        last = self._result
+        return not self._reasons and since_monotonic_s <= last.began_monotonic_s and eni_id in last.attached
 
     @property
     def is_asked(self) -> bool:
@@ -178,7 +193,7 @@ class ResyncScheduler(Service):
         before, now_s = self._result, self._clock.monotonic()
         # A new doubt, or one that the next answer may end, must not wait for as long as a doubt that has lasted for hours.
         has_plausibility_changed = bool(before.implausible) != bool(result.implausible)
-        had_no_doubt, has_new_doubt = before.again_s is None, bool(result.doubted - before.doubted)
+        had_no_doubt, has_new_doubt = before.again_s is None, bool(result.missing - before.missing)
         if had_no_doubt or has_new_doubt or has_plausibility_changed or result.lost_count:
             result.doubt_since_monotonic_s = now_s
         else:

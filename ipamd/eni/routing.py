@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ipamd.core.backoffs import NODE, soonest_s
 from ipamd.core.context import Service, ServiceContext
-from ipamd.eni.book import FROZEN, EniBook, EniFacts, MissingLink
+from ipamd.eni.book import EniBook, EniFacts, MissingLink
 from ipamd.model.blocked import Blocked
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import Eni, EniState
@@ -143,15 +143,23 @@ class EniRouting(Service):
         is fine. `was_there`: see `MissingLink`.
         """
         self._book.observe(eni_id, link=MissingLink(was_there))
-        self._health.report(f"frozen {eni_id}", problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=FROZEN))
+        self.report_frozen(eni_id)
         if self._mark(eni_id, host_ready=False):
             self._book.observe(eni_id, is_unplugged=True)
             self._demand.trigger()
 
+    def report_frozen(self, eni_id: EniId) -> None:
+        """Report why an ENI is frozen, as far as that is known now, or that it is not."""
+        cause = self._book.facts_of(eni_id).frozen
+        frozen = problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=cause) if cause else None
+        self._health.report(f"frozen {eni_id}", frozen)
+        if cause and not self._book.facts_of(eni_id).frozen:
+            self._health.report(f"frozen {eni_id}", None)  # another thread has thawed it between
+
     def thaw(self, eni_id: EniId) -> None:
         """End the freeze of an ENI: its routing may be set up again."""
         self._book.observe(eni_id, link=None, is_unplugged=False)
-        self._health.report(f"frozen {eni_id}", None)
+        self.report_frozen(eni_id)
 
     def frozen(self) -> Mapping[EniId, str]:
         """Return the frozen ENIs, each with the reason. Their addresses are not assigned, and none are allocated on them."""

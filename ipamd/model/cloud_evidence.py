@@ -96,6 +96,7 @@ class Weighed:
     doubted: missing in one answer.
     again_s: seconds after which the next answer is useful, None if nothing is in doubt.
     mass_loss: one sentence if an absence was concluded from implausible answers, otherwise "".
+    missing: what the last answer with the primary ENI lacked, believed or not, without what our calls changed lately.
     """
 
     implausible: str = ""
@@ -103,6 +104,7 @@ class Weighed:
     doubted: frozenset[CloudKey] = frozenset()
     again_s: float | None = None
     mass_loss: str = ""
+    missing: frozenset[CloudKey] = frozenset()
 
 
 def plausibility(answer: Iterable[DescribedEni], recorded: CloudRecords, *, recent: Collection[CloudKey] = ()) -> str:
@@ -211,7 +213,8 @@ class CloudEvidence:
         entries = tuple(answer)
         implausible = plausibility(entries, recorded, recent=recent)
         if not _shows_primary(entries, recorded):
-            return Weighed(implausible, doubted=self.doubted(), again_s=DOUBT_AGAIN_S)
+            missing_before = frozenset(self._doubtful.absent)
+            return Weighed(implausible, doubted=self.doubted(), again_s=DOUBT_AGAIN_S, missing=missing_before)
         gone = missing(entries, recorded)
         old = gone - recent.keys()
         self._doubtful.record_answer(old, now_s=now_s)
@@ -229,7 +232,7 @@ class CloudEvidence:
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
         again_s = self._next_look_s(gone, absent, recent, is_plausible=not implausible)
         doubted = self.doubted() - absent  # absent objects stay counted: if they are missing again, that is no new doubt
-        return Weighed(implausible, absent, doubted, again_s, mass_loss)
+        return Weighed(implausible, absent, doubted, again_s, mass_loss, missing=old)
 
     def doubts(self) -> Doubts:
         """Return the counts so far, to be stored for the next process."""

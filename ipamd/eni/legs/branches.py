@@ -175,6 +175,7 @@ class BranchComparison(Service):
             self._back_off(row)
             return False
         objection = ABSENT if described is None else contradiction(branch_eni_of(row), described, trunk=trunk_id)
+        self._forget_doubts(row, but=objection)
         if not objection:
             self._backoffs.clear((CLAIMED, row.eni_id))
             self._store(row, "")
@@ -194,6 +195,13 @@ class BranchComparison(Service):
             is_changed = uow.record_contradiction(row.key, contradiction=outcome).must_be_cut_off != row.must_be_cut_off
         if is_changed:
             self._on_change()
+
+    def _forget_doubts(self, row: Attachment, *, but: str) -> None:
+        """Forget what an earlier answer said against a sandbox and this one does not: only two answers in a row count. This is before
+        anything is stored, so that a disk that refuses does not bring an old doubt back.
+        """
+        doubts = self._backoffs.keys(SEEN, row.key)
+        self._backoffs.clear(*(doubt for doubt in doubts if doubt[2] != but))
 
     def _is_second(self, row: Attachment, objection: str) -> bool:
         """Whether an answer at least a minute ago contradicted the row in the same way. If none did, remember this one."""

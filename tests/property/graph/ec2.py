@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
 from random import Random
@@ -127,7 +127,8 @@ class RoughEc2(FakeEc2):
         self.random = Random(f"ec2/{seed}")
         self.came_at: dict[IpAddress, float] = {}
         """When an address was last given to anybody."""
-        self._left_out: EniId | None = None
+        self._left_out: dict[EniId, float] = {}
+        """ENIs of which an answer lacked a part, or all, and that no answer since has shown to a process that lived on; since when."""
         self.seized: set[EniId] = set()
         """ENIs of ours that other hands detached."""
         self._freed = _Freed()
@@ -145,34 +146,45 @@ class RoughEc2(FakeEc2):
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         self._call("describe_enis")
         shown = [eni for eni in self._view().values() if eni.instance_id == instance_id]
-        if self.family.is_sparse:
-            self._leave_out_prefixes(shown)
-        elif len(shown) > 1 and self.random.random() < self.weather.partial:
-            secondary = [eni for eni in shown if eni.eni_id != PRIMARY]
-            one = self.random.choice(secondary)
-            if one.eni_id == self._left_out:  # twice would be proof
-                self._left_out = None
-            elif self.random.random() < 0.5 or not one.secondary_addresses:
-                shown.remove(one)
-                self._left_out = one.eni_id
-            else:
-                kept = frozenset(sorted(one.secondary_addresses)[1:])
-                shown[shown.index(one)] = replace(one, secondary_addresses=kept)
-                self._left_out = one.eni_id
-            self.log[-1].detail = f"partial: {self._left_out}"
-        else:
-            self._left_out = None
+        left_out = self._leave_out_prefixes(shown) if self.family.is_sparse else self._leave_out(shown)
+        now_s, life = self.world.monotonic(), self.world.life
+        if left_out is not None:
+            self._left_out[left_out] = now_s
+            self.log[-1].detail = f"partial: {left_out}"
+        told = {eni.eni_id for eni in shown} - {left_out}
+        self.world.at(now_s + ANSWERED_S, lambda: None if life.is_over else self._shown_to(told, at_s=now_s))
         return tuple(sorted(shown, key=lambda eni: eni.device_index))
 
-    def _leave_out_prefixes(self, shown: list[DescribedEni]) -> None:
-        """An answer lacks the /80s of one ENI; two in a row would be proof."""
-        having = [one for one in shown if one.prefixes and one.eni_id != self._left_out]
-        self._left_out = None
-        if having and self.random.random() < self.weather.partial:
-            one = self.random.choice(having)
-            shown[shown.index(one)] = replace(one, prefixes=frozenset())
-            self._left_out = one.eni_id
-            self.log[-1].detail = f"partial: {self._left_out}"
+    def _shown_to(self, eni_ids: Collection[EniId], *, at_s: float) -> None:
+        """The process that was shown these ENIs lived on, so that it has had time to record that. An answer over which it dies is
+        none: two without an ENI, before and after it, would be proof.
+        """
+        for eni_id in eni_ids:
+            if self._left_out.get(eni_id, at_s) < at_s:
+                del self._left_out[eni_id]
+
+    def _leave_out(self, shown: list[DescribedEni]) -> EniId | None:
+        """An answer lacks one ENI, or one of its addresses. Returns: which ENI."""
+        if len(shown) < 2 or self.random.random() >= self.weather.partial:
+            return None
+        one = self.random.choice([eni for eni in shown if eni.eni_id != PRIMARY])
+        if one.eni_id in self._left_out:
+            return None
+        if self.random.random() < 0.5 or not one.secondary_addresses:
+            shown.remove(one)
+        else:
+            kept = frozenset(sorted(one.secondary_addresses)[1:])
+            shown[shown.index(one)] = replace(one, secondary_addresses=kept)
+        return one.eni_id
+
+    def _leave_out_prefixes(self, shown: list[DescribedEni]) -> EniId | None:
+        """An answer lacks the /80s of one ENI. Returns: which."""
+        having = [one for one in shown if one.prefixes and one.eni_id not in self._left_out]
+        if not having or self.random.random() >= self.weather.partial:
+            return None
+        one = self.random.choice(having)
+        shown[shown.index(one)] = replace(one, prefixes=frozenset())
+        return one.eni_id
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         self._call("describe_eni")

@@ -24,6 +24,7 @@ from ipamd.pb import introspection_pb2 as pb
 from ipamd.process.adapters import STAGES, Adapters
 from ipamd.process.lifecycle import Lifecycle
 from ipamd.report.sources import CutOff
+from ipamd.sandbox.legs import branch as _branch  # noqa: F401  # loaded late by the daemon, and only what is loaded waits in a run's time
 from ipamd.settings import CloudConfig, DaemonConfig, NetworkConfig, PoolConfig, Settings, TakeoverConfig
 from ipamd.settings.fields import POLICY_OFF
 from tests.fakes.aws_node import OURS, THEIRS

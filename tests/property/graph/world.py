@@ -538,3 +538,13 @@ def installed(world: World) -> Iterator[None]:
             setattr(module, name, real[name])
         for cell, before in cells:
             cell.cell_contents = before
+    late = [
+        name
+        for name, module in sorted(sys.modules.items())
+        if name.startswith(PATCHED)
+        and name not in REAL
+        and module not in modules
+        and any(getattr(module, each, None) is real[each] for each in real)
+    ]
+    if late:
+        raise ImportError(f"imported while a run lasted, so what waits there waited in real time: {', '.join(late)}")

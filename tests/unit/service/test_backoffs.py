@@ -39,10 +39,14 @@ def test_an_idle_hour_has_six_tries_of_an_ec2_call_at_most() -> None:
         ("s", 0.0, 120.0),
         ("p", 7.0, 120.0),
         ("ffp", 7.0, 120.0),
+        ("h", 0.0, 120.0),
+        ("fh", 120.0, 240.0),
+        ("ffffh", 600.0, 1920.0),
     ],
 )
 def test_what_becomes_of_a_pause(events: str, left_s: float, next_pause_s: float) -> None:
-    """f: it failed; c: it succeeded; s: something of it succeeded; p: it was put on the backoffs in 7 s."""
+    """f: it failed; c: it succeeded; s: something of it succeeded; p: it was put on the backoffs in 7 s; h: something new waits for
+    it."""
     clock = FakeClock()
     backoffs = Backoffs(clock)
     does = {
@@ -50,6 +54,7 @@ def test_what_becomes_of_a_pause(events: str, left_s: float, next_pause_s: float
         "c": lambda: backoffs.clear(KEY),
         "s": lambda: backoffs.shorten(KEY),
         "p": lambda: backoffs.put(KEY, in_s=7.0),
+        "h": lambda: backoffs.hasten(KEY),
     }
     for event in events:
         does[event]()

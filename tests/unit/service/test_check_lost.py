@@ -49,7 +49,7 @@ def test_an_address_that_ec2_took_away_fails(tmp_path: Path, kind: str) -> None:
     whole = node.ec2.enis[made.eni_id]
     take_by_hand(node, made)
     node.clock.advance(RECENT_S)
-    assert node.enis.sync_with_ec2(IDENTITY).doubted
+    assert node.enis.sync_with_ec2(IDENTITY).missing
     check(node, "a")
     node.look_twice()
     with pytest.raises(CheckFailedError) as refusal:

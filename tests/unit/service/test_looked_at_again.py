@@ -338,7 +338,7 @@ def test_comparisons_in_quick_succession_do_not_use_up_the_patience(node: FakeNo
     """Chaos seed 803: a creation that was tried again compared every few seconds; by counting looks the next one was an hour away, and
     the second look at an ENI that was gone came too late for the node (I7)."""
     look = node.app.pool.resyncs
-    doubted = EniSyncResult(implausible="it lacks 3 of 5 attached ENIs", again_s=60.0, doubted=frozenset({SECOND}))
+    doubted = EniSyncResult(implausible="it lacks 3 of 5 attached ENIs", again_s=60.0, missing=frozenset({SECOND}))
     for _ in range(40):
         look.record_result(doubted)
         node.clock.advance(5.0)
@@ -346,5 +346,5 @@ def test_comparisons_in_quick_succession_do_not_use_up_the_patience(node: FakeNo
     node.clock.advance(3600.0)
     look.record_result(doubted)
     assert (look.wait_s() or 0.0) > 600.0, "doubt that lasts is looked at less and less"
-    look.record_result(EniSyncResult(lost_count=32, again_s=30.0, doubted=frozenset({SECOND})))
+    look.record_result(EniSyncResult(lost_count=32, again_s=30.0, missing=frozenset({SECOND})))
     assert (look.wait_s() or 0.0) <= 30.0, "a mass loss was believed: what is left needs a second look soon"
