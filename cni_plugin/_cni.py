@@ -1,11 +1,11 @@
-"""The plugin's only interface to the operating system, for CPython; MicroPython's is a C module with the same name and functions.
+"""The plugin's only interface to the operating system, for CPython. For MicroPython a C module has the same name and functions.
 
-There are few functions, all on file descriptors, so that the C module stays small. Failures are `OSError` with an `errno`; an expired
-wait is ETIMEDOUT. Paths are str; data of pipes and sockets is bytes. Rejected: file and socket objects, because both implementations
-would have to behave alike in many details.
-It calls the extension modules below the standard library directly: importing `socket` takes 6 ms, `_socket`, `select` and
-`posix` almost nothing (they are built into Debian's interpreter). `fcntl` is needed to spool only and is imported then.
-Every read and write polls first, so that a peer that stalls cannot block longer than the wait.
+There are few functions, and they use file descriptors, so that the C module stays small. Failures are `OSError` with an `errno`; an
+expired wait has the errno ETIMEDOUT. Paths are str; data of pipes and sockets is bytes. Rejected: file and socket objects, because
+both implementations would have to behave alike in many details.
+This module imports the extension modules below the standard library directly: importing `socket` takes 6 ms, while `_socket`, `select`
+and `posix` take almost no time (they are built into Debian's interpreter). Only the spool needs `fcntl`, which is imported then.
+Every read and write polls first, so that a peer that stalls cannot block the plugin longer than the given wait.
 """
 
 import _socket
@@ -14,13 +14,16 @@ import select
 import sys
 import time
 
-POLL_IN = 1  # poll(2); hang-up and error are always reported
+POLL_IN = 1  # poll(2), which reports hang-up and error in any case
 POLL_OUT = 4
 ETIMEDOUT = 110
 
 
 class System:
-    """System calls of the plugin. `wait_ms`: longest wait of one call; with 0 or less the call fails if it would have to wait."""
+    """System calls of the plugin. They raise OSError.
+
+    `wait_ms`: longest wait of one call in milliseconds. With 0 or less the call fails if it would have to wait.
+    """
 
     def monotonic_ms(self) -> int:
         """Monotonic clock in milliseconds."""
@@ -31,11 +34,11 @@ class System:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000000
 
     def unique(self) -> str:
-        """A file name part that no other process of this boot produces: pid and monotonic nanoseconds."""
+        """A part of a file name that no other call of this boot returns: pid and monotonic nanoseconds."""
         return "%d-%d" % (posix.getpid(), time.monotonic_ns())
 
     def env(self, name: str) -> "bytes | None":
-        """One environment variable, undecoded."""
+        """The undecoded value of an environment variable; None if it is not set."""
         return posix.environ.get(name.encode())
 
     def read(self, fd: int, count: int, wait_ms: int) -> bytes:
@@ -57,7 +60,7 @@ class System:
             posix.close(fd)
 
     def connect(self, path: str) -> int:
-        """A connected, non-blocking, close-on-exec Unix stream socket. EAGAIN when the listener's queue is full."""
+        """Connect a non-blocking, close-on-exec Unix stream socket. Returns: its descriptor. EAGAIN: the listener's queue is full."""
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)  # CPython sets close-on-exec
         try:
             sock.setblocking(False)
@@ -67,7 +70,7 @@ class System:
             sock.close()  # has no effect once detached
 
     def close(self, fd: int) -> None:
-        """Close; frees any flock held through it."""
+        """Close a descriptor. This also releases a lock that was taken through it."""
         posix.close(fd)
 
     def sleep_ms(self, duration_ms: int) -> None:
@@ -88,7 +91,7 @@ class System:
         posix.mkdir(path.encode(), 0o700)
 
     def open_lock(self, path: str) -> int:
-        """Open or create for locking: O_RDWR|O_CREAT|O_NOFOLLOW|O_CLOEXEC, mode 0600."""
+        """Open or create a lock file: O_RDWR|O_CREAT|O_NOFOLLOW|O_CLOEXEC, mode 0600."""
         return posix.open(path.encode(), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC, 0o600)
 
     def open_directory(self, path: str) -> int:
@@ -101,7 +104,7 @@ class System:
         return posix.open(path.encode(), flags, 0o600)
 
     def lock_shared(self, fd: int) -> bool:
-        """flock(LOCK_SH|LOCK_NB); False when somebody holds it exclusively."""
+        """flock(LOCK_SH|LOCK_NB). Returns: False if another process holds the lock exclusively."""
         import fcntl
 
         try:

@@ -1,11 +1,11 @@
 """Decide how long STATUS may succeed while the daemon does not serve: I17, docs/adr/0033.
 
 kubelet asks every 5 s, and one failed STATUS makes the node NotReady. A restart of the daemon, or a late answer on an overloaded node,
-would therefore take the node out of service. STATUS bridges such an absence: it succeeds for a short time. All absences together may
-be bridged for BRIDGE_MS within WINDOW_MS, so a crash loop fails STATUS within a minute.
+would therefore take the node out of service. STATUS bridges such an absence: it succeeds although the daemon does not serve. It
+bridges at most BRIDGE_MS of all absences within WINDOW_MS, so in a crash loop it fails within a minute.
 
-An absence begins when the daemon last recorded that it served. A daemon that answers late still records this, so its lateness is
-counted from the time when STATUS asked, if that is earlier. Lateness is counted even after STATUS has begun to fail.
+An absence begins when the daemon last recorded that it served. A daemon that answers late still records this, so an absence by
+lateness begins when STATUS asked, if that is earlier. Lateness is counted even after STATUS has begun to fail.
 
 There are two files in the run directory, where only root can write:
 
@@ -27,7 +27,7 @@ MARK_NAME = "served"
 BRIDGED_NAME = "bridged"
 TEMPORARY_PREFIX = ".bridged-"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
-BRIDGE_MS = 60000  # ours: a restart takes seconds, a node that cannot run pods must say so within a minute
+BRIDGE_MS = 60000  # ours: a restart takes seconds, and a node that cannot run pods must become NotReady within a minute
 WINDOW_MS = 600000
 # Two late answers that are at most this far apart belong to one absence. Ours: kubelet asks again 5 s after an answer, so there is no
 # time for a prompt answer between them.
@@ -76,7 +76,7 @@ def _unreadable_mark(system: "System", exc: OSError) -> str:
 
 
 def _served_ms(mark: "list[bytes]", now_ms: int) -> int:
-    """When the daemon last served, in ms of CLOCK_BOOTTIME, from the lines of the file `served`; -1 if they are malformed."""
+    """Return when the daemon last served, in ms of CLOCK_BOOTTIME; -1 if the mark is malformed. `mark`: lines of the file `served`."""
     if len(mark) != 2:
         return -1
     times = _numbers(mark[1])
@@ -94,7 +94,14 @@ def _bridged_lines(system: "System", run_dir: str) -> "list[bytes] | None":
 
 
 def _split(absences: "list[tuple[int, int]]", begin_ms: int, *, is_late: bool) -> "tuple[int, list[tuple[int, int]]]":
-    """Separate the present absence from the earlier ones. Returns: when the present one began; the earlier ones."""
+    """Separate the present absence from the earlier absences.
+
+    Args:
+        absences: (begin, end) of each recorded absence, the present one included if an earlier STATUS recorded it.
+        begin_ms: when the present absence began, as far as this STATUS can see.
+        is_late: whether the daemon answers late; then LATE_PAUSE_MS may lie between two records of one absence.
+    Returns: when the present absence began; the earlier absences.
+    """
     pause_ms = 0
     if is_late:
         pause_ms = LATE_PAUSE_MS
@@ -108,7 +115,7 @@ def _split(absences: "list[tuple[int, int]]", begin_ms: int, *, is_late: bool) -
 
 
 def _used_up(earlier: "list[tuple[int, int]]", begin_ms: int, served_ms: int, now_ms: int) -> str:
-    """Return a sentence if the time that may be bridged is used up; else ""."""
+    """Return a sentence if BRIDGE_MS, or the room in the file, is used up; else ""."""
     used_ms = now_ms - begin_ms + sum([end - begin for begin, end in earlier])
     if used_ms < BRIDGE_MS and len(earlier) < ABSENCES_MAX:
         return ""
@@ -118,7 +125,7 @@ def _used_up(earlier: "list[tuple[int, int]]", begin_ms: int, served_ms: int, no
 
 
 def _charge(system: "System", run_dir: str, boot_id: bytes, earlier: "list[tuple[int, int]]", present: "tuple[int, int]") -> str:
-    """Record the present absence. Returns: why it could not be written; "" if it was."""
+    """Record the present absence, (begin, end). Returns: why it could not be written; "" if it was."""
     if len(earlier) >= ABSENCES_MAX:
         return ""  # the file is full, and `_used_up` bridges nothing more until the window has moved on
     return _write(system, run_dir, boot_id, earlier + [present])  # noqa: RUF005  # MicroPython has no unpacking there
@@ -148,7 +155,7 @@ def _absences(
 
 
 def _write(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[int, int]]") -> str:
-    """Replace `bridged`, by a rename. Returns: why it could not be written: an absence that is not recorded is not bridged."""
+    """Replace the file `bridged`, by a rename. Returns: why it could not be written, so that STATUS must fail; "" if it was."""
     text = "".join([str(max(begin_ms, 0)) + " " + str(end_ms) + "\n" for begin_ms, end_ms in absences])
     temporary = run_dir + "/" + TEMPORARY_PREFIX + system.unique()
     try:
@@ -159,7 +166,10 @@ def _write(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple
 
 
 def _lines(system: "System", path: str) -> "list[bytes]":
-    """Lines of a file that only root or our user can have written; [] for any other file. Raises: OSError, ENOENT if it is missing."""
+    """Lines of a file that only root or our user can have written; [] for any other file, or one that is too long or cut off.
+
+    Raises: OSError, with ENOENT if the file is missing.
+    """
     if not client.is_own_file(system, path):
         return []
     content = system.read_file(path, FILE_BYTES_MAX + 1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cni_plugin.vpc_cni import PLUGIN_VERSION
 
-# In order of import. `build` and `__init__` are not needed to run.
+# The modules of the plugin, in an order in which each imports only earlier ones. The plugin does not need `build` and `__init__`.
 MODULES = ("errors", "cnijson", "envelope", "hpack", "h2", "client", "absence", "spool", "request", "_cni", "vpc_cni")
 SHEBANG_BYTES_MAX = 127  # Linux before 5.1 truncates the line there
 
@@ -66,9 +66,10 @@ sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + marshal.dumps(codes))
 
 
 def build(python: Path, output: Path) -> None:
-    """Write an executable `vpc-cni` for the interpreter `python` (an absolute path, also on the node) to `output`, atomically.
+    """Write an executable `vpc-cni` to `output`, atomically.
 
-    Raises: ValueError if the path does not fit into a `#!` line; CalledProcessError if the interpreter cannot compile it.
+    `python`: absolute path of the interpreter, which must be the same on this machine and on the node.
+    Raises: ValueError if the path does not fit into a `#!` line; CalledProcessError if the interpreter cannot compile the sources.
     """
     if not python.is_absolute() or " " in str(python) or len(f"#!{python} -IS") > SHEBANG_BYTES_MAX:
         raise ValueError(f"{python}: must be absolute, without spaces, and short enough for a #! line")
@@ -85,14 +86,14 @@ def build(python: Path, output: Path) -> None:
     packed = base64.b64encode(zlib.compress(sources.encode(), 9))
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")
-    temporary.unlink(missing_ok=True)  # never through a link that lies there
+    temporary.unlink(missing_ok=True)  # so that the write cannot follow a link of this name
     temporary.write_bytes(stub.encode() + b"\n#" + packed + b"\n#" + codes)
     temporary.chmod(0o755)
     temporary.rename(output)
 
 
 def _stripped(source: str) -> str:
-    """Remove what has no effect at run time: docstrings, annotations, blocks for type checkers."""
+    """Remove the parts of a source that have no effect at run time: docstrings, annotations, and blocks for type checkers."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):

@@ -1,9 +1,9 @@
 """The connection to the daemon: check that the socket can be trusted, connect, make one call within a deadline.
 
 The plugin runs as root and gives a namespace to whoever answers, so it checks the run directory and the socket before use. Both must
-belong to root (or to our own user, in tests), and nobody else may write the directory. Then nobody else can have created the socket,
-and the check cannot race with the connect. If a file is missing, or if the kernel has no memory or descriptors left, the daemon counts
-as away; neither is reported as an unsafe path.
+belong to root (or to our own user, in tests), and only the owner may have write permission for the directory. Then nobody else can
+have created the socket, nor replace it between the check and the connect. If the directory or the socket is missing, or if the kernel
+has no memory or descriptors left, the daemon counts as away, and the path is not reported as unsafe.
 """
 
 from cni_plugin import errors
@@ -27,7 +27,7 @@ _OTHERS_WRITE = 0o022
 def check_directory(system: "System", path: str) -> None:
     """Require a directory that belongs to root or to us and that only its owner can write.
 
-    Raises: DaemonAway if it is missing; PluginError (191) naming what is wrong.
+    Raises: DaemonAway if it is missing; PluginError (191) that names the problem.
     """
     mode, owner = _mode_and_owner(system, path)
     kind = mode & _TYPE_MASK
@@ -41,7 +41,7 @@ def check_directory(system: "System", path: str) -> None:
 
 
 def is_own_file(system: "System", path: str) -> bool:
-    """Whether it is a plain file that belongs to root or to us and that only its owner can write. Raises: OSError."""
+    """Whether the path is a plain file that belongs to root or to us and that only its owner can write. Raises: OSError."""
     mode, owner = system.lstat(path)
     return mode & _TYPE_MASK == _FILE and not mode & _OTHERS_WRITE and owner in (0, system.euid())
 
@@ -71,7 +71,7 @@ def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
 
 
 def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: int) -> UnaryCall:
-    """Make the call on a fresh connection and close it.
+    """Make one call on a new connection, and close the connection.
 
     Returns: the finished call, whatever its gRPC status.
     Raises: DaemonLate at the deadline; DaemonAway if the connection breaks before; PeerError if the peer is no gRPC server.
@@ -89,7 +89,7 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
                 except OSError as exc:
                     if exc.errno not in (errors.EPIPE, errors.ECONNRESET):
                         raise
-                    is_writable, pending = False, b""  # it may have answered before it closed, so continue reading
+                    is_writable, pending = False, b""  # the daemon may have answered before it closed, so continue reading
             data = system.read(descriptor, READ_BYTES, _remaining_ms(system, deadline_ms))
             if not data:
                 raise DaemonAway("the daemon closed the connection before it answered", is_lost=True)

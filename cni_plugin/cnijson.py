@@ -1,20 +1,21 @@
-"""The JSON documents that the plugin writes itself, and the one key that it searches for.
+"""Write the JSON documents that do not come from the daemon, and find the key `cniVersion` of a configuration.
 
-`json` takes 6 ms to import and is not needed: results are printed as the daemon sent them. Everything works on bytes, because
-messages may quote what a hostile peer sent: any byte string becomes a valid JSON string.
+`json` takes 6 ms to import and is not needed: results are printed as the daemon sent them. The functions work on bytes, because a
+message may quote bytes of a hostile peer; any byte string becomes a valid JSON string.
 Rejected: a small JSON parser. The daemon parses the configuration, and two parsers can disagree.
 """
 
-# A copy of ipamd/model/cniresult.py: the plugin imports nothing of the daemon. tests/unit/model/test_cniversion.py holds them equal.
+# A copy of the versions in ipamd/model/cniresult.py, because the plugin imports nothing of the daemon.
+# tests/unit/model/test_cniversion.py checks that both are equal.
 SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
-DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours, because an answer without a version is no answer: the newest we speak
+DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours: an answer needs a version, also if the configuration has none
 VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # semver
 VERSION_BYTES_MAX = 32  # ours, because no release of the spec needs 32 characters
-SCAN_STEPS_MAX = 65536  # ours: quotes looked at; a GC of 10,000 attachments has fewer, and they take a fraction of a second
+SCAN_STEPS_MAX = 65536  # ours: most quotes that a scan reads, in a fraction of a second; a GC of 10,000 attachments has fewer
 
 _KEY = b'"cniVersion"'
 _SPACE = b" \t\r\n"
-_SPACE_CHUNK = 1024  # looked through at once
+_SPACE_CHUNK = 1024  # bytes that are searched at once for the end of white space
 _HEX = "0123456789abcdef"
 
 
@@ -68,10 +69,10 @@ def scan_cni_version(config: bytes) -> str:
     """Find the top-level `cniVersion` of a network configuration.
 
     Returns: the version, or DEFAULT_VERSION if the scanner finds none.
-    It follows strings and nesting, so it ignores the key of a nested plugin and text in a value. Limits: it does not check that
-    the rest is JSON; it does not recognise a key or value written with escapes; of two keys the first counts; a value that is no
-    plausible version (other characters, or more than 32) counts as absent; it gives up after SCAN_STEPS_MAX quotes.
-    Time: linear, because every byte is read a few times at most, even in hostile text.
+    The scanner follows strings and nesting, so it ignores the key of a nested plugin and text in a value. It does not check that the
+    rest is JSON, and does not recognise a key or value that is written with escapes. If there are two keys, the first counts. A value
+    that is no plausible version (other characters, or more than 32) counts as absent. The scanner gives up after SCAN_STEPS_MAX
+    quotes. Its time is linear, because it reads every byte a few times at most, even in hostile text.
     """
     if config.find(_KEY) < 0:
         return DEFAULT_VERSION
@@ -109,9 +110,9 @@ def _version_at(config: bytes, position: int) -> str:
 
 
 def _string_end(config: bytes, quote: int, steps: int) -> "tuple[int, int]":
-    """Position after the string that opens at `quote`, -1 if it does not close; and the steps that are left.
+    """Find the end of the string that opens at `quote`. Returns: the position after it, -1 if it does not close; the steps left.
 
-    A quote after an odd number of backslashes is a character of the string. Backslashes before `start` were counted already.
+    A quote after an odd number of backslashes is a character of the string. Backslashes before `start` belong to an earlier quote.
     """
     start = quote + 1
     while steps > 0:

@@ -1,13 +1,13 @@
 """The messages of `proto/vpc_ipamd/v1/cni.proto`, encoded and decoded by hand.
 
-The protobuf runtime takes tens of milliseconds to import and does not exist for MicroPython; two messages with scalar fields need
-neither descriptors nor generated code. `tests/contract/plugin` compares this file with the generated code.
-Unknown fields are skipped (fields are only added, never changed); everything malformed is a PeerError.
+The protobuf runtime takes tens of milliseconds to import and does not exist for MicroPython. Three messages with scalar fields, one of
+them nested, need neither descriptors nor generated code. `tests/contract/plugin` compares this file with the generated code. Unknown
+fields are skipped, because releases only add fields and never change them. Malformed bytes are a PeerError.
 """
 
 from cni_plugin.errors import PeerError
 
-PROTOCOL_MIN = 1  # first version of the envelope
+PROTOCOL_MIN = 1  # lowest and highest version of the envelope that this plugin supports
 PROTOCOL_MAX = 1
 FIELDS_MAX = 1024  # ours: a reply has 7; a message of the largest size with nothing but empty fields would take 150 MB here
 VARINT_BYTES_MAX = 10  # protobuf encoding: 64 bits in groups of seven
@@ -19,7 +19,8 @@ _FIXED32 = 5
 
 
 class Reply:
-    """ExecReply. `is_error`: `error` was present; only then the four error fields have a meaning."""
+    """A decoded ExecReply. `is_error`: whether it has the field `error`. Only then `code`, `message`, `details` and `cni_version` have
+    a meaning."""
 
     def __init__(self) -> None:
         self.protocol = 0
@@ -44,7 +45,7 @@ def encode_request(
     config: bytes = b"",
     plugin_version: str = "",
 ) -> bytes:
-    """Serialize an ExecRequest. The byte fields but `config` are UTF-8 already."""
+    """Serialize an ExecRequest. The caller has checked that all byte fields except `config` are UTF-8."""
     fields = (verb.encode(), container_id, netns, ifname, args, path, config)
     parts = [_length_delimited(number + 1, fields[number]) for number in range(len(fields))]
     parts.append(bytes([8 << 3, PROTOCOL_MIN, 9 << 3, PROTOCOL_MAX]))
@@ -53,7 +54,7 @@ def encode_request(
 
 
 def decode_reply(data: bytes) -> Reply:
-    """Parse an ExecReply. Raises: PeerError, and nothing else, for bytes that are not one."""
+    """Parse an ExecReply. Raises: PeerError, and nothing else, if the bytes are no ExecReply."""
     reply = Reply()
     for number, wire_type, value, content in _fields(data):
         if number == 1 and wire_type == _VARINT:
@@ -97,7 +98,10 @@ def _varint(value: int) -> bytes:
 
 
 def _fields(data: bytes) -> "list[tuple[int, int, int, bytes]]":
-    """Split a message into (field number, wire type, value, content), in order."""
+    """Split a message into its fields, in order.
+
+    Returns: (field number, wire type, value, content). `value` is the number of a varint, `content` the bytes of any other type.
+    """
     fields = []  # type: list[tuple[int, int, int, bytes]]
     position = 0
     while position < len(data):

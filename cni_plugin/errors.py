@@ -1,10 +1,11 @@
 """The plugin's errors, in one small tree.
 
-    PluginError   has the CNI code for the runtime; ends the process with an error document
-    +- PeerError  the peer on the socket violated HTTP/2, gRPC or the envelope: never retried, never trusted
-    DaemonAway    nobody took the request, or the daemon that took it died: ADD waits for the next daemon
+    PluginError   has the CNI code for the runtime, and ends the process with an error document
+    +- PeerError  the peer on the socket violated HTTP/2, gRPC or the envelope; the call is never retried
+    DaemonAway    no daemon took the request, or the daemon that took it died; ADD waits for the next daemon
     DaemonLate    the daemon has the request and did not answer in time, or has no room for it now
-                  After both, a DEL is spooled, and STATUS succeeds for a short time nevertheless
+
+After DaemonAway and DaemonLate a DEL is spooled, and STATUS nevertheless succeeds for a short time.
 
 Codes 1-99 are the CNI specification's. 190-199 are the plugin's own; the daemon numbers its errors upwards from 100
 (`ipamd/model/errors.py`). The two must not collide, although neither imports the other.
@@ -21,7 +22,7 @@ CODE_PEER = 192  # ours: the peer does not speak our protocol
 CODE_REFUSED = 193  # ours: the daemon ended the call with a gRPC status that a retry would not change
 CODE_PROTOCOL_RANGE = 194  # ours: daemon and binary have no envelope version in common
 
-# Linux numbers (asm-generic, the same on x86-64 and arm64). MicroPython's errno lacks several of them.
+# Error numbers of Linux (asm-generic, the same on x86-64 and arm64). MicroPython's module errno lacks several of them.
 ENOENT = 2
 EAGAIN = 11
 EEXIST = 17
@@ -30,7 +31,7 @@ ECONNRESET = 104
 ETIMEDOUT = 110
 
 # Errors of a path that is not our daemon's: EPERM, EACCES, ENOTDIR, EINVAL, ENAMETOOLONG, ELOOP, ENOTSOCK, EPROTOTYPE (a datagram
-# socket), EAFNOSUPPORT. All other errors are temporary: ENFILE, EMFILE, ENOMEM, ENOBUFS, EINTR, ECONNREFUSED and new ones of a kernel.
+# socket), EAFNOSUPPORT. All other errors count as temporary, such as ENFILE, EMFILE, ENOMEM, ENOBUFS, EINTR and ECONNREFUSED.
 WRONG_PATH = (1, 13, 20, 22, 36, 40, 88, 91, 97)
 
 
@@ -52,10 +53,10 @@ class PeerError(PluginError):
 
 
 class DaemonAway(Exception):
-    """Nobody serves the socket.
+    """No daemon serves the socket.
 
-    cause: what shows it, for people.
-    is_lost: the daemon went away after it may have received the request.
+    cause: the observation in words, for people.
+    is_lost: whether the daemon went away after it may have received the request.
     """
 
     def __init__(self, cause: str, is_lost: bool = False) -> None:
@@ -65,7 +66,7 @@ class DaemonAway(Exception):
 
 
 class DaemonLate(Exception):
-    """The daemon has the request and will not answer in time; `cause` is the observation."""
+    """The daemon listens, but does not answer in time or has no room for the request. `cause`: the observation in words."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)

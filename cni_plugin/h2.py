@@ -1,9 +1,10 @@
 """One unary gRPC call over HTTP/2, as a state machine without I/O: bytes in, bytes out.
 
-It exists because importing grpcio takes ten times the whole time budget. It implements what one call on a new connection needs
-(RFC 9113, gRPC over HTTP/2) and limits what a broken or hostile peer can cause: frames, header block and message are capped, and
-anything unexpected is a PeerError. Rejected: a general client (streams, priorities, a dynamic header table).
-Without I/O it can be fuzzed as a function and runs on both runtimes; `client.py` reads, writes and keeps the deadline.
+grpcio is not used, because importing it takes ten times the whole time budget. This module implements only the parts of HTTP/2 and
+gRPC that one call on a new connection needs (RFC 9113, gRPC over HTTP/2). It bounds the frames, the header blocks and the message that
+a broken or hostile peer can send, and any unexpected frame is a PeerError. Rejected: a general client (streams, priorities, a dynamic
+header table). Without I/O the module can be fuzzed as a function and runs on both interpreters; `client.py` reads, writes and keeps
+the deadline.
 """
 
 from cni_plugin import hpack
@@ -15,11 +16,9 @@ WINDOW_INITIAL = 65535  # RFC 9113, 6.9.2
 WINDOW_MAX = 0x7FFFFFFF  # RFC 9113, 6.9.1
 MESSAGE_BYTES_MAX = 4 << 20  # gRPC's customary limit for a received message; a CNI result has a few KB
 RECEIVE_WINDOW = MESSAGE_BYTES_MAX + 65536  # ours, because a window above the cap saves us from ever sending WINDOW_UPDATE
-HEADER_BYTES_MAX = hpack.LIST_BYTES_MAX  # of all header blocks of the call together: an answer has two
-FRAME_COUNT_MAX = (
-    8192  # ours: the largest reply takes 257 frames of DATA; a peer that never ends is cut off here, before the deadline
-)
-ACK_COUNT_MAX = 256  # ours: PINGs and SETTINGS that we answer; a peer that only sends must not make our answers fill its socket
+HEADER_BYTES_MAX = hpack.LIST_BYTES_MAX  # of all header blocks of the call together; an answer has two blocks
+FRAME_COUNT_MAX = 8192  # ours: the largest reply takes 257 frames of DATA; a peer that sends frames without end is cut off here
+ACK_COUNT_MAX = 256  # ours: PINGs and SETTINGS that we answer; a peer that never reads must not make our answers fill its socket
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM = ACK = 1
@@ -72,7 +71,7 @@ class UnaryCall:
         self._has_headers = False
 
     def outgoing(self) -> bytes:
-        """Take what may be sent now: acknowledgements, and as much of the request as both windows allow."""
+        """Return the bytes to send now: acknowledgements, and as much of the request as both flow-control windows allow."""
         parts = [self._send]
         self._send = b""
         while self._body_sent < len(self._body):
@@ -243,7 +242,10 @@ class UnaryCall:
 
 
 def _on_goaway(payload: bytes) -> None:
-    """Ignore the end of the connection, unless our request was not taken. Raises: DaemonAway; PeerError."""
+    """Raise DaemonAway if the peer did not take our request before it closes the connection; otherwise its answer still comes.
+
+    Raises: PeerError if the frame is malformed.
+    """
     if len(payload) < 8:
         raise PeerError("a GOAWAY of " + str(len(payload)) + " bytes")
     last_stream = int.from_bytes(payload[:4], "big") & WINDOW_MAX
@@ -264,7 +266,7 @@ def percent_decoded(text: bytes) -> bytes:
 
 
 def _opening(path: str, timeout_ms: int) -> bytes:
-    """Preface, settings, a large connection window and the request's headers: one write."""
+    """Return the first bytes of the connection: preface, settings, a large connection window, and the request's headers."""
     settings = b""
     for identifier, value in (
         (SETTING_TABLE_SIZE, 0),
@@ -303,5 +305,5 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
 
 
 def _excerpt(data: bytes) -> str:
-    """The first bytes, readable and safe whatever they are."""
+    """Return the first bytes as text, with a dot for each byte that is not printable ASCII."""
     return "".join([chr(byte) if 0x20 <= byte < 0x7F else "." for byte in data[:24]])

@@ -1,8 +1,8 @@
 """Header blocks: the part of RFC 7541 that is needed to send one request and to find three headers in the answer.
 
-Requests use literals without indexing and without Huffman. For answers we announce a header table of size zero (`h2.py`), so a
-correct peer uses no dynamic table and none is implemented: one call per connection would gain nothing from it.
-Of the static table only `:status` is read. Everything malformed is a PeerError.
+Requests use literals without indexing and without Huffman codes. For answers we announce a header table of size zero (`h2.py`), so a
+correct peer uses no dynamic table. None is implemented, because a connection with one call would gain nothing from it. Of the static
+table only the entries for `:status` are read. A malformed block is a PeerError.
 """
 
 from cni_plugin.errors import PeerError
@@ -13,7 +13,7 @@ STATUS_VALUES = (b"200", b"204", b"206", b"304", b"400", b"404", b"500")
 WANTED = (b":status", b"grpc-status", b"grpc-message")
 INTEGER_BYTES_MAX = 4  # ours, because no length here needs more than 28 bits
 LIST_BYTES_MAX = 32768  # ours, announced as SETTINGS_MAX_HEADER_LIST_SIZE: C-core's own limit is 16 KB
-# RFC 9113, 6.5.2: bytes that each entry counts beside its name and value. So very many entries of one byte are refused too.
+# RFC 9113, 6.5.2: bytes that each entry counts besides its name and value, so that a block of very many short entries is refused too.
 ENTRY_BYTES = 32
 _NAME_BYTES_MAX = 12  # the longest of WANTED; Huffman makes none of their characters longer
 
@@ -42,8 +42,8 @@ def encode_literal(name: bytes, value: bytes) -> bytes:
 def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
     """Decode a complete header block.
 
-    Returns: (name, value) in order, those in WANTED only.
-    Raises: PeerError if it is malformed, refers to a dynamic table that we did not offer, or counts more than LIST_BYTES_MAX.
+    Returns: (name, value) of the headers in WANTED, in order.
+    Raises: PeerError if the block is malformed, refers to a dynamic table, or counts more than LIST_BYTES_MAX.
     """
     headers = []
     position = 0
@@ -68,7 +68,7 @@ def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
 
 
 def _indexed_status(block: bytes, position: int) -> "tuple[bytes, int]":
-    """Read a header that is an entry of the static table. Returns: its value if it is :status, else b""; the position behind it."""
+    """Read a header that is an entry of the static table. Returns: its value if it is :status, else b""; the position after it."""
     index, position = _integer(block, position, 7)
     if not 1 <= index <= STATIC_COUNT:
         raise PeerError("a header refers to entry " + str(index) + " of a table that we did not offer")
@@ -78,7 +78,10 @@ def _indexed_status(block: bytes, position: int) -> "tuple[bytes, int]":
 
 
 def _table_size_update(block: bytes, position: int) -> int:
-    """Read a change of the table's size. Returns: the position behind it. The size can only be 0, which we set (RFC 7541, 4.2)."""
+    """Read a change of the dynamic table's size. Returns: the position after it.
+
+    The size must be 0, because that is the limit that we announced (RFC 7541, 4.2).
+    """
     size, position = _integer(block, position, 5)
     if size:
         raise PeerError("a header table of " + str(size) + " bytes, and we allowed none")
@@ -86,10 +89,10 @@ def _table_size_update(block: bytes, position: int) -> int:
 
 
 def _literal(block: bytes, position: int) -> "tuple[bytes, bytes, int, int]":
-    """Read a header whose value is spelt out.
+    """Read a header whose value is a literal.
 
-    Returns: name (b"" unless it is spelt out or :status), value, size of both in bytes, the position behind it. The value of a
-    header that is not WANTED keeps its Huffman code, because decoding it would waste time.
+    Returns: name, value, size of both in bytes, the position after the header. The name is b"" if it is an index of another entry
+        than :status. The value of a header that is not in WANTED is not decoded from its Huffman code, to save time.
     """
     is_indexed = block[position] & 0x40
     index, position = _integer(block, position, 6 if is_indexed else 4)
@@ -146,7 +149,7 @@ _symbols = {}  # type: dict[int, int]  # code with a 1 in front, so that codes o
 
 
 def _huffman(raw: bytes) -> bytes:
-    """Decode a Huffman code. C-core never sends one, so the table is made when the first is met."""
+    """Decode a Huffman code. gRPC's C-core never sends one, so the table of symbols is made at the first use."""
     symbols = _symbols
     if not symbols:
         code = previous = 0

@@ -1,8 +1,9 @@
 """The runtime's request: verb, identity and configuration, checked before anything is sent.
 
 An invalid environment is answered here with CNI code 4 and the variable's name, even if the daemon is away, so nothing invalid
-reaches the spool. Values are bytes until they are known to be UTF-8, because the environment may contain anything.
-The configuration is forwarded, not parsed. Only its size is checked, and where it is required, that it has the braces of an object.
+reaches the spool. Values are bytes until they are known to be UTF-8, because the environment may contain any bytes.
+The configuration is forwarded and not parsed. The plugin checks only its size, that it is not empty for a verb in NEEDS_CONFIG, and,
+before a DEL is spooled, that it begins and ends with braces.
 """
 
 from cni_plugin import envelope, errors
@@ -21,20 +22,20 @@ NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
 IFNAME_BYTES_MAX = 15  # Linux IFNAMSIZ less the NUL
 READ_BYTES = 16384  # ours, as in `client.py`
 
-# Whole process, monotonic. kubelet gives RunPodSandbox 4 minutes, and containerd kills a plugin when its caller gives up. Each of
-# these ends well before, so that the pod's events show our message and not "signal: killed".
+# Longest run of the process for each verb, on the monotonic clock. kubelet gives RunPodSandbox 4 minutes, and containerd kills a
+# plugin when its caller gives up. Each deadline is well before that, so that the pod's events show our message, not "signal: killed".
 DEADLINES_MS = {
     "ADD": 60000,  # ours: an empty pool waits for one EC2 create and attach, 10-40 s (docs/pool.md, The pool)
     "DEL": 30000,  # ours: never touches EC2 (I12); beyond this it is spooled
     "CHECK": 10000,  # ours: reads one record and the kernel
     "GC": 60000,  # ours: as many deletions as there are stale attachments
     "STATUS": 5000,  # ours: containerd asks periodically, and a late answer makes the node NotReady
-    "VERSION": 5000,  # ours: no daemon; only a standard input that does not end can use it up
+    "VERSION": 5000,  # ours: the daemon is not asked, so only a standard input that does not end can take this long
 }
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")  # MicroPython's dict has no order
 NEEDS_SANDBOX = ("ADD", "DEL", "CHECK")
 NEEDS_NETNS = ("ADD", "CHECK")
-NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # an empty GC would read as "nothing is attached"; DEL and STATUS do without
+NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # a GC without a configuration would mean that no attachment is valid
 
 # container_id: [a-zA-Z0-9][a-zA-Z0-9_.-]* (CNI spec, parameters)
 _ALNUM = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -56,7 +57,7 @@ def read_verb(system: "System") -> str:
 
 
 def read_config(system: "System", *, deadline_ms: int) -> bytes:
-    """Standard input to its end. Raises: PluginError: it stalls or fails (5), or is larger than the cap (7)."""
+    """Read standard input to its end. Raises: PluginError if it stalls or fails (5), or is larger than CONFIG_BYTES_MAX (7)."""
     parts = []  # type: list[bytes]
     size = 0
     while True:
@@ -132,7 +133,7 @@ def _interface_name(system: "System", verb: str) -> bytes:
 
 
 def _netns_path(system: "System", verb: str) -> bytes:
-    """Path of the sandbox's network namespace; b"" where the verb can do without."""
+    """Path of the sandbox's network namespace; b"" if it is not set and the verb does not need it. Raises: PluginError (4)."""
     if verb in NEEDS_NETNS:
         netns = _required(system, verb, "CNI_NETNS")
     else:

@@ -1,8 +1,8 @@
 """Keep DELs on disk while the daemon cannot take them (I3). docs/adr/0011 has the reasons.
 
-No DEL is lost while the daemon starts (the race of https://github.com/cilium/cilium/issues/22067). This is the protocol between
-plugin and daemon. The files are below the run directory (default /run/vpc-ipamd: a tmpfs, which a reboot empties together with the
-namespaces):
+The protocol between plugin and daemon below loses no DEL while the daemon starts (the race of
+https://github.com/cilium/cilium/issues/22067). The files are in the run directory (default /run/vpc-ipamd: a tmpfs, which a reboot
+empties together with the namespaces):
 
     spool.lock     0600, created by the first process, never removed; flock: plugins SHARED, the daemon EXCLUSIVE
     spool/         0700, created by the first process
@@ -24,8 +24,8 @@ The daemon, at start:
 So the entry of a plugin that got the lock before (2) is applied, and a plugin that gets the lock after (4) finds a listener.
 
 A running daemon repeats (2) to (4) from time to time if `spool/` is not empty, because a DEL is also spooled when the daemon stalls
-beyond the deadline or keeps answering UNAVAILABLE. An entry that does not parse is set aside and reported, not retried. Names of
-entries have no meaning. An entry survives the daemon, but not a reboot of the node.
+beyond the deadline or keeps answering UNAVAILABLE. An entry that cannot be parsed is set aside and reported, not retried. The names of
+entries have no meaning. An entry survives a restart of the daemon, but not a reboot of the node.
 """
 
 from cni_plugin import client, errors
@@ -47,10 +47,11 @@ def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_conn
     """Write the DEL into the spool, unless the daemon has started meanwhile.
 
     Args:
-        try_connect: False if the daemon listened but did not answer: then a connection proves nothing.
+        try_connect: whether to connect once more under the lock. False if the daemon listened but did not answer, because then another
+            connection does not show that it answers.
     Returns: -1 if the entry is on disk; otherwise a connected descriptor, which the caller uses and closes.
     Raises: PluginError: the spool is full or locked (11), the disk fails (5), a directory cannot be trusted (191).
-    Concurrency: any number of plugins share the lock; the cap may be exceeded by as many as write at the same time.
+    Concurrency: any number of plugins share the lock. Plugins that write at the same time may together exceed ENTRIES_MAX.
     Guards: I3.
     """
     try:

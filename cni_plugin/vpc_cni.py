@@ -1,8 +1,8 @@
 """One run of the plugin: read the request, check it, make one call, print the answer, exit.
 
-The daemon decides everything about addresses. The plugin guarantees that the runtime gets a CNI document on standard output within the
-verb's deadline, even if the daemon does not answer, and that every DEL is done, spooled or reported as failed (I3). Rejected: grpcio
-(98 ms instead of 9; docs/adr/0003); logging (the daemon logs, and nobody reads a plugin's standard error).
+The daemon decides everything about addresses. The plugin guarantees that the runtime gets its answer within the verb's deadline, even
+if the daemon does not answer, and that every DEL is done, spooled or reported as failed (I3). Rejected: grpcio, with which a run takes
+98 ms instead of 9 (docs/adr/0003); logging, because the daemon logs, and nobody reads a plugin's standard error.
 """
 
 import sys
@@ -22,7 +22,7 @@ RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
 PIPE_BYTES = 4096  # pipe(7): a pipe that polls writable takes PIPE_BUF bytes without blocking
 MARGIN_MS = 500  # ours: interpreter start before our clock begins (10 ms, more under load) and printing the error
-AWAY_RETRY_MS = 50  # ours: a waiting ADD tries 20 times a second, which costs 0.3 ms of a processor
+AWAY_RETRY_MS = 50  # ours: a waiting ADD tries 20 times a second, and a try costs 0.3 ms of a processor
 REFUSED_RETRY_MS = 250  # ours: a daemon that takes the call and refuses it is asked less often, because each try costs it a call
 LOST_MAX = 2  # ours: after this many daemons died during one ADD, the ADD fails, because it may be the cause
 STATUS_PATIENCE_MS = 4000  # ours: most restarts end within it, so that nothing is bridged; less than the 4.5 s that STATUS has
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def run(system: "System") -> int:
-    """Serve one invocation. Returns: the exit status: 0 for success, 1 for a CNI error or an output that nobody reads."""
+    """Serve one invocation. Returns: the exit status, 0 for success, 1 for a CNI error or if nobody reads standard output."""
     started_ms = system.monotonic_ms()
     document, status, limit_ms = answer(system, started_ms=started_ms)
     position = 0
@@ -62,7 +62,7 @@ def run(system: "System") -> int:
             position += system.write(STDOUT, document[position : position + PIPE_BYTES], wait_ms)
         except OSError as exc:
             if exc.errno != errors.EAGAIN:
-                return 1  # closed or stalled: nobody reads it
+                return 1  # standard output is closed or stalled
     return status
 
 
@@ -130,7 +130,7 @@ def _printed(answer: bytes, config: bytes) -> "tuple[bytes, int]":
 
 
 def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadline_ms: int) -> "bytes | None":
-    """DEL: the daemon's reply, or None when it is spooled (I3). Raises: PluginError."""
+    """Make a DEL. Returns: the daemon's reply, or None if the DEL is spooled (I3). Raises: PluginError."""
     call_deadline_ms = deadline_ms - SPOOL_RESERVE_MS
     is_away = False
     try:
@@ -146,13 +146,13 @@ def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadl
         return None
     try:
         return _ask(system, descriptor, message, call_deadline_ms)
-    except (DaemonAway, DaemonLate):  # gone again, or a slow start: spool the DEL; a running daemon reads the spool too
+    except (DaemonAway, DaemonLate):  # the daemon is gone again, or starts slowly; it reads the spool while it runs, too
         spool.spool_or_connect(system, run_dir, message, try_connect=False, deadline_ms=spool_deadline_ms)
     return None
 
 
 def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) -> "bytes | None":
-    """STATUS: the daemon's reply, or None for a success that bridges its short absence or lateness (I17).
+    """Make a STATUS. Returns: the daemon's reply, or None for a success that bridges a short absence or lateness of the daemon (I17).
 
     Raises: DaemonAway, DaemonLate.
     """
@@ -165,7 +165,7 @@ def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) ->
         late_since_ms = asked_ms
     refusal = absence.refusal(system, run_dir, is_charged=True, late_since_ms=late_since_ms)
     if refusal == absence.NEVER_SERVED and reply is not None:
-        return reply  # the daemon's own patience with the first start of a boot
+        return reply  # the first start of a boot: the daemon itself decides how long STATUS succeeds
     if refusal:
         unserved.cause += "; " + refusal
         raise unserved
@@ -175,7 +175,7 @@ def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) ->
 def _ask_for_status(
     system: "System", run_dir: str, message: bytes, deadline_ms: int
 ) -> "tuple[bytes | None, DaemonAway | DaemonLate]":
-    """Ask; if the absence may be bridged, retry for as long as most restarts take. Returns: as `_try`."""
+    """Ask the daemon. If it is absent and the absence may be bridged, retry for STATUS_PATIENCE_MS. Returns: as `_try`."""
     reply, unserved = _try(system, run_dir, message, deadline_ms, until_ms=0)
     if not _is_absent(reply) or absence.refusal(system, run_dir, is_charged=False):
         return reply, unserved
@@ -199,8 +199,8 @@ def _try(
 ) -> "tuple[bytes | None, DaemonAway | DaemonLate]":
     """Ask the daemon.
 
-    Returns: the reply or None, and an error. Without a reply the error says why. With one, the caller raises it only if the reply says
-        that the daemon is still starting.
+    Returns: the reply or None, and an error. If there is no reply, the error is the reason. If there is a reply, the caller raises the
+        error only if the reply shows that the daemon is still starting.
     """
     try:
         return _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms), DaemonAway("it does not take ADD yet")
@@ -216,8 +216,8 @@ def _ask_patiently(
     An ADD may be sent twice, because the daemon answers a repetition with the stored result.
 
     Args:
-        began_ms: when our clock began, if the call may wait until its deadline; else 0. The process was started earlier, so the
-            deadlines are moved forward by that time before the first wait.
+        began_ms: monotonic time at which `run` began, if the call may wait until its deadline; else 0. The process is older, so before
+            the first wait the deadlines are moved to an earlier time, by the age that the process had at `began_ms`.
     """
     lost_count = 0
     while True:
@@ -240,7 +240,7 @@ def _ask_patiently(
 
 
 def _late_ms(system: "System", began_ms: int) -> int:
-    """Age of the process when our clock began; 0 if it cannot be read. It opens a file, so only a call that waits uses it."""
+    """Age of the process at `began_ms`; 0 if it cannot be read. Reading it opens a file, so only a call that waits does that."""
     try:
         # proc(5): after the name in parentheses the state, and 19 fields on the start since the boot, in hundredths of a second
         made_ticks = system.read_file("/proc/self/stat", PIPE_BYTES).split(b") ")[-1].split()[19]
@@ -267,7 +267,7 @@ def _ask(system: "System", descriptor: int, message: bytes, deadline_ms: int) ->
 
 
 def _excerpt(text: bytes) -> str:
-    """A status message as the end of a sentence; "" if there is none."""
+    """Return a status message as the end of a sentence; "" if there is no message."""
     if not text:
         return ""
     if _is_text(text):

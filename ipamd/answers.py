@@ -1,8 +1,9 @@
-"""Convert values of the model to proto messages, which `ipamctl` prints. The daemon makes them, and `ipamctl` itself without a daemon.
+"""Convert values of the model to the proto messages that `ipamctl` prints.
 
-A field of a message gets the value of the model's field of the same name, so no code has to copy the fields. A field that no value has
-is an error, not an empty answer. Rejected: JSON of the dataclasses, because the proto has the sentence of docs/ipamctl.md for each
-field, and an `ipamctl` of another release can read the answer.
+The daemon makes these messages for its answers, and `ipamctl` makes them for the verbs that work without the daemon. A field of a
+message gets the value of the model's field of the same name, so no code has to copy the fields. If no value has the field, that is an
+error, not an empty answer. Rejected: JSON of the dataclasses, because the proto documents each field for docs/ipamctl.md, and an
+`ipamctl` of another release can read the answer.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from ipamd.pb import introspection_pb2 as pb
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
-"""Records in one reply. Ours: 10 000 are about 2.5 MB, below gRPC's default message limit."""
+"""Default and largest number of records in one reply. Ours: 10 000 are about 2.5 MB, below gRPC's default message limit."""
 
 SUBJECT_MAX = 600
-"""Characters. Ours: a namespace, a pod's name and a slash have 507 at most, a container ID and its interface 216."""
+"""Longest subject of a question, in characters. Ours: a namespace, a pod's name and a slash have 507 at most, a container ID and its
+interface 216."""
 
 UNKNOWN = -1
 """Stands for a count that is not known."""
@@ -36,9 +38,13 @@ M = TypeVar("M", bound=Message)
 
 
 def answer(kind: type[M], *values: object, **explicit: object) -> M:
-    """Make a message. `explicit` has fields by name; every other field comes from the first of the values that has it.
+    """Make a message.
 
-    Raises: AttributeError if no value has a field.
+    Args:
+        kind: its class.
+        values: objects of the model. A field of the message comes from the first of them that has an attribute of the same name.
+        explicit: values of fields by name, which are not looked up in `values`.
+    Raises: AttributeError if a field of the message is in none of them.
     """
     fields = {}
     for field in kind.DESCRIPTOR.fields:
@@ -77,7 +83,7 @@ def _message(value: Any, field: Any) -> Message:
 
 
 def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int) -> HistoryQuestion:
-    """Read a question; `limit` 0 is the default. Raises: InvalidRequestError."""
+    """Read a question about the history. `limit`: the most records; 0 for HISTORY_LIMIT_DEFAULT. Raises: InvalidRequestError."""
     if not request.subject:
         raise InvalidRequestError("no subject: give an address, a pod (namespace/name or name) or a container ID")
     if len(request.subject) > SUBJECT_MAX:

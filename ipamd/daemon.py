@@ -3,8 +3,8 @@
 On SIGHUP the daemon reads the settings again (`ipamd/process/reload.py`).
 
 On the first SIGTERM or SIGINT it drains: it ceases to be ready, leaves ADD to its successor, and gives running requests a second to
-end. By default it waits for no further DEL, because the plugin spools it (`VPC_IPAMD_DRAIN_SECONDS`). On the second signal it exits
-at once. That is safe, because every change is on disk before it is answered.
+end. By default it does not wait for further DELs, because the plugin spools them (`VPC_IPAMD_DRAIN_SECONDS`). On the second signal it
+exits at once. That is safe, because every change is on disk before its request is answered.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ END_MAX_S = 15
 """Time from an internal failure until the kernel ends the process, even if it hangs. Ours: a normal end takes a second or two."""
 
 M_ARENA_MAX = -8
-"""Source: glibc's malloc.h."""
+"""The parameter of mallopt for the number of arenas. Source: glibc's malloc.h."""
 
 DESCRIPTORS = 65536
 """The daemon raises its soft limit of descriptors to this, if the hard limit allows it. Ours: far more than it uses, because ADD fails
 when no descriptor is left."""
 
 DESCRIPTORS_BESIDE_RPCS = 200
-"""Descriptors besides those of RPCs. Ours: 64 connections of the metrics port; files, sockets, and the namespaces of sandboxes."""
+"""Descriptors that the daemon needs besides one for each RPC. Ours: 64 for connections of the metrics port, the others for files,
+sockets, and the namespaces of sandboxes."""
 
 log = logging.getLogger("ipamd")
 
@@ -69,7 +70,8 @@ FAILURE = 0
 
 
 class Signals:
-    """Requests to end (SIGTERM, SIGINT, and internal failures), and SIGHUP. The first request drains, the second ends at once.
+    """Waits for requests to end (SIGTERM, SIGINT, and internal failures) and for SIGHUP. The first request to end drains the daemon,
+    the second ends it at once.
 
     The interpreter writes each signal's number into a pipe when it arrives, and `wait` reads the pipe. Rejected: a handler that sets
     an Event, because it deadlocks when it interrupts that Event's own `wait`, and because a lock may begin to block just after the
@@ -116,10 +118,10 @@ class Signals:
         log.warning("exiting after an internal failure reason=%s", reason)
         self.exit_status, self.failure = EXIT_FAILED, reason
         signal.alarm(END_MAX_S)
-        os.write(self._writer, bytes([FAILURE, FAILURE]))
+        os.write(self._writer, bytes([FAILURE, FAILURE]))  # two requests to end, so that the daemon does not drain
 
     def _next(self, timeout_s: float | None) -> str:
-        """The next request's reason, or an empty string if the time is up first or SIGHUP came."""
+        """Wait for a signal. Returns: the reason of a request to end, or "" if the time is up first or SIGHUP arrived."""
         is_ready, _, _ = select.select([self._reader], [], [], timeout_s)
         if not is_ready:
             return ""
@@ -133,7 +135,7 @@ class Signals:
 
 
 def end_with_a_thread(signals: Signals, failed: threading.ExceptHookArgs) -> None:
-    """End the process after an exception has ended a thread, because nothing does the work of that thread any more.
+    """End the process after an exception has ended a thread, because no other thread does the work of that thread.
 
     This covers every thread of the process, including those of libraries: grpcio dispatches requests by a single thread. While the
     daemon is ending, the exception is only logged.
@@ -148,17 +150,19 @@ def end_with_a_thread(signals: Signals, failed: threading.ExceptHookArgs) -> Non
 
 
 def main(*, vlan_links: VlanLinks | None = None) -> int:
-    """Run the daemon until a signal or a failure ends it; returns the exit status. With arguments: run the command that they name.
+    """Run the daemon until a signal or a failure ends it, or run the command that the process's arguments name.
 
     Args:
-        vlan_links: makes VLAN links where the kernel cannot, as on a lab's machine.
+        vlan_links: makes VLAN links if the kernel cannot, as on a lab's machine.
+    Returns: the exit status.
     """
     if sys.argv[1:]:
         return _run_command(sys.argv[1:])
     _do_without_tls()
     prepare_grpc()
     gc.disable()  # imported modules are never freed, and scanning them for garbage took a sixth of the start
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process; the settings are about to be read anyway
+    # The default action of SIGHUP would end the process. Nothing is missed, because the settings are read after this.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     record = StartRecord(Path(os.environ.get("VPC_IPAMD_RUN_DIR") or RUN_DIR))
     record.begin()
     exit_status, reason = _run_with_settings(vlan_links)
@@ -218,10 +222,10 @@ def _exit_status(error: IpamError) -> int:
 
 
 def _do_without_tls() -> None:
-    """Keep OpenSSL out of memory, which saves about 3 MiB (measured): libraries import it, but only the child that calls EC2 needs
-    TLS.
+    """Keep OpenSSL out of memory, which saves about 3 MiB (measured).
 
-    Libraries find a module `ssl` in which every public name is an error class, and use the interpreter's own digests.
+    Libraries import `ssl`, but only the child process that calls EC2 needs TLS. So in this process `ssl` is a module in which every
+    public name is an error class, and libraries use the interpreter's own digests instead of OpenSSL's.
     """
 
     def attribute(name: str) -> object:
@@ -235,7 +239,7 @@ def _do_without_tls() -> None:
 
 
 def _limit_arenas() -> None:
-    """Let threads share malloc's arenas: with one per thread the daemon keeps 3 to 4 MiB more (measured)."""
+    """Let all threads share two of malloc's arenas. With an arena per thread the daemon keeps 3 to 4 MiB more (measured)."""
     try:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
     except (OSError, AttributeError):
@@ -243,7 +247,7 @@ def _limit_arenas() -> None:
 
 
 def _return_free_memory() -> None:
-    """Return to the kernel the memory that imports and the start used for a moment: 0.9 MiB (measured)."""
+    """Return to the kernel the memory that only imports and the start needed: 0.9 MiB (measured)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -269,7 +273,7 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     """Serve until a signal or a failure ends the daemon; returns the exit status.
 
     Args:
-        early: see `listen`.
+        early: the list of sockets that `listen_early` returned for the health port.
     Raises: SettingsError, DatastoreError, NotServingError if the daemon cannot start.
     """
     from ipamd.cloud.child import start
@@ -341,12 +345,12 @@ def _end(app: App, life: Lifecycle, signals: Signals, *, reason: str, parts: tup
 def _start_up(life: Lifecycle) -> None:
     gc.enable()
     life.run()
-    gc.freeze()  # the rows and sockets of the start too
+    gc.freeze()  # the rows and sockets of the start live as long as the process, too
     _return_free_memory()
 
 
 def _ports(app: App, early: list[socket.socket], *, is_answered: Callable[[], bool]) -> LatePorts:
-    """Make the ports for kubelet's probes and for scrapes; neither listens yet."""
+    """Make the ports for kubelet's probes and for scrapes. Neither serves yet. `is_answered`: see `HealthPages`."""
     from ipamd.http.health_pages import HealthPages, after_start
     from ipamd.http.late_ports import LatePorts
     from ipamd.http.listening import listen

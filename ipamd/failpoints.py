@@ -1,8 +1,8 @@
 """Named points between two effects, at which a test can kill or pause the daemon. They do nothing in production.
 
-`VPC_IPAMD_FAILPOINT=name` kills the process with SIGKILL when it reaches the point, `name:3` at the third time. `name=pause` holds
-the thread there until the file `failpoint.hold` in the run directory is removed. A module lists the names that it reaches in its
-`FAILPOINTS`; tests/crash demands that each is covered.
+`VPC_IPAMD_FAILPOINT=name` kills the process with SIGKILL when it reaches the point, and `name:3` when it reaches the point for the
+third time. `name=pause` makes the thread wait at the point until somebody removes the file `failpoint.hold` in the run directory. A
+module lists the names of its failpoints in `FAILPOINTS`, and tests/crash requires a test of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOLD_TIMEOUT_S = 60.0
 
 
 class ArmedFailpoint:
-    """Acts once, when its name is reached for the nth time."""
+    """Kills the process or pauses the thread, once: when the process reaches the named point for the given number of times."""
 
     def __init__(self, text: str, *, run_dir: Path) -> None:
         name, _, action = text.partition("=")
@@ -36,7 +36,7 @@ class ArmedFailpoint:
         self._hold = run_dir / HOLD_NAME
 
     def __call__(self, name: str) -> None:
-        """Act if this is the armed point, for the nth time."""
+        """Kill or pause, if `name` is the armed point and it is reached for the given number of times."""
         if name != self._name or next(self._reached) != self._count:  # `next` is atomic: each thread gets its own number
             return
         if not self._pauses:

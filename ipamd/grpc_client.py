@@ -20,17 +20,20 @@ TEXT_MAX = 500
 
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Ours: four times 16 MiB, containerd's default limit of a gRPC message, for nodes where the limit was raised."""
+"""Longest answer that a channel accepts by default. Ours: four times 16 MiB, containerd's default limit of a gRPC message, for nodes
+where an operator raised that limit."""
 
 
 NO_REPETITION = ("grpc.enable_retries", 0)
-"""Without it grpcio repeats a call that the other side has not taken, without a pause, until the call's deadline, and keeps every
-attempt in memory: a peer that ends each connection with GOAWAY took 100 MiB a second (`tests/contract/peers`). Our callers make
-pauses of their own. Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, transparent retries."""
+"""Channel option that turns off grpcio's retries. With them grpcio repeats a call that the other side has not taken, without a pause,
+until the call's deadline, and keeps every attempt in memory. A peer that ended each connection with GOAWAY made it take 100 MiB a
+second (`tests/contract/peers`). Our callers retry with pauses of their own.
+
+Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, transparent retries."""
 
 
 def wake_up_rarely(modules: Mapping[str, ModuleType] = sys.modules) -> bool:
-    """Let grpcio's own waits wake up every GRPC_WAKE_UP_S, if this release of grpcio can be told so. Returns: whether it can.
+    """Let grpcio's own waits wake up every GRPC_WAKE_UP_S, if this release of grpcio has the variable. Returns: whether it has.
 
     By default they wake up every 0.1 s, so that a waiting main thread receives signals (https://github.com/grpc/grpc/issues/19464).
     Our main thread waits elsewhere, and events wake grpcio's waits anyway. Ten wake-ups a second for a stream without events took a
@@ -52,9 +55,9 @@ def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> gr
     options = [
         ("grpc.max_receive_message_length", answer_max_bytes),
         ("grpc.enable_http_proxy", 0),
-        # Without it grpc sends the socket's path as authority, and Go's HTTP/2 server refuses that: it is no host name.
+        # Without this option grpc sends the socket's path as authority. Go's HTTP/2 server refuses it, because it is no host name.
         ("grpc.default_authority", "localhost"),
-        # Back-off belongs to the subchannel: an earlier failed probe must not delay a call of another channel.
+        # A subchannel has the back-off. Channels must not share it, or a failed probe would delay a call of another channel.
         ("grpc.use_local_subchannel_pool", 1),
         # Reconnect soon after the other program came back: the default back-off grows to two minutes, and an ADD may wait for it.
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -65,12 +68,12 @@ def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> gr
 
 
 class Peer:
-    """A program behind a channel. Concurrency: any thread; if two replace the channel at the same time, one of the two new ones
-    remains.
+    """A program behind a channel.
 
     If a connection gets GOAWAY before its first call, its channel keeps the connection as long as the other side does, and every call
-    fails at once (grpcio 1.85). So the channel is replaced after a call that ended with UNAVAILABLE. Calls of other threads are not
-    disturbed: a channel without a reference ends with its last call.
+    fails at once (grpcio 1.85). So the channel is replaced after a call that ended with UNAVAILABLE. This does not disturb the calls
+    of other threads: a channel without a reference ends with its last call.
+    Concurrency: safe from any thread. If two threads replace the channel at the same time, one of the two new channels remains.
     """
 
     def __init__(
@@ -86,15 +89,15 @@ class Peer:
         return self._stub
 
     def ask(self, call: str, request: Any, *, timeout_s: float, is_patient: bool = False, stub: Any = None) -> Any:
-        """Make one unary call. Returns: the answer, or None if the call ended well but its message was cut off.
+        """Make one unary call.
 
         Args:
             call: the method's name.
             is_patient: wait for a program that does not listen yet, until the timeout.
-            stub: of the channel to use; by default the next call's.
-
-        Raises: grpc.RpcError, about `timeout_s` later at most; if the other program does not read, as soon as the daemon's loop
-            `answers` ends the connection.
+            stub: the stub to call; by default that of the current channel.
+        Returns: the answer, or None if the call ended with success but its message was cut off.
+        Raises: grpc.RpcError, after about `timeout_s` at most. If the other program does not read from the connection, the error comes
+            when the daemon's loop `answers` ends the connection (`overdue_calls.py`).
         """
         stub = stub or self._stub
         try:
@@ -119,5 +122,8 @@ class Peer:
 
 
 def status(error: Any) -> tuple[grpc.StatusCode, str]:
-    """The status of a failed call, and a text about it. `error` is an RpcError of a call, whose type does not declare both."""
+    """Return the status code of a failed call, and a text about it.
+
+    `error`: an RpcError that a call raised. Such an error has `code` and `details`, which the type RpcError does not declare.
+    """
     return error.code(), f"{error.code().name}: {printable(error.details() or 'no text', most=TEXT_MAX)}"

@@ -10,14 +10,14 @@ import os
 DEFAULTS = {
     # Each of gRPC's queues wakes up every 0.2 s. With epoll it also wakes the other queue, which took a tenth of an idle daemon's CPU.
     "GRPC_POLL_STRATEGY": "poll",
-    # The core writes to standard error and quotes a peer's text with its line breaks and escape sequences, so a peer could forge lines
-    # of our log. The error of a call has the same text, and we make it safe to print.
+    # The core logs to standard error and quotes a peer's text with its line breaks and escape sequences, so a peer could forge lines
+    # of our log. Nothing is lost: the error of a call has the same text, which we make safe to print.
     "GRPC_VERBOSITY": "NONE",
 }
 """Values of the variables that the process does not have already."""
 
 
 def prepare_grpc() -> None:
-    """Set those of DEFAULTS that the process does not have yet. Call it before the first import of `grpc`."""
+    """Set the variables of DEFAULTS that the process does not have yet. Call it before the first import of `grpc`."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

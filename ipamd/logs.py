@@ -17,19 +17,21 @@ from ipamd.model.time_text import rfc3339
 from ipamd.model.words import printable
 
 MESSAGE_MAX = 16384
-"""Characters. Ours: an encoded authorization failure, which must stay whole, has 10,240 at most.
+"""Longest message or field, in characters. Ours: an encoded authorization failure, which must stay whole, has 10,240 at most.
 
 Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html.
 """
 
 TRACEBACK_LINES_MAX = 60
-"""Ours: the deepest of our calls through grpc and SQLAlchemy have 40. The last lines show the cause."""
+"""Lines of a traceback that are logged, the last ones, because they show the cause. Ours: the deepest of our calls through grpc and
+SQLAlchemy have 40."""
 
 TRACEBACK_LINE_MAX = 500
 
 
 KEYS = re.compile(r" (\w+)=(%\S+)")
-"""In our messages every value has a key, as in "released eni=%s", so that lines can be filtered."""
+"""Matches a key and the format of its value in a message, as ` eni=%s` in "released eni=%s". In our messages every value has a key, so
+that lines can be filtered by key."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -51,7 +53,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """The fields of a record: its dictionary, whose values the caller has bounded; or the keys in its message, and the rest of it."""
+    """Return the fields of a record.
+
+    If the arguments of the record are a mapping, that is the result; the caller has bounded its values. Otherwise the result has the
+    keys in the message with their values, and `message` without these keys.
+    """
     if isinstance(record.args, Mapping):
         return record.args
     keys = KEYS.findall(str(record.msg))

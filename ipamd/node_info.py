@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class NodeInfo:
-    """Safe from any thread without a lock: each fact is one value, replaced whole.
+    """The identity, the runtime and the state of EC2. Safe from any thread without a lock: each fact is one value, replaced whole.
 
-    `cloud`: whether EC2 answered at the last try, and a sentence about its answer.
+    `cloud`: whether EC2 answered the last call, and a sentence about the answer.
     """
 
     def __init__(self, metadata: Metadata, *, datastore: Datastore, clock: Clock) -> None:
@@ -40,23 +40,23 @@ class NodeInfo:
         self.cloud = False, CLOUD_NOT_ASKED
 
     def learn_identity(self) -> InstanceIdentity:
-        """Ask instance metadata who this node is, and remember it. Raises: CloudError; then the identity is unchanged."""
+        """Read the node's identity from instance metadata, and store it. Raises: CloudError; then the identity is unchanged."""
         identity = self._metadata.identity()
         last = self._identity
         if last is not None and not identity.security_group_ids:
-            # An ENI has at least one group. An empty list means that metadata lags, and no ENI can be created with it.
+            # An ENI has at least one security group. An empty list means that metadata lags, and with it no ENI can be created.
             identity = replace(identity, security_group_ids=last.security_group_ids)
         self._identity = identity
         if identity != self._datastore.identity():
-            with suppress(DatastoreError), self._datastore.transaction() as uow:  # the datastore reports a disk that refuses
+            with suppress(DatastoreError), self._datastore.transaction() as uow:  # the datastore itself reports a failing disk
                 uow.record_identity(identity)
         return identity
 
     def refresh_identity(self) -> InstanceIdentity:
         """Ask instance metadata again; if it does not answer, return the last known identity.
 
-        Costs two or three requests to the instance's own metadata service and no EC2 call.
-        Raises: CloudError if it never answered.
+        This costs two or three requests to the metadata service and no EC2 call. For SILENCE_S after a failure it makes no request.
+        Raises: CloudError if metadata has never answered.
         """
         last = self._identity
         if last is not None and self._clock.monotonic() < self._refresh_deadline:
@@ -66,7 +66,7 @@ class NodeInfo:
         except CloudError as error:
             if last is None:
                 raise
-            # The adapter has waited for seconds. An ADD that waits for an ENI must not wait as long at each refresh.
+            # The adapter has waited for seconds already. An ADD that waits for an ENI must not wait as long again at the next refresh.
             self._refresh_deadline = self._clock.monotonic() + SILENCE_S
             log.info("instance metadata did not answer; the last known identity is used error=%s", log_text(error))
             return last

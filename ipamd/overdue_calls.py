@@ -1,8 +1,8 @@
 """End the calls to other programs that grpcio does not end at their deadline.
 
-A program that floods its end of a connection without reading makes grpcio wait until its own frames are written, such as the answers
-to PING and SETTINGS. It completes no further call of that connection meanwhile, whatever the call's deadline, and closing the channel
-waits as well (grpcio 1.85; `tests/contract/peers`). Shutting the socket down ends the wait: each of its calls fails with UNAVAILABLE.
+If the other program sends a flood of frames and does not read, grpcio waits until its own frames are written, such as the answers to
+PING and SETTINGS. Meanwhile it ends no call of that connection, not even at the call's deadline, and closing the channel waits as well
+(grpcio 1.85; `tests/contract/peers`). Shutting the socket down ends the wait: each call of the connection fails with UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 GRACE_S = 1.0
-"""How long after its deadline a call is left to grpcio. Ours: grpcio ends a call within milliseconds of it."""
+"""Time after its deadline during which grpcio may still end a call. Ours: grpcio usually ends it within milliseconds."""
 
 CONNECT_S = 1.0
-"""Longest wait for the connection that asks for a socket's name. Ours: the kernel answers at once if there is room."""
+"""Longest wait for the connection that reads a socket's bound name. Ours: the kernel connects at once if the listener's queue has
+room."""
 
 DESCRIPTORS = "/proc/self/fd"
 
 
 class CallsInFlight:
-    """The calls that are open now, each with the socket that it goes to and its deadline. Safe from any thread."""
+    """The open calls, each with the path of its socket and its deadline. Safe from any thread."""
 
     def __init__(self) -> None:
         self._deadlines: dict[object, tuple[str, float]] = {}
 
     @contextmanager
     def registered(self, path: str, timeout_s: float) -> Iterator[None]:
-        """While the block runs, a call to the program at this path is open. `timeout_s`: the deadline that grpcio was given."""
+        """Record an open call while the block runs. `path`: the program's socket. `timeout_s`: the timeout that grpcio was given."""
         call = object()
         self._deadlines[call] = (path, time.monotonic() + timeout_s)
         try:
@@ -52,7 +53,7 @@ CALLS = CallsInFlight()
 
 
 def shut_connections(path: str) -> None:
-    """Shut down every connection of this process to the Unix socket at a path. Whoever uses one finds that it has ended."""
+    """Shut down every connection of this process to the Unix socket at a path. Calls on these connections fail."""
     name = _bound_name(path)
     for descriptor in os.listdir(DESCRIPTORS):  # noqa: PTH208  # numbers, not paths
         with suppress(OSError):  # no socket, not connected, or closed meanwhile
@@ -65,8 +66,8 @@ def shut_connections(path: str) -> None:
 def _bound_name(path: str) -> str:
     """Return the name to which a server bound its socket.
 
-    It differs from the path where the server has the directory at another mount point, or the path is a symbolic link. Returns: the
-    path if nobody listens.
+    The name differs from the path if the server has the directory at another mount point, or if the path is a symbolic link. Returns:
+    the path itself if nobody listens.
     """
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(CONNECT_S)

@@ -1,10 +1,10 @@
-"""The threads that serve requests: one permanent thread, and further ones that start while requests wait and end without work.
+"""The threads that serve requests: one permanent thread, and further threads that start while requests wait and end when idle.
 
 If a thread cannot be started (the pids limit is reached, or there is no memory), requests are only delayed. grpcio dispatches
 requests by a single thread, and an exception from `submit` would end it, after which no request would be answered. So `submit` never
-raises: the request stays in the queue until the permanent thread serves it, and the start of a further thread is retried whenever a
-request arrives or ends. Rejected: `ThreadPoolExecutor`, which raises in `submit`, keeps every thread that it started, and can be
-changed by its private names only.
+raises: the request stays in the queue until a thread serves it, and the start of a further thread is retried whenever a request
+arrives or ends. Rejected: `ThreadPoolExecutor`, which raises in `submit` and keeps every thread that it started; only its private
+names would allow to change that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 IDLE_S = 15.0
-"""Time after which a thread without work ends, except the last one. Ours: starting a thread takes 0.1 ms, and keeping one costs
+"""Time after which a thread without work ends, except the last thread. Ours: starting a thread takes 0.1 ms, and keeping it costs
 0.1 MiB."""
 
 
@@ -64,16 +64,16 @@ class RequestThreads(Executor):
         self._open_count = 0
         self._is_short = False
         self.thread_count = 1
-        """Threads that exist."""
+        """Number of threads that exist or are being started."""
         self.ended_count = 0
-        """Requests that have ended, since the beginning."""
+        """Number of requests that have ended since the executor was made."""
         self._start_thread()
 
     def lacks_threads(self) -> bool:
         """Whether a further thread cannot be started.
 
-        If the last one that requests needed could not be started, this tries again, because no request may need one for a long time:
-        without the trial the answer would stay True after the cause has ended.
+        If the last attempt failed, this method tries again. Otherwise the answer would stay True after the cause has ended, until a
+        request needs a further thread.
         """
         with self._changed:
             is_tried = self._is_short and self.thread_count < self._most
@@ -84,7 +84,7 @@ class RequestThreads(Executor):
         return self._is_short
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Queue a call. Raises nothing, also after `shutdown`: grpcio still hands out what it had accepted before."""
+        """Queue a call. It raises nothing, not even after `shutdown`: grpcio still submits requests that it accepted before."""
         request = _Request(fn, args, kwargs)
         with self._changed:  # count and queue together, because a thread that ends reads both
             self._open_count += 1
@@ -95,7 +95,7 @@ class RequestThreads(Executor):
         return request.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End every thread once it has no work. With `wait` return when all have ended."""
+        """End every thread once it has no work. With `wait` this method returns when all threads have ended."""
         with self._changed:
             self._least = 0
         if cancel_futures:
@@ -117,14 +117,14 @@ class RequestThreads(Executor):
                 self._count_ended()
 
     def _reserve_thread(self) -> bool:
-        """Count a further thread if requests wait for one. With the lock held. Returns: whether to make it."""
+        """Count a further thread if requests wait for one; the caller holds the lock. Returns: whether the caller must start it."""
         if self.thread_count >= min(self._open_count, self._most):
             return False
         self.thread_count += 1
         return True
 
     def _add_thread(self) -> None:
-        """Start a thread that was counted. If that fails, the requests wait for the existing threads."""
+        """Start a thread that `_reserve_thread` counted. If that fails, the requests wait for the existing threads."""
         try:
             self._start_thread()
         except Exception as error:  # noqa: BLE001  # nothing may be raised into grpcio's thread
@@ -160,7 +160,7 @@ class RequestThreads(Executor):
                 return
 
     def _patience_s(self) -> float | None:
-        """How long to wait for work; None for the permanent thread."""
+        """How long a thread waits for work before it may end; None, without limit, if it is the last thread."""
         if self._least == 0:
             return 0.0
         if self.thread_count <= self._least:
@@ -168,7 +168,7 @@ class RequestThreads(Executor):
         return self.idle_s
 
     def _count_ended(self) -> bool:
-        """Count a request that has ended. Returns: whether to start a thread for waiting requests; it is counted already."""
+        """Count a request that has ended. Returns: whether the caller must start a thread, which is counted already."""
         with self._changed:
             self.ended_count += 1
             self._open_count -= 1

@@ -1,7 +1,7 @@
 """The whole lab in one object: a VPC, its fabric, nodes with containerd, hosts, and Amazon's endpoints in each node.
 
-`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` starts everything. Leaving the block, an exception while
-starting, or the death of the process removes all of it (lab/node/guard.py, lab/node/init.py, and file descriptors).
+`with Lab(nodes=["node-a", "node-b"], hosts=["host-a"]) as lab:` starts everything. All of it is removed at the end of the block, after
+an exception during the start, and if the process dies (lab/node/guard.py, lab/node/init.py, and file descriptors do that).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from lab.vpc.state import Vpc
 
 log = logging.getLogger(__name__)
 
-NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: a page of addresses an eye can tell apart
+NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: people can tell the addresses of nodes and hosts apart
 SECOND_ZONE, SECOND_NODE_SUBNET = "us-west-2b", "10.0.4.0/22"
-IPV6_CIDR = "2600:1f14:abc:de00::/56"  # ours: of Amazon's range; what `Vpc(ipv6_cidr=...)` is given where nodes have IPv6
+IPV6_CIDR = "2600:1f14:abc:de00::/56"  # ours: in Amazon's range; the argument `ipv6_cidr` of a Vpc whose nodes have IPv6
 WIRE_TIMEOUT_S = 30.0
 OUTSIDE = "outside"
-"""The host beyond the internet gateway, in `ping`; it is of no VPC, and in no list of hosts."""
+"""The name that `ping` takes for the host beyond the internet gateway. The host is in no VPC and in no list of hosts."""
 
 Source = str | Node | tuple[Node, str]
 
@@ -65,15 +65,15 @@ class Lab:
         vpc: Vpc | None = None,
         second_zone: Collection[str] = (),
     ) -> None:
-        """Say what to build; entering the context builds it.
+        """Describe a lab, which is built when the context is entered.
 
         Args:
-            name: unique on this machine; by default from the process ID.
-            nodes, hosts: n >= 0 names, unique together. Nodes share NODE_SUBNET (see `second_zone`), hosts HOST_SUBNET.
-            containerd: False leaves it out, and `Node.make_netns` makes what stands for sandboxes; a directory is where another
-                containerd (1.7 and later have events), its shim and ctr are unpacked.
-            vpc: one made by the caller, with delays, limits, clock or faults; the lab closes it.
-            second_zone: the nodes that stand in SECOND_ZONE, and there in SECOND_NODE_SUBNET.
+            name: unique on this machine; by default made from the process ID.
+            nodes, hosts: names, which must all differ. Nodes are in NODE_SUBNET (but see `second_zone`), hosts in HOST_SUBNET.
+            containerd: False starts no containerd; `Node.make_netns` then makes namespaces in place of sandboxes. A path is the
+                directory of another containerd (1.7 and later have events), its shim and ctr.
+            vpc: a VPC that the caller made, with delays, limits, a clock or faults; the lab closes it.
+            second_zone: names of the nodes in SECOND_ZONE, whose subnet is SECOND_NODE_SUBNET.
         """
         self.name = name or f"lab-{os.getpid()}"
         self.vpc = vpc or Vpc()
@@ -111,7 +111,7 @@ class Lab:
 
     @property
     def internet(self) -> Internet:
-        """What is outside the VPC. Raises: NodeError if `add_internet` was not called."""
+        """The simulated internet outside the VPC. Raises: NodeError if `add_internet` was not called."""
         if self._internet is None:
             raise NodeError(f"lab {self.name!r} has no outside: start it with `vpc-lab up --outside`")
         return self._internet
@@ -127,14 +127,14 @@ class Lab:
         return self._hosts
 
     def node(self, name: str) -> Node:
-        """Find a node. Raises: NodeError naming those that exist."""
+        """Find a node. Raises: NodeError with the names of all nodes, if there is none of this name."""
         try:
             return self._nodes[name]
         except KeyError:
             raise NodeError(f"no node {name!r} in lab {self.name!r}; there are: {', '.join(self._nodes) or 'none'}") from None
 
     def settle(self) -> None:
-        """Wait until the wires are as EC2 says now (attachments still in their delay are not waited for)."""
+        """Wait until the links are as EC2 shows the ENIs now. It does not wait for attachments that are still in their delay."""
         self.vpc.drain(WIRE_TIMEOUT_S)
 
     def ping(
@@ -145,15 +145,16 @@ class Lab:
         timeout_s: float = ping.TIMEOUT_S,
         source_address: Address | None = None,
     ) -> Mapping[Address, bool]:
-        """Ask each target whether it answers.
+        """Ping each target. Returns: address -> whether it answered.
 
         Args:
             source: a host's or node's name, OUTSIDE, a Node, or (Node, sandbox ID or path of a namespace in the node).
+            source_address: the address to send from; by default the kernel chooses it.
         """
         return ping.ping(self._netns_path(source), targets=targets, timeout_s=timeout_s, source=source_address)
 
     def add_node(self, name: str) -> Node:
-        """Start one more node, instance included; returns when its eth0 is up and (if wanted) containerd serves."""
+        """Start one more node with its instance. It returns when eth0 is up and containerd serves, if the lab has containerd."""
         node = self._build_node(name)
         if self._with_containerd:
             node.start_containerd(self._containerd_directory)
@@ -167,7 +168,7 @@ class Lab:
         return netns
 
     def add_internet(self, *, nat_gateway: bool = True) -> Internet:
-        """Build the gateways and the host `outside`; the primary addresses of nodes and hosts get public ones."""
+        """Build the gateways and the host `outside`. The primary address of each node and host gets a public address."""
         self._internet = Internet(
             self.fabric.router, vpc_cidrs=self.vpc.cidrs, nat_gateway=nat_gateway, ipv6_cidr=self.vpc.ipv6_cidr
         )
@@ -177,7 +178,7 @@ class Lab:
         return self.internet
 
     def add_load_balancer(self, name: str, *, family: Family = IPV4) -> LoadBalancer:
-        """Start a load balancer with a host's address in the VPC; needs `add_internet`."""
+        """Start a load balancer on a new host of this name in the VPC. Call `add_internet` before."""
         host = self.add_host(name)
         return LoadBalancer(self.internet, netns_path=host.path, private=self.own_address(name, family))
 
@@ -198,7 +199,7 @@ class Lab:
 
     def close(self) -> None:
         """Stop and remove everything; idempotent."""
-        self.vpc.close()  # first: no event may reach namespaces that are going away
+        self.vpc.close()  # first, so that no event reaches namespaces that are being removed
         self._stack.close()
 
     def _build(self) -> None:
@@ -258,7 +259,7 @@ class Lab:
 
 
 def missing_requirements(*, containerd: bool) -> str:
-    """Say in one sentence what this machine lacks for a lab; "" if nothing."""
+    """Return a sentence about the requirements of a lab that this machine does not meet; "" if it meets all."""
     if os.geteuid() != 0:
         return "the lab needs root, to make namespaces"
     absent = [tool for tool in ("ip", "nft", "unshare") if shutil.which(tool) is None]

@@ -1,4 +1,4 @@
-"""Read by MicroPython's tools/makemanifest.py, in this folder: the sources that are frozen into the binary, as they are."""
+"""List the sources that are frozen, unchanged, into the static plugin. MicroPython's tools/makemanifest.py runs this file here."""
 
 import sys
 from pathlib import Path

@@ -1,13 +1,13 @@
 """Measure the age of the history's files by a clock that nobody sets.
 
-A wall clock that is days ahead, at a boot or for an hour, makes every file look old. A clock that was behind does so when it is
-corrected. So a file is removed for its age only if it is old by two clocks: the wall clock, by its modification time, and the running
-time that the daemons of this node have counted since the last write. Running time is the monotonic clock, summed over boots. It stands
-still while the node is off, so a node that was off keeps its history for longer. `VPC_IPAMD_HISTORY_MAX_BYTES` bounds the history in
-any case.
+If the wall clock is days ahead, at a boot or for an hour, every file looks old. If it was behind, every file looks old once it is
+corrected. So a file is removed for its age only if it is old by two clocks. The first is the wall clock, which is compared with the
+file's modification time. The second is the running time: the monotonic clock, summed over boots by the daemons of this node. Running
+time stands still while the node is off, so a node that was off keeps its history for longer. `VPC_IPAMD_HISTORY_MAX_BYTES` bounds the
+history in any case.
 
 The sums are in `ages.json` beside the files. If it is missing or cannot be read, the age of a file counts from the moment at which
-this process first saw the file: it is then too young rather than too old.
+this process first saw the file, so the file seems younger than it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _RunningTime:
 
 
 class FileAges:
-    """The running time since each file was written. Used by one thread at a time; nothing is read before the first call."""
+    """The running time since the last write of each file. One thread at a time may use it. `ages.json` is read at the first call."""
 
     def __init__(self, directory: Path, *, boot_id: str) -> None:
         self._path = directory / FILE_NAME
@@ -61,7 +61,7 @@ class FileAges:
         return counted.ran_s - counted.written_s.setdefault(name, counted.ran_s)
 
     def retain(self, names: Collection[str]) -> None:
-        """Forget the files that are gone, and store the sums. If the write fails, the sums of this process are lost."""
+        """Store the sums of the files in `names`, and forget all others. If the write fails, a later daemon lacks these sums."""
         if self._counted is None:
             return
         self._counted.written_s = {name: at_s for name, at_s in self._counted.written_s.items() if name in names}
@@ -79,7 +79,7 @@ class FileAges:
             temporary.replace(self._path)
 
     def _count(self, monotonic_s: float) -> _RunningTime:
-        """Bring the running time up to date."""
+        """Add the time since the last call to the running time, and return the sums."""
         counted = self._counted
         if counted is None:
             counted = self._counted = self._read() or _RunningTime(self._boot_id, monotonic_s, 0.0, {})

@@ -20,7 +20,7 @@ NAME_MAX = 520
 """Characters of every other text: a namespace and a pod's name have 253 each."""
 
 NUMBER_MAX = 2**31 - 1
-"""Largest count or code: the largest int32 of proto."""
+"""Largest count or code of a record: the largest int32 of the proto."""
 
 _TEXTS = ("address", "container_id", "ifname", "eni_id", "pod", "other_address")
 
@@ -61,7 +61,7 @@ def decode(line: bytes) -> HistoryRecord | None:
 
 
 def _number(value: Any) -> int:
-    """Read a count or a code. Raises: ValueError, TypeError; OverflowError for one that no answer can carry."""
+    """Read a count or a code. Raises: ValueError, TypeError; OverflowError if the proto has no room for the number."""
     number = int(value)
     if not 0 <= number <= NUMBER_MAX:
         raise OverflowError(f"{number} is no count")
@@ -69,7 +69,7 @@ def _number(value: Any) -> int:
 
 
 def _moment(text: str) -> datetime:
-    """Read an aware time. Raises: ValueError, TypeError; OverflowError for one that is out of range in UTC."""
+    """Read a time with a zone. Raises: ValueError, TypeError; OverflowError if the time is out of range in UTC."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text} has no time zone")

@@ -1,4 +1,8 @@
-"""Read the history back. A line is parsed only if it contains the subject's text, so a query costs one pass over the bytes."""
+"""Read the history back.
+
+A question about a subject costs one pass over the bytes: a line is parsed only if it contains the subject's text, or the ID of a
+container that was found for it.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +25,25 @@ NEEDLES_MAX = 64
 Ours: a pod has one container ID, and another for each time its sandbox was created again."""
 
 READ_BYTES_MAX = 512 << 20
-"""Bytes that are read of one kind for one question. Ours: sixteen times the default bound of the history, and a few seconds."""
+"""Bytes that are read of one kind for one question. Ours: sixteen times the default bound of the history; reading them takes a few
+seconds."""
 
 LINE_BYTES_MAX = 65536
-"""Longest piece that is read as a line. Ours: our longest line has 5,000 characters, but another file may have lines of any length."""
+"""Longest piece that is read as a line, in bytes. Ours: our longest line has 5,000 characters, but a file that somebody else put there
+may have lines of any length."""
 
 RECORDS_MAX = 10_000
 """Records of one answer, the latest ones. Ours: some MB in the daemon, whose budget is 100 MiB; an address has a few a day."""
 
 LATEST_MAX = 20_000
-"""Records of a support archive, the latest ones of each kind. Ours: 6 MB as text, in memory of the container that the daemon is in."""
+"""Most records of each kind in a support archive, the latest ones. Ours: they are 6 MB as text, in the memory of the daemon's
+container."""
 
 _MARKS = tuple(f'"event":"{mark}"'.encode() for mark in MARKS)
 
 
 def read(directory: Path, subject: str) -> RecordedHistory:
-    """Read the records about a subject, in no order. A file that cannot be read is a `problem`."""
+    """Read the records about a subject, in no order. `problem` of the result names each file that cannot be read."""
     wanted = HistorySubject(subject)
     needles = _LineFilter(wanted)
     return _collect(directory, needles.take)
@@ -61,7 +68,13 @@ def _collect(
     written_after_s: float = 0.0,
     most: int = RECORDS_MAX,
 ) -> RecordedHistory:
-    """Read the records that `take` returns. `written_after_s`: segments written before are read for the oldest record only."""
+    """Read the records that `take` returns.
+
+    Args:
+        take: returns the record of a line, or None to leave the line out.
+        written_after_s: Unix time. Of segments that were last written before it, only the time of the oldest record is read.
+        most: most records of each kind, the latest ones.
+    """
     collected: list[HistoryRecord] = []
     begins_at: datetime | None = None
     problems: list[str] = []
@@ -156,9 +169,10 @@ def _lines(path: Path, *, start: int = 0) -> Iterator[bytes]:
 
 
 class _LineFilter:
-    """The texts for which lines are searched: the subject's, and each container ID of its pod that a line shows.
+    """Decides which lines are about the subject, and decodes only these.
 
-    A line without any of these is decoded only if it marks a start or a gap.
+    It searches each line for the text of the subject, and for each container ID that an earlier line showed for the subject's pod. A
+    line with none of these texts is decoded only if it marks a boot or a gap of the history.
     """
 
     def __init__(self, subject: HistorySubject) -> None:
@@ -186,7 +200,7 @@ class _LineFilter:
         return None
 
     def _follow(self, container_id: str) -> None:
-        """Look for this container ID too from the next line on."""
+        """Search for this container ID too, from the next line on."""
         if container_id and container_id not in self._sandboxes and len(self._needles) < NEEDLES_MAX:
             self._sandboxes.add(container_id)
             self._needles.append(container_id.encode())

@@ -16,7 +16,7 @@ from ipamd.history.age import FileAges
 from ipamd.model.record import dataclass
 
 SEGMENTS = 16
-"""The bound in bytes is divided into so many segments; one segment is removed at a time. Ours."""
+"""Number of segments into which the bound in bytes is divided. One segment is removed at a time. Ours."""
 
 DAY_S = 86400.0
 
@@ -39,7 +39,8 @@ class Segment:
 def listed(directory: Path, kind: str) -> list[Segment]:
     """List the segments of one kind, oldest first; none if there is no directory. Raises: OSError.
 
-    Anything that is no regular file has size 0 and is not `is_file`: opening a FIFO would block, and a device has no end.
+    A FIFO, a device or a link gets size 0 and `is_file` False, so that no caller opens it: opening a FIFO blocks, and a device has no
+    end.
     """
     segments = []
     try:
@@ -64,9 +65,9 @@ SEGMENT_S = 86400.0
 
 
 class Appender:
-    """Appends lines to the newest segment of one kind, begins new segments, and removes the oldest ones.
+    """Appends lines to the newest segment of one kind, begins new segments, and removes the oldest segments.
 
-    Used by one thread at a time. Every method raises OSError if the disk fails, and may be called again.
+    One thread at a time may use it. Every method raises OSError if the disk fails; the caller may call it again.
     """
 
     def __init__(
@@ -80,7 +81,14 @@ class Appender:
         ages: FileAges,
         monotonic: Callable[[], float],
     ) -> None:
-        """`head` returns the first lines of each new segment; `monotonic` returns the clock reading for `ages`."""
+        """Make an appender that has not accessed the disk yet.
+
+        Args:
+            kind: one of KINDS.
+            days, bytes_max: the bounds of all segments of this kind together.
+            head: returns the first lines of each new segment.
+            monotonic: returns the seconds of the monotonic clock, for `ages`.
+        """
         self._directory = directory
         self._ages = ages
         self._monotonic = monotonic
@@ -112,8 +120,8 @@ class Appender:
     def prune(self, *, now_s: float) -> None:
         """Remove the oldest segments until the others are within the bounds of bytes and days.
 
-        A segment is too old only by the wall clock and by the running time, so that setting a clock makes nothing old. Segments that
-        are too large for this bound are removed first: they were written under another bound, or not by us.
+        A segment is too old only if it is so by the wall clock and by the running time, so that setting a clock makes no segment old.
+        Segments of at least three times `segment_bytes` are removed first: they were written under another bound, or not by us.
         """
         segments = [segment for segment in listed(self._directory, self._kind) if segment.is_file]
         total = sum(segment.size for segment in segments)
@@ -132,7 +140,7 @@ class Appender:
             os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Close the segment; the next append opens the newest segment or begins a new one."""
+        """Close the open segment. The next `append` opens the newest segment again, or begins a new one."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)

@@ -1,8 +1,9 @@
 """Write the history to the host's disk: append-only files of JSON lines, written behind ADD and DEL by one thread (docs/adr/0035).
 
-The loss by a crash is bounded: `PAUSE_S` of records if the process dies, `SYNC_S` more if the machine does. A disk that is full,
-read-only or gone is only a condition: records wait in memory, the oldest are dropped first, and the file gets their number. After a
-failed write the file is cut back, so no half line stays. If a crash leaves a half line, it is ended before the next line is written.
+The loss by a crash is bounded: `PAUSE_S` of records if the process dies, `SYNC_S` more if the machine does. If the disk is full,
+read-only or gone, a condition reports it and the records wait in memory. If too many wait, the oldest are dropped, and the file gets a
+record with their number. After a failed write the file is cut back to the last whole line. If a crash leaves a half line, it gets a
+line break before the next line is written.
 
 The same thread logs each assignment and each release, one line each with the same keys, for those who collect the logs of a fleet
 (docs/troubleshooting.md, "Who had this address"). It does so even if no history is kept or the disk fails.
@@ -41,34 +42,35 @@ PAUSE_S = 0.2
 """Time between two writes while events come; one write has all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
 
 SYNC_S = 10.0
-"""Time between two syncs. Ours: the host's disk is shared, and a machine that loses power has lost its pods too."""
+"""Time between two syncs. Ours: others use the host's disk too, and a machine that loses power has lost its pods too."""
 
 TIDY_S = 3600.0
 """Time between two prunings while nothing is written. Ours."""
 
 REFUSED_MAX_S = 30.0
-"""Longest pause after a failed write. Ours: a full disk stays full for longer."""
+"""Longest pause after a failed write. Ours: a full disk usually stays full for longer."""
 
 TAIL_BYTES = 64 << 10
-"""Bytes of the newest segment's end that a start reads: 230 records. Ours: only after a burst it reads the whole segment."""
+"""Bytes that a start reads from the end of the newest segment: 230 records. Ours: enough to find a lost record, except after a burst.
+Only if a record is missing there, the start reads the newest two segments whole."""
 
 PENDING_MAX = 20_000
-"""Records that wait for the disk. Ours: about 10 MB, hours of churn."""
+"""Most records that wait for the disk. Ours: about 10 MB in memory, and the records of some hours on a busy node."""
 
 REFUSED_SHARE = 4
-"""Refused ADDs get the bytes of the history divided by this. Ours."""
+"""The records of refused ADDs get this fraction, one part in four, of the history's bytes. Ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """A boot of the machine, and its time."""
+    """A boot of the machine. `at`: when it began."""
 
     boot_id: str
     at: datetime
 
 
 class HistoryWriter:
-    """Implements `ports.History`. A loop calls `turn`, and `noted` wakes it; `close` writes the remaining records."""
+    """Implements `ports.History`. A loop calls `turn`; the event `noted` wakes it. `close` writes the remaining records."""
 
     def __init__(
         self,
@@ -90,8 +92,8 @@ class HistoryWriter:
             current_tenures: returns a record for each address in use. They begin each segment, so that no segment depends on an
                 older one.
             node: returns the ID of this instance; "" while it is not known. Log lines wait for it.
-            ledger: returns this boot's rows since an instant. They show records that an earlier process committed and, because it
-                was killed, did not write.
+            ledger: returns the rows of the datastore's ledger since an instant of this boot. An earlier process that was killed may
+                have committed rows that it did not write to the history.
         """
         self._directory = directory
         self._boot = boot
@@ -143,7 +145,11 @@ class HistoryWriter:
         self.noted.set()
 
     def read(self, subject: str) -> RecordedHistory:
-        """Read the records in memory first: one that is written meanwhile comes twice, and `history_subject` drops the second."""
+        """Read the records about a subject, from memory and from disk.
+
+        Memory is read first, so no record is missed. A record that is written to disk meanwhile is read twice, and `history_subject`
+        drops the second copy.
+        """
         if self._directory is None:
             return NoHistory().read(subject)
         wanted = HistorySubject(subject)
@@ -167,7 +173,7 @@ class HistoryWriter:
     def turn(self) -> float:
         """Log and write the waiting records. Returns: seconds until the next turn, an hour if idle.
 
-        Raises: IpamError; the records wait.
+        Raises: IpamError if the disk fails. The records then wait for the next turn.
         """
         try:
             wait_s = self.write()
@@ -195,7 +201,7 @@ class HistoryWriter:
     def write(self) -> float:
         """Write the waiting records; sync and prune if it is time.
 
-        Returns: seconds until the next sync or pruning. Raises: OSError if the disk fails; the records wait.
+        Returns: seconds until the next sync or pruning. Raises: OSError if the disk fails. The records then wait for the next call.
         """
         with self._writing:
             try:
@@ -232,7 +238,7 @@ class HistoryWriter:
         return TIDY_S
 
     def _store_ages(self) -> None:
-        """Store the ages of the segments for the next daemon, without those of segments that are gone."""
+        """Store the ages of the existing segments for the next daemon."""
         if self._ages is None or self._directory is None:
             return
         with suppress(OSError):
@@ -242,8 +248,9 @@ class HistoryWriter:
     def _catch_up(self, directory: Path, now_s: float) -> None:
         """Catch up with an earlier daemon at the first write.
 
-        If the newest segment is of an earlier boot, a new one is begun. Its mark ends every tenure of that boot, and these ends are
-        logged. In the same boot, records that a killed daemon committed and did not write are taken from the ledger.
+        If the newest segment is of an earlier boot, a new segment is begun. Its first line, the mark of the boot, ends every tenure of
+        the earlier boot, and these ends are logged. If the newest segment is of this boot, the records that a killed daemon committed
+        and did not write are taken from the ledger.
         """
         history = self._appenders["history"]
         segments = []
@@ -264,7 +271,7 @@ class HistoryWriter:
             self.enqueue(self._missed(_TenureReader(segments)))
 
     def _missed(self, written: _TenureReader) -> list[HistoryRecord]:
-        """Return the records of an earlier daemon that are in the ledger and not among the written ones."""
+        """Return the records of an earlier daemon that are in the ledger and not in the segments that `written` has read."""
         missed: list[HistoryRecord] = []
         with suppress(DatastoreError):  # the ledger's other readers report it
             for row in self._ledger(written.last_at - timedelta(seconds=SYNC_S)).records:
@@ -309,7 +316,7 @@ class HistoryWriter:
             for batch, lines in _batches(records, appender.segment_bytes):
                 appender.append(lines, now_s=now_s)
                 self._mark_unsynced()
-                # Removed only now: a record that a failure makes us write twice is read once, but a record not written is lost.
+                # Removed only after the write: readers drop a record that is written twice, but a record not written would be lost.
                 written = set(map(id, batch))
                 with self._lock:
                     waiting_records = [record for record in self._pending if id(record) not in written]
@@ -331,7 +338,12 @@ def _ended(begun: HistoryRecord, end: HistoryRecord) -> HistoryRecord:
 
 
 class _TenureReader:
-    """Reads the last bytes of segments. `running`: the open tenure of each address. `seen`: the latest records."""
+    """Reads the ends of segments.
+
+    `running`: the record that began the open tenure of each address.
+    `seen`: the identities (`_identity`) of the latest records.
+    `last_at`: the time of the latest record.
+    """
 
     def __init__(self, segments: Sequence[Segment], *, bytes_max: int = READ_BYTES_MAX) -> None:
         self.running: dict[str, HistoryRecord] = {}
@@ -347,9 +359,13 @@ class _TenureReader:
                 self.last_at = max(self.last_at, record.at)
 
     def follow(self, record: HistoryRecord) -> list[HistoryRecord]:
-        """Take the next record. Returns: an assignment, or a release with the beginning of its tenure, if that is known."""
+        """Apply the next record to `running`.
+
+        Returns: the record if it is an assignment or a release; otherwise nothing. A release gets the time of its assignment as
+        `since`, if that is known.
+        """
         if record.event == HistoryEvent.BOOTED:
-            self.running = {}  # after this mark a record of the owner of each address follows
+            self.running = {}  # a record for each address in use follows this mark
         elif record.event in BEGINS:
             self.running[record.address] = record
             return [record]
@@ -359,7 +375,10 @@ class _TenureReader:
 
 
 def _batches(records: Iterable[HistoryRecord], bytes_max: int) -> Iterator[tuple[list[HistoryRecord], bytes]]:
-    """Divide records into batches that fill a segment, each with its lines. A backlog in one piece could exceed the bound."""
+    """Divide records into batches that fill a segment each, because a backlog in one piece could exceed the bound of the history.
+
+    Yields: the records of a batch, and their lines.
+    """
     batch: list[HistoryRecord] = []
     lines = bytearray()
     for record in records:

@@ -1,9 +1,9 @@
 """Serve `/healthz` and `/readyz` for kubelet's probes. An answer takes 0.1 ms; an exec probe of `ipamctl` would take 80 ms.
 
-The pages are served twice: on a loopback port (`VPC_IPAMD_HEALTH_ADDRESS`) for kubelet, and on the metrics port. If kubelet probed the
-metrics port, a pod that floods it could have the daemon killed (I16). Alive means that the CNI socket takes connections and that
-requests are answered (`ipamd/rpc/watch.py` checks that by calls of its own). Ready means the same as in `ipamctl status`. Rejected:
-grpc.health.v1, for which kubelet needs gRPC on TCP (docs/adr/0033-a-roll-changes-no-condition.md).
+The pages are served on two ports: on a loopback port (`VPC_IPAMD_HEALTH_ADDRESS`) for kubelet, and on the metrics port. If kubelet
+probed the metrics port, a pod that floods the port could make kubelet kill the daemon (I16). *Alive* means that the CNI socket takes
+connections and that requests are answered, which `ipamd/rpc/watch.py` checks by calls of its own. *Ready* means the same as in
+`ipamctl status`. Rejected: grpc.health.v1, for which kubelet needs gRPC on TCP (docs/adr/0033-a-roll-changes-no-condition.md).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from ipamd.http.listening import Pages, plain_page
 from ipamd.http.port import NO_DESCRIPTOR
 
 NO_ROOM = NO_DESCRIPTOR | {errno.EAGAIN}
-"""Errors of a connect for lack of descriptors, or of room in the listener's queue. Neither means that nobody listens."""
+"""Errors of a connect for lack of descriptors, or of room in the listener's queue. They do not show that nobody listens."""
 
 CONNECT_S = 0.5
-"""Ours: a listener's queue takes a connection at once, unless many ADDs have filled it."""
+"""Longest wait for a connection to the CNI socket. Ours: the listener's queue takes a connection at once, unless many ADDs filled
+it."""
 
 START_S = 20.0
 """Until this time after the start, the answer to a probe waits for *ready*. Ours: kubelet reports each failed probe as a Warning event
@@ -38,7 +39,12 @@ class HealthPages:
     """The two pages, and 404 for anything else. One thread for each port."""
 
     def __init__(self, *, cni_socket: Path, is_ready: Callable[[], bool], is_answered: Callable[[], bool] = lambda: True) -> None:
-        """`is_answered`: whether the CNI service has answered a request lately."""
+        """Make the pages.
+
+        Args:
+            is_ready: whether ADD is served, as in `ipamctl status`.
+            is_answered: whether the CNI service has answered a request lately.
+        """
         self._cni_socket = cni_socket
         self._is_ready = is_ready
         self._is_answered = is_answered
@@ -55,7 +61,7 @@ class HealthPages:
         return plain_page("404 Not Found", "there are /metrics, /healthz and /readyz")
 
     def _is_listening(self) -> bool:
-        """Whether the CNI socket takes connections, or did within LISTENING_AGE_S. Two threads that ask at once both connect."""
+        """Whether the CNI socket takes connections, or took one within LISTENING_AGE_S."""
         checked_monotonic_s, is_listening = self._last_check
         if time.monotonic() - checked_monotonic_s >= LISTENING_AGE_S:
             is_listening = self._takes_connections()
@@ -65,7 +71,7 @@ class HealthPages:
     def _takes_connections(self) -> bool:
         """Whether the CNI socket takes a connection.
 
-        A full queue, or a kernel without descriptors, counts as taken: the page then depends on `is_answered`.
+        If the queue is full or no descriptor is left, the result is True, and the page depends on `is_answered`.
         """
         try:
             with socket.socket(socket.AF_UNIX) as connection:
@@ -77,7 +83,7 @@ class HealthPages:
 
 
 def after_start(pages: Pages, *, health: Health) -> Pages:
-    """The pages for kubelet. A start must not fail a probe, so until START_S after the start an answer waits for *ready*."""
+    """Return `pages` with answers that wait for *ready*, until START_S after the start, so that no probe fails during a start."""
 
     def page(path: str, is_openmetrics: bool) -> tuple[bytes, bytes]:
         health.wait_for(lambda: health.is_ready or health.phase is Phase.DRAINING, max(START_S - health.uptime_s(), 0.0))

@@ -16,11 +16,11 @@ from ipamd.model.errors import PortTakenError, SettingsError, log_text
 from ipamd.ports.process import Clock
 
 RETRY_S = 1.0
-"""Ours: a bind that is refused costs 0.05 ms."""
+"""Pause between two attempts to listen. Ours: a failed bind costs 0.05 ms."""
 
 
 class LatePorts:
-    """Every port by its name, which is also the subject of its condition. One loop retries the ports that are taken."""
+    """The HTTP ports of the daemon. One loop retries the ports that are taken. A port's name is the subject of its condition."""
 
     def __init__(self, ports: Mapping[str, Callable[[], MetricsPort | None]], *, health: Health, clock: Clock) -> None:
         """`ports`: by name, a function that opens the port. It returns None if the port is turned off, and raises PortTakenError."""
@@ -30,7 +30,7 @@ class LatePorts:
         self.loop = Loop("ports", self.turn, health=health, clock=clock)
 
     def start(self, name: str) -> None:
-        """Listen now, or once the port is free and the loop runs. Raises: SettingsError if the settings are wrong."""
+        """Listen now; if another program has the port, leave it to the loop. Raises: SettingsError if the settings are wrong."""
         try:
             self._listen(name)
         except PortTakenError as error:
@@ -50,7 +50,7 @@ class LatePorts:
         return RETRY_S
 
     def close(self) -> None:
-        """Close every port, and stop waiting for the others."""
+        """Close every open port, and stop the loop, so that the waiting ports are given up."""
         self.loop.stop()
         while self._served:
             self._served.pop().close()

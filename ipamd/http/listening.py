@@ -12,13 +12,13 @@ from ipamd.model.failures import FailureCode, failure
 PORT_MAX = 65535
 
 Pages = Callable[[str, bool], tuple[bytes, bytes]]
-"""Path and whether OpenMetrics is wanted -> head and body of the answer."""
+"""Makes the head and the body of an answer from the path and from whether the client accepts the format OpenMetrics."""
 
 
 def listen_early(address: str) -> list[socket.socket]:
-    """Listen for kubelet before the daemon can answer, so that a probe waits in the kernel until `listen`.
+    """Listen for kubelet before the daemon can answer, so that a probe waits in the kernel until `listen` serves the port.
 
-    Returns: the listening socket, or an empty list if that is not possible; `listen` raises the reason then.
+    Returns: a list with the listening socket. The list is empty if listening fails; `listen` then raises the reason.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -30,12 +30,12 @@ def listen_early(address: str) -> list[socket.socket]:
 
 
 def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
-    """Head and body of an answer of one line."""
+    """Return head and body of an answer whose body is one line of text. `status`: code and reason, as `200 OK`."""
     return page_of(status, f"{text}\n".encode(), content_type="text/plain")
 
 
 def page_of(status: str, body: bytes, *, content_type: str) -> tuple[bytes, bytes]:
-    """Head and body of an answer."""
+    """Return head and body of an answer. `status`: code and reason, as `200 OK`."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode(), body
 
@@ -47,7 +47,7 @@ def listen(
 
     Args:
         variable: the setting that the address comes from, for errors.
-        refused: called for each connection that is closed without an answer.
+        refused: called for each connection that gets no page, with the reason.
         early: the list that `listen_early` returned; its socket is taken out of it.
     Returns: the port, or None when the address is "off".
     Raises: SettingsError if the address is malformed, PortTakenError if another program has it.

@@ -1,10 +1,10 @@
 """An HTTP port with one thread, for metrics and probes, that stays usable under any load.
 
 Every pod of the node reaches the port, and no pod may slow the daemon down through it (I16). So these are bounded: threads;
-connections, in all and from one source; the size and the time of a request; and the accepts and rendered pages per second. When all
-places are taken, a new connection replaces the oldest one of the source that has most, so that a pod with 1,000 connections keeps no
-scraper out. A connection serves one request. Refusals are counted, not logged. Rejected: `prometheus_client.start_http_server`,
-which has a thread for each connection and none of these bounds
+connections, in all and from one source; the size and the time of a request; and the accepts per second. (`ipamd/metrics/page.py`
+bounds the rendered pages.) When CONNECTIONS_MAX are open, a new connection replaces the oldest connection of the source with the most
+connections, so that a pod with 1,000 connections cannot keep a scraper out. A connection serves one request. Refusals are counted,
+not logged. Rejected: `prometheus_client.start_http_server`, which has a thread for each connection and none of these bounds
 (docs/adr/0022-the-metrics-port-is-bounded.md).
 """
 
@@ -27,20 +27,21 @@ from ipamd.model.record import dataclass, field
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
-"""Connections open at once, in all. Ours: enough for a handful of scrapers, and few of the 1,024 descriptors that are usual at
-least."""
+"""Connections open at once, in all. Ours: enough for a handful of scrapers, and few of the 1,024 descriptors that a process usually
+has at least."""
 
 SOURCE_MAX = 8
 """Connections open at once from one address. Ours: twice what two Prometheus servers and a person behind one address need."""
 
 REQUEST_BYTES_MAX = 8192
-"""Ours: the usual limit of a header; a scrape's has 300 bytes."""
+"""Longest request. Ours: the usual limit of HTTP servers for a request's headers; those of a scrape have 300 bytes."""
 
 LIFE_S = 10.0
-"""From accept to close. Ours: Prometheus' default scrape timeout; a longer answer is of no use to it."""
+"""Longest time from the accept of a connection to its close. Ours: Prometheus' default scrape timeout, after which it has given up."""
 
 ACCEPTS_PER_S = 250
-"""Ours: an accept and its answer take about 0.1 ms, so a flood takes 3 % of a core. Further connections wait in the kernel."""
+"""Highest rate of accepts, after a burst of BACKLOG. Ours: an accept and its answer take about 0.1 ms, so a flood takes 3 % of a core.
+Further connections wait in the kernel."""
 
 BACKLOG = 128
 """Connections that the kernel holds until they are accepted. Ours: half a second of accepts."""
@@ -64,13 +65,13 @@ NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 
 
 class CloseReason(StrEnum):
-    """Why a connection was closed before it was answered: the label of the metric.
+    """Why a connection got no page; also the label value of `ipamd_http_refused_connections_total`.
 
     SOURCE: its source reached SOURCE_MAX.
     TOTAL: CONNECTIONS_MAX was reached.
     TIME: it lasted LIFE_S.
-    REQUEST: the request was malformed or too large.
-    DESCRIPTORS: the process had none left.
+    REQUEST: the request was malformed (answered with status 400) or too large (closed without an answer).
+    DESCRIPTORS: the process had no descriptor left, so the connection could not be accepted.
     """
 
     SOURCE = "source"
@@ -98,7 +99,8 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 class MetricsPort:
-    """Listens from its construction. `start` serves in a thread and `close` ends it; only that thread calls the other methods."""
+    """Listens from its construction on. `start` makes a thread that serves, and `close` ends it. Only that thread calls the other
+    methods."""
 
     def __init__(
         self,
@@ -113,11 +115,11 @@ class MetricsPort:
         """Listen.
 
         Args:
-            listener: a socket that listens there already.
-            page: makes head and body of an answer, from the path without its query, and True for the format OpenMetrics. It is
-                called for each request.
-            refused: called for each connection that is closed without an answer.
+            page: makes head and body of the answer to each request. Its arguments are the path without the query, and whether the
+                client accepts the format OpenMetrics.
+            refused: called for each connection that gets no page, with the reason.
             name: the thread's name.
+            listener: a socket that listens on this host and port already.
         Raises: OSError if the address is malformed or taken.
         """
         self._listener = listener or _listener(host, port)
@@ -150,7 +152,7 @@ class MetricsPort:
         self._waker.send(b"x")
         self._thread.join(END_S)
         if self._thread.is_alive():
-            return  # it still renders a page; the process ends anyway
+            return  # the thread still renders a page; it is a daemon thread, so the process can end
         for connection in list(self._connections):
             self._drop(connection)
         self._release()
@@ -180,7 +182,7 @@ class MetricsPort:
                 has_newcomers = True
             else:
                 self._serve(key.data)
-        if has_newcomers:  # last: a peer that has sent a request gets its answer before a newcomer takes its place
+        if has_newcomers:  # last, so that a peer that has sent a request is answered before a new connection replaces it
             self._accept()
         now = time.monotonic()
         while self._connections:
@@ -192,7 +194,7 @@ class MetricsPort:
 
     def _pause_s(self) -> float | None:
         """Seconds until the oldest connection's deadline or the next accept; None if there is neither."""
-        deadlines = [connection.deadline for connection in list(self._connections)[:1]]  # the others are younger
+        deadlines = [connection.deadline for connection in list(self._connections)[:1]]  # the first connection is the oldest
         if not self._is_accepting:
             deadlines.append(self._filled_monotonic_s + (1.0 - self._tokens) / ACCEPTS_PER_S)
         if not deadlines:
@@ -219,7 +221,7 @@ class MetricsPort:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in NO_DESCRIPTOR:  # leave the descriptors to CNI
+                if error.errno in NO_DESCRIPTOR:  # free our descriptors, because CNI requests need some
                     self._refused(CloseReason.DESCRIPTORS)
                     self._make_room()
                     return
@@ -239,7 +241,8 @@ class MetricsPort:
         self._tokens, self._filled_monotonic_s = 0.0, time.monotonic() + PAUSE_S
 
     def _make_place_for(self, newcomer: _Connection) -> None:
-        """If a bound is reached, close the oldest connection of the newcomer's source, or of the source that has most."""
+        """Close one connection if a bound is reached: the oldest of the newcomer's source if that has SOURCE_MAX connections, or the
+        oldest of the source with the most connections if there are CONNECTIONS_MAX."""
         counts = Counter(connection.source for connection in self._connections)
         if counts[newcomer.source] >= SOURCE_MAX:
             crowded, reason = newcomer.source, CloseReason.SOURCE
@@ -292,7 +295,11 @@ class MetricsPort:
         return self._page(path, OPENMETRICS.search(request) is not None)
 
     def _drop(self, connection: _Connection, reason: CloseReason | None = None) -> None:
-        """Close a connection. `reason`: why it was not answered; it is counted. None if it was."""
+        """Close a connection.
+
+        `reason`: why it gets no page; it is counted. None if nothing is to be counted: the connection was answered, its peer left, or
+        all connections are closed.
+        """
         if reason is not None:
             self._refused(reason)
         del self._connections[connection]

@@ -1,8 +1,8 @@
 """Decide which addresses of a subnet are free, and which whole /28s EC2 can still choose for a prefix. Pure.
 
 EC2 reports how many addresses of a subnet are free, and not where they are. A prefix needs an aligned /28 in which no address is
-taken, so a subnet with hundreds of free addresses may have room for none. Here the addresses of all ENIs and the subnet's CIDR
-reservations give a map with one character for each /28. Sources:
+taken, so a subnet with hundreds of free addresses may have room for no prefix. This module makes a map with one character for each
+/28, from the addresses of all ENIs and the subnet's CIDR reservations. Sources:
 https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html (the first four addresses and the last one are AWS's);
 https://docs.aws.amazon.com/vpc/latest/userguide/subnet-cidr-reservation.html (kinds of reservations);
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html (a prefix is a /28).
@@ -25,20 +25,24 @@ PREFIX_LENGTH = 28
 
 
 class ReservedFor(StrEnum):
-    """Kinds of CIDR reservations, by EC2's names. EC2 chooses prefixes from the first kind, and nothing from the second."""
+    """Kinds of CIDR reservations, by EC2's names.
+
+    PREFIX: EC2 chooses only prefixes from it.
+    EXPLICIT: EC2 chooses neither addresses nor prefixes from it; a request must name the address.
+    """
 
     PREFIX = "prefix"
     EXPLICIT = "explicit"
 
 
 class BlockState(StrEnum):
-    """One /28 on the map of a subnet.
+    """The state of one /28; its value is the character on the map of a subnet.
 
-    FREE, KEPT: no address is taken, and EC2 can choose it for a prefix.
-    KEPT: it lies in a reservation for prefixes.
-    WITHHELD: no address is taken, and an explicit reservation keeps EC2 from choosing it.
+    FREE: no address is taken, and EC2 can choose the /28 for a prefix.
+    KEPT: as FREE, and the /28 lies in a reservation for prefixes.
+    WITHHELD: no address is taken, but an explicit reservation keeps EC2 from choosing the /28.
     PARTLY: some addresses are taken.
-    FULL: all of them are.
+    FULL: all addresses are taken.
     """
 
     FREE = "."
@@ -58,13 +62,13 @@ class CidrReservation:
 
 @dataclass(frozen=True, slots=True)
 class SubnetCapacity:
-    """What of a subnet is free.
+    """The free addresses and /28s of a subnet.
 
-    `block_map`: a `BlockState` for each /28, lowest first.
-    `free_count`: addresses that neither AWS nor an ENI has; it is the sum of 16 for each free /28, `fragmented_count` and
-        `explicit_count`.
-    `fragmented_count`: those that EC2 may choose, and which are in no whole free /28.
-    `explicit_count`: those in an explicit reservation.
+    `block_map`: the character of a `BlockState` for each /28, lowest first.
+    `free_count`: free addresses, which neither AWS nor an ENI has. It is the sum of `fragmented_count`, `explicit_count`, and 16 for
+        each /28 that EC2 can choose.
+    `fragmented_count`: free addresses outside those /28s and outside explicit reservations.
+    `explicit_count`: free addresses in explicit reservations.
     """
 
     block_map: str
@@ -79,7 +83,7 @@ class SubnetCapacity:
 
 
 def usable_count(cidr: IPv4Network) -> int:
-    """Addresses of a subnet without those that AWS keeps."""
+    """Return the number of addresses of a subnet without the five that AWS keeps."""
     return cidr.num_addresses - AWS_HEAD_COUNT - 1
 
 
@@ -90,12 +94,12 @@ def measure(
     prefixes: Iterable[IPv4Network],
     reservations: Collection[CidrReservation] = (),
 ) -> SubnetCapacity:
-    """Measure a subnet by what its ENIs have.
+    """Measure the free capacity of a subnet.
 
     Args:
-        cidr: a /16 to /28.
-        addresses: the single addresses of all ENIs, primary ones too; those outside the subnet count for nothing.
-        prefixes: the /28s of all ENIs.
+        cidr: the subnet's range, a /16 to /28.
+        addresses: the single addresses of all its ENIs, primary ones included. Addresses outside the subnet are ignored.
+        prefixes: the /28s of all its ENIs.
     """
     taken_by_block = _taken_by_block(cidr, addresses=addresses, prefixes=prefixes)
     explicit = [item.cidr for item in reservations if item.reserved_for is ReservedFor.EXPLICIT]
@@ -143,7 +147,7 @@ def _state(taken_count: int, *, is_explicit: bool, is_kept: bool) -> BlockState:
 def _taken_by_block(
     cidr: IPv4Network, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]
 ) -> dict[int, frozenset[int]]:
-    """Return offsets of taken addresses, by the offset of their block; AWS's addresses are among them."""
+    """Return the taken addresses as offsets in the subnet, by the offset of their /28. AWS's five addresses are included."""
     first, count = int(cidr.network_address), cidr.num_addresses
     offsets = {*range(AWS_HEAD_COUNT), count - 1}
     offsets.update(int(address) - first for address in addresses)
@@ -154,7 +158,7 @@ def _taken_by_block(
 
 
 def _addresses_by_block(cidr: IPv4Network, ranges: Iterable[IPv4Network]) -> dict[int, frozenset[int]]:
-    """Return the offsets of the addresses in some ranges, by the offset of their block."""
+    """Return the addresses of some ranges as offsets in the subnet, by the offset of their /28."""
     first, count = int(cidr.network_address), cidr.num_addresses
     offsets: set[int] = set()
     for network in ranges:

@@ -1,8 +1,8 @@
-"""The command `vpc-ipamd-inventory`: take an inventory once (`run`), once an hour with metrics (`serve`), or print the last one
+"""The command `vpc-ipamd-inventory`: take an inventory once (`run`) or once an hour with metrics (`serve`), or print the last report
 (`show`).
 
-Exit statuses: 0 for success; 1 if something could not be read in this run, or the state file could not be written; 2 for wrong
-usage, settings or state file; 3 if EC2 did not answer. Nothing is changed in EC2.
+Exit statuses: 0 for success; 1 if the report has gaps, the state file could not be written, or it has no report to show; 2 for wrong
+usage or settings, or an unreadable state file of `show`; 3 if EC2 did not answer or refused. Nothing is changed in EC2.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from ipamd.settings import load
 EXIT_PARTIAL, EXIT_USAGE, EXIT_BLIND = 1, 2, 3
 
 CALLS_MAX = 20
-"""Default of EC2 attempts in a run. Ours: 10,000 ENIs and 9 subnets' reservations, at a hundredth of EC2's refill of 20 a second."""
+"""Default of EC2 attempts in a run. Ours: enough for 10,000 ENIs and the reservations of 9 subnets. EC2 refills 20 in a second."""
 
 LEAK_AGE_S = 1800
-"""Default least age of a leaked ENI: that of the sweeper, which may delete it then."""
+"""Default least age of a leaked ENI. Ours: the same as the sweeper's, which may delete the ENI from this age on."""
 
 LEAK_AGE_LEAST_S = 300
-"""Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, eniDeleteCooldownTime (5 min)."""
+"""Lowest accepted age of a leaked ENI. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, eniDeleteCooldownTime (5 min)."""
 
 SECOND_LOOK_S = 60
 """Default pause between the two looks. Ours: longer than the time from a node's DetachNetworkInterface to DeleteNetworkInterface."""
 
 LISTEN = ":61680"
-"""Default port of `serve`. Ours: beside the daemon's, so that one rule of a firewall covers them."""
+"""Default port of `serve`. Ours: next to the daemon's ports, so that one rule of a firewall covers all."""
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace, order: InventoryOrder, sleep: Callable[[
 
 
 def _serve(arguments: argparse.Namespace, order: InventoryOrder, sleep: Callable[[float], None]) -> int:
-    """Take an inventory once an hour until SIGTERM, serve the metrics of the last one, and save the state after each."""
+    """Take an inventory once an hour until SIGTERM, save the state after each, and serve the metrics of the last report."""
     signal.signal(signal.SIGTERM, _end)
     memory = InventoryMemory()
     if arguments.state:
@@ -140,7 +140,7 @@ def _calls(order: InventoryOrder, sleep: Callable[[float], None]) -> Ec2Calls:
 
 
 def _loaded(path: Path, order: InventoryOrder) -> InventoryMemory:
-    """Read the state file; begin anew if it is unreadable, or another cluster's."""
+    """Read the state file. Returns: an empty memory if the file is unreadable, or of another cluster or VPC."""
     try:
         memory = state_file.load(path)
     except SettingsError as error:

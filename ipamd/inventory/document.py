@@ -1,6 +1,7 @@
-"""A report as a JSON document: what `-o json` prints, and what the state file has. Field names are an interface.
+"""Convert a report to a JSON document and back. `-o json` prints the document, and the state file has it.
 
-`read_report` reads what `report_document` wrote; of anything else it raises KeyError, TypeError or ValueError. Pure.
+The names of the fields are an interface.
+`read_report` reads documents of `report_document`. For any other content it raises KeyError, TypeError or ValueError. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.time_text import rfc3339
 
 FALLING, STEADY, UNKNOWN = "falling", "steady", "unknown"
-"""Trends of a free count: it will reach 0; it does not fall; there are too few samples."""
+"""Trends of a free count. FALLING: it will reach 0. STEADY: it does not fall. UNKNOWN: there are too few samples."""
 
 
 def report_document(report: InventoryReport) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def _read_subnet(subnet_json: Mapping[str, Any], findings: list[EniFinding]) -> 
 
 
 def _trend_document(exhausted_in_s: float | None) -> dict[str, Any]:
-    """Write a forecast; JSON has no infinity."""
+    """Write a forecast. The trend is a word, because JSON has no infinity."""
     if exhausted_in_s is None:
         return {"trend": UNKNOWN, "exhausted_in_s": None}
     if math.isinf(exhausted_in_s):

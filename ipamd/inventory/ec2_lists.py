@@ -1,7 +1,8 @@
-"""The three lists of one run, page by page, within a number of calls that EC2 sees.
+"""List subnets, ENIs and reservations for one run, page by page, within a number of HTTP attempts.
 
-Each HTTP attempt counts, repeated ones too. A list that does not end within the calls is no answer (I11): the error says so, and
-the caller names what is missing. Reservations are a call for each subnet, because EC2 gives them by subnet only. Source:
+Every HTTP attempt counts as a call, retries included. A list that does not end within the calls raises an error, because a part of
+a list proves nothing (I11); the caller reports the gap. Reservations take a call for each subnet, because EC2 lists them by subnet
+only. Source:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSubnetCidrReservations.html.
 """
 
@@ -35,12 +36,12 @@ _log = logging.getLogger(__name__)
 class Ec2Lists:
     """Lists subnets, ENIs and reservations for one run. Not thread-safe.
 
-    Each method raises CloudError if EC2 refuses, and with the code INVENTORY_CALLS_SPENT if the list did not end before only
-    `keep` calls were left.
+    Each method raises CloudError if EC2 refuses. It raises CloudError with the failure INVENTORY_CALLS_SPENT if the list does not
+    end before only `keep` calls are left.
     """
 
     def __init__(self, calls: Ec2Calls, *, calls_max: int) -> None:
-        """`calls_max`: HTTP attempts from now on."""
+        """`calls_max`: HTTP attempts that this object may make."""
         self._calls = calls
         self._calls_max = calls_max
         self._made_before = self._made_in_all()
@@ -69,8 +70,8 @@ class Ec2Lists:
         return self._enis(subject, _filters("subnet-id", sorted(subnet_ids)), keep=keep)
 
     def enis_by_id(self, eni_ids: Collection[EniId]) -> list[SeenEni]:
-        """List at most `FILTER_VALUES_MAX` ENIs; those that are gone are missing."""
-        # By a filter: a list of IDs is refused whole if one of them does not exist.
+        """List at most `FILTER_VALUES_MAX` ENIs by their IDs; ENIs that EC2 does not find are left out."""
+        # A filter is used, because EC2 refuses a whole list of IDs if one of them does not exist.
         subject = counted(len(eni_ids), "ENI")
         return self._enis(subject, _filters("network-interface-id", sorted(eni_ids)), keep=0)
 
@@ -88,7 +89,7 @@ class Ec2Lists:
         return tuple(sorted(reservations, key=lambda reservation: reservation.cidr))
 
     def _enis(self, subject: str, filters: Sequence[Mapping[str, Any]], *, keep: int) -> list[SeenEni]:
-        """List ENIs. A page is read before the next one is asked for, because the answer takes much more memory than what is read."""
+        """List ENIs. Each page is converted before the next is requested, because EC2's answer takes much more memory than SeenEni."""
         enis: list[SeenEni] = []
         for page in self._pages("DescribeNetworkInterfaces", subject, {"Filters": filters}, keep=keep):
             listed = page.get("NetworkInterfaces", ())
@@ -115,7 +116,7 @@ class Ec2Lists:
             if error.code != UNKNOWN_PARAMETER or self.calls_left < 1:
                 raise
         page = self._call(api, subject, params)
-        # The call succeeded without the parameter, so it was this parameter that was refused.
+        # The same call succeeded without the parameter, so the endpoint does not support this parameter.
         self._includes_managed = False
         _log.warning("endpoint refused a parameter parameter=%s", INCLUDE_MANAGED)
         return page
@@ -129,7 +130,7 @@ class Ec2Lists:
 
 
 def _seen(eni_json: Mapping[str, Any]) -> SeenEni:
-    """Read one NetworkInterface; one that cannot be read has a `problem`."""
+    """Convert one NetworkInterface of EC2's answer. If it cannot be read, the result has a `problem`."""
     (eni,) = described_enis([eni_json])
     operator = eni_json.get("Operator")
     is_hidden = isinstance(operator, Mapping) and bool(operator.get("Managed")) and bool(operator.get("HiddenByDefault"))

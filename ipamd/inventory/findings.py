@@ -1,8 +1,9 @@
-"""Find what is wrong with the ENIs of a subnet: leaked ENIs, addresses that two claim, and ENIs that a list hides. Pure.
+"""Find problems of a subnet's ENIs: leaked ENIs, addresses that two ENIs or two nodes claim, and hidden ENIs. Pure.
 
 Two ENIs claim an address if EC2 shows it on both, alone or within a prefix. Two nodes claim the addresses of an ENI that is
-attached to one instance and carries the tag of another one: the daemon of that other node made it, and its pods may have those
-addresses. What is leaked is decided by the rule by which nodes and the sweeper delete (`ipamd/model/leaked_eni.py`).
+attached to one instance and has the tag of another: the daemon of the tagged instance created the ENI, and pods of that instance
+may have its addresses. An ENI counts as leaked by the same rule by which nodes and the sweeper delete ENIs
+(`ipamd/model/leaked_eni.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from ipamd.model.record import dataclass
 
 
 class EniProblem(StrEnum):
-    """What is wrong; the label of the metric."""
+    """The kind of a problem, which is also a label value of `ipamd_inventory_findings`.
+
+    LEAKED: a detached ENI that nobody uses.
+    TWO_ENIS: an address or prefix that EC2 shows on two ENIs.
+    TWO_NODES: an ENI that is attached to one instance and has the tag of another.
+    HIDDEN: an ENI that an AWS service manages and that EC2 lists only on request.
+    """
 
     LEAKED = "leaked-eni"
     TWO_ENIS = "address-on-two-enis"
@@ -33,10 +40,10 @@ class EniProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenEni:
-    """One ENI of a list, and what the daemon's record of an ENI lacks.
+    """One ENI of a list, with facts that `DescribedEni` does not have.
 
-    `is_hidden`: EC2 shows it in a list only to whoever asks for managed resources.
-    `ipv6_prefixes`: its /80s.
+    `is_hidden`: EC2 lists it only if the request includes managed resources.
+    `ipv6_prefixes`: the /80s of the ENI.
     """
 
     eni: DescribedEni
@@ -48,11 +55,12 @@ class SeenEni:
 class EniFinding:
     """One problem.
 
-    `subject`: an address, a prefix or an ENI.
-    `eni_ids`, `instance_ids`: whom it concerns, ascending; the instances are the two that claim, as far as they are known.
-    `detail`: what EC2 shows.
-    `is_confirmed`: a second look, at EC2's answer some time later, showed it too. This is always true of a hidden ENI, which is a
-        state and no race.
+    `subject`: the address, the prefix or the ENI that has the problem.
+    `eni_ids`: the ENIs that the problem concerns, ascending.
+    `instance_ids`: the instances that the problem concerns, ascending, as far as they are known.
+    `detail`: a sentence about EC2's answer.
+    `is_confirmed`: a second list, some time later, showed the problem too. This is always true of a hidden ENI, because no race can
+        make an ENI look hidden.
     """
 
     problem: EniProblem
@@ -65,20 +73,20 @@ class EniFinding:
 
     @property
     def key(self) -> tuple[str, str, tuple[EniId, ...]]:
-        """What identifies the problem: it is confirmed if the second look of a run finds a problem with the same key."""
+        """The identity of the problem. A problem is confirmed if the second look of a run finds one with the same key."""
         return self.problem, self.subject, self.eni_ids
 
 
 @dataclass(frozen=True, slots=True)
 class LeakRule:
-    """Which detached ENIs count as leaked (`why_kept`): those with the tag of the cluster that are at least `min_age` old."""
+    """The rule for leaked ENIs (`why_kept`): detached, with the tag of the cluster, and at least `min_age` old."""
 
     cluster_name: str
     min_age: timedelta
 
 
 def find(enis: Sequence[SeenEni], *, rule: LeakRule, now: datetime) -> list[EniFinding]:
-    """Return the problems of a subnet's ENIs, sorted by kind and subject. `now`: aware UTC."""
+    """Return the problems of the ENIs, sorted by kind and subject. `now`: aware UTC."""
     problems = [*_leaked(enis, rule=rule, now=now), *_of_two_enis(enis), *_of_two_nodes(enis), *_hidden(enis)]
     return sorted(problems, key=lambda finding: finding.key)
 
@@ -126,7 +134,7 @@ def claims_of(seen: SeenEni) -> Iterator[IpAddress | IpNetwork]:
 
 
 def _prefix_of(address: IpAddress) -> IpNetwork:
-    """Return the prefix that would contain an address if EC2 delegated it."""
+    """Return the /28 or /80 that contains an address; EC2 may have delegated it as a prefix."""
     family = family_of(address)
     host_bits = (32 if family is IPV4 else 128) - family.prefix_length
     return family.network((int(address) >> host_bits << host_bits, family.prefix_length))

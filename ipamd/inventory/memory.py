@@ -1,7 +1,7 @@
-"""What a run needs of the runs before it: samples for the forecast, reservations, last readings, and whose turn it is.
+"""The state that one run leaves for the next: samples for the forecast, reservations, last readings, and the subnets to read next.
 
-The deployed job keeps this in memory and in a file, so that it survives a restart of the container; with a new pod it begins
-anew, and the forecast needs three hours again. A run by hand without a file begins with nothing.
+The deployed job keeps it in memory and in a file, so that it survives a restart of the container. A new pod begins with an empty
+memory, and then a forecast needs three readings over two hours again. A run by hand without a file begins with an empty memory.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from ipamd.model.record import dataclass, field
 
 @dataclass(slots=True)
 class SubnetMemory:
-    """One subnet. `attempted_at_s`: Unix time at which a list of its ENIs began with the calls of a whole run, or succeeded; 0:
-    never."""
+    """The memory of one subnet.
+
+    `samples`: free counts, oldest first.
+    `reservations_read_at`: when `reservations` were read; None if they never were.
+    `attempted_at_s`: Unix time at which the last list of its ENIs began that succeeded, or that had all calls of a run and still did
+        not end; 0 if there was none.
+    `report`: the last complete reading.
+    """
 
     samples: tuple[CapacitySample, ...] = ()
     reservations: tuple[CidrReservation, ...] = ()
@@ -29,9 +35,10 @@ class SubnetMemory:
     report: SubnetReport | None = None
 
     def remember(self, report: SubnetReport) -> None:
-        """Keep a complete reading, and add its sample.
+        """Store a complete reading, and add its sample.
 
-        EC2's own count is the smaller one where others have ENIs in a subnet that this account does not see.
+        The sample has EC2's own count of free addresses where it is smaller: in a subnet that is shared with other accounts, EC2 does
+        not list their ENIs.
         """
         free_count = min(report.capacity.free_count, report.ec2_free_count)
         sample = CapacitySample(report.read_at.timestamp(), free_count, report.capacity.free_prefix_count)
@@ -39,7 +46,7 @@ class SubnetMemory:
         self.report = report
 
     def forecast(self, now: datetime) -> SubnetForecast:
-        """Forecast by the samples. `now`: aware UTC."""
+        """Make the forecast from the samples. `now`: aware UTC."""
         now_s = now.timestamp()
         return SubnetForecast(
             addresses_s=exhausted_in_s(self.samples, now_s=now_s, are_prefixes=False),
@@ -49,10 +56,11 @@ class SubnetMemory:
 
 @dataclass(slots=True)
 class InventoryMemory:
-    """All subnets of a cluster.
+    """The memory of all subnets of a cluster.
 
-    `group_size`: subnets in one list of ENIs. It halves when the list does not end within the calls of a run, and doubles when a
-    run read all subnets. `report`: of the last run.
+    `group_size`: number of subnets in one list of ENIs. It halves after a list that does not end within the calls of a run, and
+        doubles after a run that reads all subnets.
+    `report`: the report of the last run.
     """
 
     subnets: dict[SubnetId, SubnetMemory] = field(default_factory=dict)
@@ -60,7 +68,7 @@ class InventoryMemory:
     report: InventoryReport | None = None
 
     def of(self, subnet_id: SubnetId) -> SubnetMemory:
-        """Return a subnet's memory, a new one if there is none."""
+        """Return the memory of a subnet, which is made if there is none."""
         return self.subnets.setdefault(subnet_id, SubnetMemory())
 
     def keep_only(self, subnet_ids: Collection[SubnetId]) -> None:
@@ -68,9 +76,9 @@ class InventoryMemory:
         self.subnets = {subnet_id: memory for subnet_id, memory in self.subnets.items() if subnet_id in subnet_ids}
 
     def list_was_too_long(self, subnet_count: int) -> None:
-        """Take half as many subnets into a list from now on as were in the one that did not end."""
+        """Halve the number of subnets in a list. `subnet_count`: the number in the list that did not end."""
         self.group_size = max(subnet_count // 2, 1)
 
     def all_lists_ended(self) -> None:
-        """Take twice as many subnets into a list from now on."""
+        """Double the number of subnets in a list, up to FILTER_VALUES_MAX."""
         self.group_size = min(self.group_size * 2, FILTER_VALUES_MAX)

@@ -1,4 +1,4 @@
-"""The metrics of the job: the last report at each scrape. Names and labels are an interface; docs/inventory.md has their table.
+"""The metrics of the job, made from its last report at each scrape. docs/inventory.md lists their names and labels, an interface.
 
 Labels come from closed lists: the cluster's subnets with their zones, and the words of our own enumerations.
 """
@@ -21,7 +21,13 @@ SUBNET_LABELS = ("subnet", "zone")
 
 @dataclass(slots=True)
 class JobStatus:
-    """What the job itself has done. Times are Unix times, None before the first."""
+    """The state of the job.
+
+    `report`: the last report; None before the first.
+    `attempted_at_s`, `succeeded_at_s`: Unix times of the begin of the last run and of the last report; None before the first.
+    `failure_count`: runs that listed no subnets.
+    `call_count`: HTTP attempts at EC2 since the start.
+    """
 
     report: InventoryReport | None = None
     attempted_at_s: float | None = None
@@ -63,11 +69,12 @@ SUBNET_FIGURES: Sequence[tuple[str, str, Callable[[SubnetReport], float]]] = (
         lambda subnet: subnet.capacity.explicit_count,
     ),
 )
-"""Name, help, and the figure of one subnet."""
+"""Name and help of each metric, and the function that reads its value from the report of a subnet."""
 
 
 class InventoryCollector(Collector):
-    """Makes the families of a scrape. Called by the thread of the port; it only reads the status, whose report is replaced whole."""
+    """Makes the metric families of a scrape, in the thread of the port. It needs no lock: it only reads, and each run replaces the
+    whole report."""
 
     def __init__(self, status: JobStatus, *, now_s: Callable[[], float]) -> None:
         """`now_s`: Unix time."""
@@ -108,7 +115,7 @@ class InventoryCollector(Collector):
 
 
 def registry(status: JobStatus, *, now_s: Callable[[], float]) -> CollectorRegistry:
-    """Make the registry of the job's page; it has nothing of the process."""
+    """Make the registry of the job's page. It has no metrics of the process, such as its memory."""
     made = CollectorRegistry(auto_describe=False)
     made.register(InventoryCollector(status, now_s=now_s))
     return made

@@ -1,7 +1,7 @@
-"""The result of a run: each subnet by its last complete reading, the problems of its ENIs, and what is missing.
+"""The result of a run: the last complete reading of each subnet, the problems of its ENIs, and the gaps of this run.
 
-A run has few calls, so a large cluster is read in several runs. A subnet that this run did not read shows its last reading with
-its time, and `gaps` name it.
+A run has few calls, so a large cluster is read in several runs. For a subnet that this run did not read, the report has the last
+reading with its time, and `gaps` names the subnet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipamd.model.record import dataclass
 
 
 class ReadPart(StrEnum):
-    """What a run reads."""
+    """The parts of a run: the lists of ENIs, the reservations, and the second look at ENIs with a problem."""
 
     ENIS = "enis"
     RESERVATIONS = "reservations"
@@ -26,7 +26,7 @@ class ReadPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadGap:
-    """What a run could not read, or left for the next one. `subnet_ids`: ascending."""
+    """A part that a run could not read, or left for the next run. `subnet_ids`: the subnets that it concerns, ascending."""
 
     part: ReadPart
     subnet_ids: tuple[SubnetId, ...]
@@ -35,7 +35,8 @@ class ReadGap:
 
 @dataclass(frozen=True, slots=True)
 class SubnetForecast:
-    """Seconds until nothing is free, as `forecast.exhausted_in_s` has them: None if not known, infinity if the count does not fall."""
+    """Seconds until no address and no /28 is free (`forecast.exhausted_in_s`): None if not known, infinity if the count does not
+    fall."""
 
     addresses_s: float | None = None
     prefixes_s: float | None = None
@@ -43,12 +44,13 @@ class SubnetForecast:
 
 @dataclass(frozen=True, slots=True)
 class SubnetReport:
-    """One subnet by its last complete reading.
+    """The last complete reading of one subnet.
 
-    `ec2_free_count`: free addresses by DescribeSubnets.
-    `read_at`: when its ENIs were listed.
-    `reservations_read_at`: None if they never were, and then the map shows none.
-    `unreadable_count`: ENIs whose addresses could not be read, so that more is taken than is shown.
+    `ec2_free_count`: number of free addresses in the answer of DescribeSubnets.
+    `eni_count`: ENIs in the subnet, hidden ones included.
+    `unreadable_count`: ENIs whose addresses could not be read, so that more addresses are taken than the report shows.
+    `read_at`: when the ENIs were listed.
+    `reservations_read_at`: when the reservations were read. None if they never were; then the map shows no reservations.
     """
 
     subnet_id: SubnetId
@@ -65,22 +67,26 @@ class SubnetReport:
 
     @property
     def address_count(self) -> int:
-        """Addresses without those that AWS keeps."""
+        """Number of addresses of the subnet, free or not, without the five that AWS keeps."""
         return usable_count(self.cidr)
 
     @property
     def unseen_count(self) -> int:
         """Addresses that EC2 counts as taken and that no listed ENI has.
 
-        It is not 0 for a moment while ENIs change between the two lists, and for good in a subnet that is shared with other accounts,
-        whose ENIs EC2 does not show.
+        It differs from 0 for a moment if ENIs change between the list of subnets and the list of ENIs. It stays above 0 in a subnet
+        that is shared with other accounts, because EC2 does not list their ENIs.
         """
         return self.capacity.free_count - self.ec2_free_count
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryReport:
-    """What a run found. `subnets`: by ID; those that were never read are in `gaps` only. `call_count`: HTTP attempts of this run."""
+    """The report of one run.
+
+    `subnets`: sorted by ID. A subnet that was never read is only in `gaps`.
+    `call_count`: HTTP attempts of this run, of at most `calls_max`.
+    """
 
     cluster_name: str
     vpc_id: str

@@ -1,8 +1,8 @@
 """The deployed job: an inventory an hour, and a port for Prometheus and kubelet.
 
-The first run begins at the start, or when the last one by the state file is an hour old: a container that restarts again and
-again must not spend the calls of an hour each time. A run that fails is repeated after ten minutes, then an hour later like any
-other. The report itself is not on the port, because it names ENIs and every pod reaches the port; `vpc-ipamd-inventory show`
+The first run begins at the start, or when the report in the state file is an hour old: a container that restarts again and again
+must not spend the calls of an hour each time. After a run that fails, the next one begins ten minutes later; after a success, an
+hour later. The report itself is not on the port, because it names ENIs and every pod reaches the port. `vpc-ipamd-inventory show`
 prints it in the container.
 """
 
@@ -22,19 +22,19 @@ from ipamd.model.errors import IpamError, log_text
 from ipamd.ports.process import Clock
 
 INTERVAL_S = 3600.0
-"""Between the beginnings of two runs."""
+"""Time between the beginnings of two runs."""
 
 RETRY_S = 600.0
-"""After a run that listed no subnets. Ours: EC2's disturbances pass, and a denied call costs one call each time."""
+"""Time from a run that listed no subnets to the next run. Ours: disturbances of EC2 pass, and a run that IAM denies costs one call."""
 
 LATE_S = 1200.0
-"""The job is alive if a run began within the interval and this. Ours: 20 calls with the longest timeouts take 20 minutes."""
+"""The job counts as alive until this long after a run was due. Ours: 20 calls with the longest timeouts take 20 minutes."""
 
 _log = logging.getLogger(__name__)
 
 
 class InventoryJob:
-    """Runs again and again, in the caller's thread; `page` is called by the port's."""
+    """Takes an inventory once an hour. `run` works in the caller's thread; the thread of the port calls `page`."""
 
     def __init__(
         self,
@@ -45,10 +45,11 @@ class InventoryJob:
         save: Callable[[], None],
         clock: Clock,
     ) -> None:
-        """Keep the collaborators.
+        """Make a job that has not run yet.
 
         Args:
-            take: makes one run. Raises: IpamError.
+            take: takes one inventory. Raises: IpamError.
+            memory: its last report is served until the first run ends.
             call_count: returns the HTTP attempts at EC2 since the start.
             save: writes the memory to disk. Raises: OSError.
         """
@@ -63,7 +64,10 @@ class InventoryJob:
         self._registry = registry(self.status, now_s=lambda: clock.now().timestamp())
 
     def first_wait_s(self) -> float:
-        """Seconds until the first run: what is left of the hour after the last one, by the state file; 0 if its clock was ahead."""
+        """Seconds until the first run is due: an hour after the report in the state file.
+
+        Returns: 0 if there is no report, or if its time is in the future because a clock was ahead.
+        """
         if self.status.succeeded_at_s is None:
             return 0.0
         age_s = self._clock.now().timestamp() - self.status.succeeded_at_s
@@ -98,7 +102,7 @@ class InventoryJob:
             pause_s = self.turn()
 
     def page(self, path: str, _is_openmetrics: bool = False) -> tuple[bytes, bytes]:
-        """Return head and body of an answer."""
+        """Return head and body of the answer to a request for `path`."""
         if path == "/metrics":
             return page_of("200 OK", generate_latest(self._registry), content_type=CONTENT_TYPE_LATEST)
         if path == "/healthz":
@@ -115,6 +119,6 @@ class InventoryJob:
 
 
 def interruptible_wait(seconds: float) -> bool:
-    """Sleep; SIGTERM ends the process in it, so that the answer is always that it goes on."""
+    """Sleep, and return False: the job goes on. SIGTERM ends the process during the sleep (`command._end`)."""
     time.sleep(seconds)
     return False

@@ -1,7 +1,7 @@
 """The job's memory in a file: JSON, written whole and renamed into place after each run.
 
-A file of another cluster, VPC or format is not used. What cannot be read is an error, because its samples are lost; the caller decides
-whether to begin anew.
+A file that cannot be read or has another format is an error, because its samples are lost. The caller decides whether to begin with
+an empty memory, and also whether the file is of its cluster and VPC (`command.py`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ipamd.model.ids import SubnetId
 from ipamd.model.time_text import rfc3339
 
 FORMAT = 1
-"""Counts on when the meaning of a field changes."""
+"""Version of the file's format. Increment it when the meaning of a field changes."""
 
 BYTES_MAX = 64 << 20
-"""A longer file is none of ours. Ours: 200 subnets of the largest size have 2 MB."""
+"""Largest state file that is read. Ours: a file of 200 subnets of the largest size has 2 MB."""
 
 
 def save(path: Path, memory: InventoryMemory) -> None:
-    """Replace the file. Raises: OSError; the former file stays then."""
+    """Replace the file. Raises: OSError; the file before it stays then."""
     text = json.dumps(_document(memory), separators=(",", ":"))
     written = path.with_name(f"{path.name}.new")
     written.write_text(text)

@@ -1,9 +1,9 @@
 """Choose a cluster's subnets out of those of its VPC, by the tags that EKS and its CNI use. Pure.
 
-Subnets named in the order are the choice. Otherwise a subnet belongs to the cluster if a tag says so:
-`kubernetes.io/cluster/NAME`, which eksctl and most templates set, `cni.networking.k8s.aws/cluster/NAME`, or
-`kubernetes.io/role/cni` where the cluster tags let this cluster in. A subnet of nodes needs none of them, so that a choice by
-tags can be empty: this is an error that says what to do. Sources:
+If the order names subnets, these are chosen. Otherwise a subnet belongs to the cluster if it has one of these tags:
+`kubernetes.io/cluster/NAME`, which eksctl and most templates set; `cni.networking.k8s.aws/cluster/NAME`; or
+`kubernetes.io/role/cni`, unless the subnet has cluster tags of other clusters only. Nodes can run in a subnet without any of these
+tags, so a choice by tags can be empty. This is an error with the next step. Sources:
 https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html; docs/subnet-discovery.md of amazon-vpc-cni-k8s.
 """
 
@@ -19,15 +19,17 @@ from ipamd.model.subnets import CLUSTER_TAG_PREFIX, ROLE_TAG, DescribedSubnet, m
 EKS_TAG_PREFIX = "kubernetes.io/cluster/"
 
 ALL = "all"
-"""In place of IDs: every subnet of the VPC."""
+"""The word in place of IDs that chooses every subnet of the VPC."""
 
 
 def cluster_subnets(
     subnets: Iterable[DescribedSubnet], *, vpc_id: str, cluster_name: str, names: Collection[str] = ()
 ) -> list[DescribedSubnet]:
-    """Choose the cluster's subnets, in their order.
+    """Choose the cluster's subnets, in the order of `subnets`.
 
-    `names`: IDs, or `ALL` alone; empty: by tags. Raises: SettingsError if a named subnet is not there, or nothing is chosen.
+    Args:
+        names: IDs of subnets, or `ALL` alone. If it is empty, tags choose.
+    Raises: SettingsError if a named subnet is not in the VPC, or no subnet is chosen.
     """
     listed = list(subnets)
     if names and set(names) != {ALL}:
@@ -55,5 +57,5 @@ def _is_tagged(tags: Mapping[str, str], cluster_name: str) -> bool:
 
 
 def by_age(subnets: Iterable[DescribedSubnet], read_at_s: Mapping[SubnetId, float]) -> list[DescribedSubnet]:
-    """Sort by the time of the last reading, oldest first; those that were never read come before, by ID."""
+    """Sort by the time of the last reading, oldest first. Subnets that were never read come before all others, sorted by ID."""
     return sorted(subnets, key=lambda subnet: (read_at_s.get(subnet.subnet_id, float("-inf")), subnet.subnet_id))

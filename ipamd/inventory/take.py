@@ -1,9 +1,9 @@
 """Take one inventory: list subnets, ENIs and reservations within the calls of a run, and report what they show.
 
-The order is that of worth. ENIs come first, because everything else is derived from them; two calls are kept, one for the
-reservations of the subnet that waited longest, one for a second look. An address that moves from one ENI to another while pages
-are read is shown on both, and an ENI that a node deletes is detached for some seconds: so whatever looks wrong is looked at again
-a minute later, all of it in one call.
+ENIs are listed first, because everything else is derived from them. Their lists leave two calls: one for the reservations of the
+subnet that waited longest, and one for a second look. An address that moves from one ENI to another while pages are read is shown
+on both, and an ENI that a node deletes is detached for some seconds. So ENIs with a problem are listed a second time after a pause,
+200 in a call (`second_look_s`, LOOKS_MAX).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ipamd.model.time_text import rfc3339
 from ipamd.ports.process import Clock
 
 KEPT_CALLS = 2
-"""Calls that a list of ENIs leaves: one for reservations, one for a second look."""
+"""Calls that the lists of ENIs leave unused: one for reservations, one for a second look."""
 
 CALLS_LEAST = 2 + KEPT_CALLS
 """Calls that a run needs at least: one page of subnets, and one of ENIs."""
 
 LOOKS_MAX = 5
-"""Calls of a second look at most, for 1,000 ENIs. Ours: more are one large accident, of which these show enough."""
+"""Most calls of a second look, for 1,000 ENIs. Ours: more ENIs with a problem have one common cause, which these show."""
 
 NEVER_READ = "not read yet: the map shows no reservations there; the next runs read them, those that waited longest first"
 NO_CALL_LEFT = "no call of this run was left; the next run begins with them"
@@ -44,9 +44,10 @@ NO_CALL_LEFT = "no call of this run was left; the next run begins with them"
 class InventoryOrder:
     """Scope and bounds of a run.
 
-    `subnet_names`: IDs, or "all"; empty: by tags.
-    `calls_max`: HTTP attempts, at least CALLS_LEAST.
-    `second_look_s`: pause before ENIs that look wrong are read a second time; 0: they are not.
+    `subnet_names`: IDs of subnets, or "all" alone. If it is empty, tags choose the subnets (`subnet_choice.py`).
+    `calls_max`: most HTTP attempts, at least CALLS_LEAST.
+    `leak_age`: least age of a detached ENI that counts as leaked.
+    `second_look_s`: pause before ENIs with a problem are listed a second time; with 0 they are not.
     """
 
     cluster_name: str
@@ -61,9 +62,9 @@ class InventoryOrder:
 def take_inventory(
     order: InventoryOrder, memory: InventoryMemory, *, calls: Ec2Calls, clock: Clock, sleep: Callable[[float], None]
 ) -> InventoryReport:
-    """Read what the calls allow, and remember it.
+    """Read as much as the calls allow, store it in `memory`, and return the report.
 
-    Raises: CloudError if the list of subnets fails, SettingsError if no subnet is the cluster's; then nothing is changed.
+    Raises: CloudError if the list of subnets fails, SettingsError if no subnet is the cluster's. `memory` is unchanged then.
     """
     return _Inventory(order, memory, Ec2Lists(calls, calls_max=order.calls_max), clock, sleep).take()
 
@@ -103,7 +104,10 @@ class _Inventory:
         return memory.report
 
     def _read_enis(self, subnets: Sequence[DescribedSubnet]) -> dict[SubnetId, list[SeenEni]]:
-        """List the ENIs of as many subnets as the calls allow, those first that waited longest. Returns: complete lists only."""
+        """List the ENIs of as many subnets as the calls allow. The subnets that waited longest come first.
+
+        Returns: the ENIs by subnet, only of subnets whose list is complete.
+        """
         memory = self._memory
         attempts = {subnet_id: subnet.attempted_at_s for subnet_id, subnet in memory.subnets.items()}
         due = [subnet.subnet_id for subnet in by_age(subnets, attempts)]
@@ -128,7 +132,12 @@ class _Inventory:
     def _lists_ended(
         self, error: CloudError, first_group: Sequence[SubnetId], unread: Sequence[SubnetId], began_s: float
     ) -> None:
-        """Record why ENIs were not listed. `first_group`: the list that had all calls of the run and failed, empty for a later one."""
+        """Record why ENIs were not listed.
+
+        Args:
+            first_group: the subnets of the failed list if it was the first of the run, and so had all calls; otherwise empty.
+            unread: all subnets whose ENIs were not listed, those of the failed list included.
+        """
         is_spent = error.failure == FailureCode.INVENTORY_CALLS_SPENT
         if not is_spent:
             self._gap(ReadPart.ENIS, unread, log_text(error))
@@ -146,7 +155,10 @@ class _Inventory:
             self._memory.of(subnet_id).attempted_at_s = began_s
 
     def _read_reservations(self, subnets: Sequence[DescribedSubnet], *, keep: int) -> None:
-        """Read the reservations of as many subnets as the calls allow, those first that waited longest."""
+        """Read the reservations of as many subnets as the calls allow. The subnets that waited longest come first.
+
+        `keep`: calls that are left for the second look.
+        """
         read_at_s = {
             subnet_id: memory.reservations_read_at.timestamp()
             for subnet_id, memory in self._memory.subnets.items()
@@ -169,7 +181,7 @@ class _Inventory:
             memory.reservations, memory.reservations_read_at = reservations, self._clock.now()
 
     def _reservations_left(self, subnet_ids: Sequence[SubnetId]) -> None:
-        """Record whose reservations are left for the next runs."""
+        """Record the subnets whose reservations are left for the next runs."""
         times = {subnet_id: self._memory.of(subnet_id).reservations_read_at for subnet_id in subnet_ids}
         never = [subnet_id for subnet_id, read_at in times.items() if read_at is None]
         if never:
@@ -185,14 +197,18 @@ class _Inventory:
         return find(enis, rule=self._rule, now=self._clock.now())
 
     def _look_count(self, findings: Sequence[EniFinding]) -> int:
-        """Return the calls that a second look takes, 0 if there is nothing to look at, or no second look is wanted."""
+        """Return the number of calls of the second look; 0 if no ENI needs one, or the order asks for none."""
         suspects = _suspects(findings)
         if not suspects or self._order.second_look_s <= 0:
             return 0
         return min(-(-len(suspects) // FILTER_VALUES_MAX), LOOKS_MAX, max(self._lists.calls_left - 1, 1))
 
     def _confirmed(self, findings: Sequence[EniFinding], look_count: int, *, not_before_s: float) -> list[EniFinding]:
-        """Look again at the ENIs of the findings. Returns: findings without those that are over."""
+        """List the ENIs of the findings a second time.
+
+        Returns: the findings that the second list shows too, marked as confirmed, and those that it did not check. A finding that it
+        does not show is dropped.
+        """
         self._sleep(max(not_before_s - self._clock.monotonic(), 0.0))
         suspects = _suspects(findings)
         seen_again: list[SeenEni] = []

@@ -1,4 +1,4 @@
-"""A report as text for people: a table of the subnets, the problems, what is missing, and a map of the /28s. Pure."""
+"""Write a report as text for people: a table of the subnets, the problems and the gaps; or a map of the /28s. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LEGEND = (
 )
 
 IDS_MAX = 5
-"""Subnets that a line about something missing names. Ours; the JSON names all."""
+"""Most subnets that the line about a gap names. Ours; the JSON names all."""
 
 UNSEEN_LEAST = 16
-"""Ours: below the addresses of a /28 it is what changed between two lists."""
+"""Least `unseen_count` that gets a line. Ours: a smaller count than a /28 comes of ENIs that changed between two lists."""
 
 HOUR_S, DAY_S = 3600, 86_400
 

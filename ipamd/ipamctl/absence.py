@@ -13,20 +13,25 @@ from typing import NamedTuple
 from ipamd.settings.start_record import ProcessStart, read_starts
 
 CONNECT_S = 0.5
-"""Ours: a listening socket takes a connection at once, whatever its program does, until its backlog is full."""
+"""Longest wait for a connection. Ours: the kernel connects at once, whatever the listening program does, until its backlog is full."""
 
 LOOP_STARTS = 3
 LOOP_S = 600.0
-"""So many starts within this time are a crash loop. Ours: kubelet's pauses are 10 s, 20 s, 40 s, ... up to five minutes."""
+"""LOOP_STARTS starts within LOOP_S count as a crash loop. Ours: kubelet's pauses are 10 s, 20 s, 40 s, ... up to five minutes."""
 
 _UCRED = struct.Struct("3i")
-"""pid, uid, gid. Source: unix(7), SO_PEERCRED."""
+"""The form of SO_PEERCRED's value: pid, uid, gid. Source: unix(7)."""
 
 _ENDS = "docs/troubleshooting.md#the-daemon-ends-by-itself"
 
 
 class AbsenceKind(StrEnum):
-    """Why the daemon does not answer."""
+    """Why the daemon does not answer.
+
+    DEAD: no process listens on the socket.
+    CRASH_LOOP: no process listens, and the daemon has started LOOP_STARTS times within LOOP_S.
+    HUNG: a process listens and does not answer.
+    """
 
     DEAD = "dead"
     CRASH_LOOP = "crash-loop"
@@ -45,7 +50,7 @@ class MissingDaemon(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """Who listens on the socket. `pid`: 0 if it is not in this process's PID namespace."""
+    """The process that listens on the socket. `pid`: 0 if the process is in another PID namespace, or if no connection was made."""
 
     pid: int
 
@@ -60,7 +65,7 @@ class Listener(NamedTuple):
 
 
 def listener(path: str) -> Listener | MissingDaemon:
-    """Connect to the socket once. Returns: who listens, or why nobody takes the connection."""
+    """Connect to the socket once. Returns: the process that listens, or why no connection was made."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(CONNECT_S)
         try:

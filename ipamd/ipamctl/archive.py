@@ -1,4 +1,4 @@
-"""Make the support archive: parts bounded in time and size and free of secrets, and a manifest of all parts."""
+"""Make the support archive: its parts, which are bounded in time and size and free of secrets, and a manifest of all parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOTAL_S = 60.0
 PART_BYTES = 8 << 20
 
 TOTAL_BYTES = 48 << 20
-"""Before compression, which reduces it to a tenth."""
+"""Most bytes of all parts together, before compression reduces them to a tenth."""
 
 README = """\
 vpc-ipamd: state of one node, for support. MANIFEST.json lists the files, and what failed.
@@ -38,9 +38,12 @@ a secret; MANIFEST.json counts what was kept and left out of each file. Neverthe
 
 
 class Collected(NamedTuple):
-    """A line of the manifest, about one file.
+    """The entry of one file in the manifest.
 
-    `problem` is "" if the file is complete. `kept_count` and `left_out_count` count fields and words.
+    `bytes`: size of the file; 0 if it is not in the archive.
+    `duration_s`: time that it took to make the file.
+    `problem`: why the file is missing or cut; "" if it is complete.
+    `kept_count`, `left_out_count`: fields and words of the file that the filter kept and left out.
     """
 
     name: str
@@ -58,7 +61,9 @@ def collect(
     """Write the archive (tar, gzip) to `out`.
 
     Args:
-        at_s: time of the files, seconds since the epoch.
+        part_s: most seconds for one part.
+        total_s: most seconds for all parts; the parts that would begin later are left out.
+        at_s: modification time of the files in the archive, in seconds since the epoch.
     Returns: the outcome of each part, in order. Raises: OSError if the archive cannot be written.
     """
     deadline = time.monotonic() + total_s
@@ -97,7 +102,7 @@ class _PartContent(NamedTuple):
 
 
 def _make_part(part: Part, most_bytes: int, timeout_s: float, archive_filter: ArchiveFilter) -> _PartContent:
-    """Make one part without its secrets, in a thread of its own. A hanging thread is abandoned."""
+    """Make one part without its secrets, in a thread of its own. After `timeout_s` the thread is abandoned and the part left out."""
     results: list[_PartContent] = []
 
     def make() -> None:
@@ -106,7 +111,7 @@ def _make_part(part: Part, most_bytes: int, timeout_s: float, archive_filter: Ar
             problem = ""
             if len(data) > most_bytes:
                 problem = f"cut: it has {len(data)} bytes, {most_bytes} are kept"
-            # Cut before filtering, which takes time.
+            # Cut before the filter, whose time grows with the size.
             clean, counts = _clean(part.name, data[:most_bytes].decode("utf-8", "ignore"), archive_filter)
             results.append(_PartContent(clean.encode()[:most_bytes], problem, counts))
         except Exception as error:  # noqa: BLE001  # no part may stop the others

@@ -1,7 +1,7 @@
 """The fields of log lines and of the kernel's objects that a support archive keeps. A field that is not declared here is left out.
 
-The list is declared, not derived from the source, so that a reworded sentence or a renamed variable does not change what leaves a
-node. A new key of a log line must be added here (`tests/unit/ipamctl/test_archive_fields.py`).
+The list is declared and not derived from the source, so that a reworded sentence or a renamed variable does not change which data
+leave a node. A new key of a log line must be added here (`tests/unit/ipamctl/test_archive_fields.py`).
 """
 
 from __future__ import annotations

@@ -30,11 +30,12 @@ from ipamd.model.refusals import RefusalCode
 
 
 class Kind(Enum):
-    """The kind of a field's text.
+    """The kind of a field's text, which decides how the text is filtered.
 
-    TEXT: words.
-    CODE: a member of a closed list.
-    All others are names, which later texts may repeat.
+    TEXT: sentences, filtered word by word.
+    POD, SANDBOX, LINK, PATH: a name. If it is plain it is kept, and so is each repetition of it in later texts.
+    VERSION: words and numbers of a version. It is kept, but later texts may not repeat it.
+    CODE: a member of CODES, which is kept.
     """
 
     TEXT = auto()
@@ -47,7 +48,8 @@ class Kind(Enum):
 
 
 CODES = frozenset(map(str, (*ConditionCode, *FindingCode, *RefusalCode, *LEG_CODES)))
-"""The codes of conditions, findings and refusals. Each is kept whole, even if its words are unknown."""
+"""The codes of conditions, findings and refusals. A field of the kind CODE that has one of them is kept, even if its words are
+unknown."""
 
 FIELDS = {
     "sandbox_name": Kind.POD,
@@ -119,7 +121,7 @@ NETLINK_FIELD = re.compile(r"(?:IFLA|IFA|RTA|RTAX|FRA|NDA|NDTPA|AF)_[A-Z0-9_]{1,
 REMOVED = "[{}]"
 
 DEPTH_MAX = 30
-"""Nesting of lists and objects that is kept. Ours: a link's attributes have six levels."""
+"""Levels of nested lists and objects that are kept. Ours: a link's attributes have six levels."""
 
 
 # Shapes of single words.
@@ -171,7 +173,8 @@ _CHUNK_MAX = 300
 _SUSPECT = re.compile(
     rf"{SECRET_NAMES}|[@?&]|(?<![\w-])-[pu]\b|\b(?:identified|requirepass|masterauth|basic|negotiate|value)\b", re.I
 )
-"""Text that may hold a secret which is a known word. Only such text goes through `without_secrets`, which saves most of the time."""
+"""Matches in a text that may have a secret which is itself a known word. Only such a text goes through `without_secrets`, which saves
+most of the time."""
 
 _PLAIN_PART = re.compile(rf"{_STAMP}|[A-Za-z]{{1,20}}|\d{{1,10}}|[a-z0-9]{{1,10}}|eni[0-9a-f]{{11}}")
 _PLAIN = re.compile(r"[A-Za-z0-9](?:[\w.@:-]{0,251}[A-Za-z0-9])?")
@@ -202,7 +205,7 @@ class ArchiveFilter:
         self._verdicts: dict[str, bool] = {}
 
     def keep(self, file: str, text: str) -> tuple[str, FieldCounts]:
-        """Filter one file of the archive. Raises: KeyError if the file is not in the list."""
+        """Filter the text of one file. Returns: the filtered text, and the counts. Raises: KeyError if the file is not in FILES."""
         counts = FieldCounts()
         return FILES[file](self, text, counts), counts
 
@@ -263,7 +266,7 @@ class ArchiveFilter:
         return self.lines(text, counts)
 
     def _learn(self, text: str, kind: Kind) -> bool:
-        """Decide whether a name is kept as it is. If so, later texts may repeat it; a version is not remembered as a name."""
+        """Decide whether the text of a field of another kind than TEXT is kept unchanged. Later texts may repeat a kept name."""
         if kind is Kind.VERSION:
             return self._is_version(text)
         if kind is Kind.CODE:
@@ -328,7 +331,8 @@ class ArchiveFilter:
         return "".join([*pieces, _printable(text[end:])])
 
     def _is_kept(self, chunk: str) -> bool:
-        """Judge a word, or return the earlier judgement. A word that was left out is judged again once it has become a name."""
+        """Whether a word is harmless. The verdict is stored for the next time; a word that was left out is judged again once it is a
+        name."""
         is_kept = self._verdicts.get(chunk)
         if is_kept is None or (not is_kept and self._is_name(chunk)):
             is_kept = len(chunk) <= _CHUNK_MAX and self._is_harmless(chunk)
@@ -339,7 +343,7 @@ class ArchiveFilter:
         return chunk in self._names or chunk.strip(_PUNCTUATION) in self._names
 
     def _is_harmless(self, chunk: str) -> bool:
-        """Whether a word is a name, has a known shape, or is made of known words; punctuation alone is harmless too."""
+        """Whether a word is a name, has a known shape, is made of known words or harmless parts, or is punctuation alone."""
         if not (chunk.isascii() and chunk.isprintable()):
             return False
         bare = chunk.strip(_PUNCTUATION)
@@ -467,4 +471,4 @@ FILES: dict[str, Callable[[ArchiveFilter, str, FieldCounts], str]] = {
     "files.txt": lambda archive_filter, text, counts: archive_filter.named_lines(text, counts, names=PATHS),
     "log.txt": _lines_of(LOG_FIELDS.__contains__),
 }
-"""The files of an archive, and the function that filters each of them."""
+"""Name of each file that is filtered -> the function that filters it. Every other file of the archive only loses its secrets."""

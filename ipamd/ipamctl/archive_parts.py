@@ -21,10 +21,10 @@ DAY = timedelta(days=1)
 METRICS_TIMEOUT_S = 5.0
 
 HISTORY_BYTES = 7 << 20
-"""Bytes of the last day's history that are kept, the newest. Ours: a little less than the limit of a part of the archive."""
+"""Most bytes of the last day's history that are kept, the newest ones. Ours: a little less than the limit of a part of the archive."""
 
 TAIL_BYTES = 2 << 20
-"""Bytes of a log that are kept, the last. Ours: some hours at level info."""
+"""Most bytes of a log, or of the page of metrics, that are kept. Of a log these are the last bytes. Ours: some hours at level info."""
 
 SYSCTLS = (
     "net/ipv4/ip_forward",
@@ -42,13 +42,15 @@ SYSCTLS = (
 )
 
 LOGS = ("/var/log/vpc-ipamd.log", "/var/log/containers/vpc-ipamd-*.log", "/var/log/pods/kube-system_vpc-ipamd-*/*/*.log")
-"""Possible files of the daemon's log, if the node's /var/log is mounted: in the lab, and as kubelet names them."""
+"""Patterns of the files in which the daemon's log may be, if the node's /var/log is mounted. The lab uses the first, kubelet the
+others."""
 
 NO_LOG = "no log of the daemon can be seen from here; add `kubectl -n kube-system logs POD` and, if it has ended, `--previous`"
 
 
 class Part(NamedTuple):
-    """One file of the archive. `make` returns its text; any exception is its problem."""
+    """One file of the archive. `make` returns its text. If it raises an exception, the file is missing and the manifest has the
+    exception's text."""
 
     name: str
     description: str
@@ -56,7 +58,7 @@ class Part(NamedTuple):
 
 
 class NotThere(Exception):
-    """There is nothing to collect. The message has the reason or the next step."""
+    """Raised by a part that has nothing to collect. The message has the reason or the next step."""
 
 
 def parts(daemon: Ask, *, run_dir: Path, history_dir: Path, metrics_address: str, logs: tuple[str, ...] = LOGS) -> list[Part]:

@@ -1,7 +1,7 @@
 """Convert values of the Helm chart of amazon-vpc-cni-k8s (charts/aws-vpc-cni, v1.23.1) to values of our chart.
 
-Each key of theirs is copied, translated, or named in a remark with the reason why it has no counterpart. Settings follow the table of
-`ipamd/settings/upstream.py`, as in the daemon. Pure: the caller reads the file.
+Each key of the other chart is copied, translated, or named in a remark with the reason why it has no counterpart. Settings follow the
+table of `ipamd/settings/upstream.py`, as in the daemon. Pure: the caller reads the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ipamd.settings.upstream_values import POLICY_MODES
 Values = dict[str, Any]
 
 QUOTED_MAX = 60
-"""Characters of a value in a remark. Ours."""
+"""Most characters of a key or a value in a remark. Ours."""
 
 COPIED = ("imagePullSecrets", "podLabels", "podAnnotations", "priorityClassName", "nodeSelector", "tolerations", "resources")
 """Keys that have the same name, form and meaning in both charts."""
@@ -52,15 +52,17 @@ WITHOUT_COUNTERPART = {
 
 @dataclass(slots=True)
 class Conversion:
-    """Values of our chart, and a remark for each value of the other chart (that of amazon-vpc-cni-k8s) that has no counterpart or
-    another meaning here.
+    """The result of a conversion.
+
+    `values`: values of our chart.
+    `remarks`: a line for each value of the chart of amazon-vpc-cni-k8s that has no counterpart or another meaning in ours.
     """
 
     values: Values = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     def put(self, *path: str, value: object) -> None:
-        """Set a value below nested keys. An empty value is ignored."""
+        """Set a value of our chart. `path`: its nested keys, the outermost first. An empty value is ignored."""
         if value in ("", None, [], {}):
             return
         place = self.values
@@ -76,7 +78,7 @@ class Conversion:
 
 
 def convert_values(theirs: Mapping[str, Any]) -> Conversion:
-    """Convert a whole file of values.
+    """Convert a whole file of values. `theirs`: values of the chart of amazon-vpc-cni-k8s.
 
     Raises: SettingsError whose details list every setting that would keep the daemon from starting.
     """
@@ -110,7 +112,7 @@ def _convert_update_strategy(conversion: Conversion, strategy: Mapping[str, Any]
 
 
 def _convert_affinity(conversion: Conversion, affinity: Mapping[str, Any]) -> None:
-    """Copy an affinity, unless it is their default: our DaemonSet has it already, and `affinity` would replace ours."""
+    """Copy an affinity, unless it is the default of the other chart: our DaemonSet has that default already."""
     node_affinity = _part(affinity, "nodeAffinity")
     terms = _part(node_affinity, "requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms")
     if len(affinity) == len(node_affinity) == 1 and terms == DEFAULT_TERMS:
@@ -149,7 +151,8 @@ DEFAULT_TERMS = [
         ]
     }
 ]
-"""Source: amazon-vpc-cni-k8s charts/aws-vpc-cni/values.yaml, affinity; ours: manifests/base/daemonset.yaml."""
+"""Terms of the default affinity of the other chart (charts/aws-vpc-cni/values.yaml). Those of our DaemonSet are in
+manifests/base/daemonset.yaml."""
 
 
 def _convert_settings(conversion: Conversion, theirs: Mapping[str, Any]) -> None:
@@ -176,7 +179,8 @@ def _convert_settings(conversion: Conversion, theirs: Mapping[str, Any]) -> None
 
 
 def _extra_variables(conversion: Conversion, extra: object) -> dict[str, str]:
-    """Return the variables of `extraEnv` that have a value. One with `valueFrom` is copied, because only the cluster has its value."""
+    """Return the variables of `extraEnv` that have a value. Variables with `valueFrom` are copied to our `extraEnv`, because only the
+    cluster has their values."""
     given: dict[str, str] = {}
     if not isinstance(extra, list):
         return given
@@ -189,7 +193,10 @@ def _extra_variables(conversion: Conversion, extra: object) -> dict[str, str]:
 
 
 def _convert_variable(conversion: Conversion, name: str, text: str) -> dict[str, str]:
-    """Convert one variable. Returns: a setting of ours, or {} with a remark about the reason, unless the value has no effect."""
+    """Convert one variable.
+
+    Returns: our setting; or {} if the variable is copied to `extraEnv`, if a remark names it, or if its value has no effect.
+    """
     if name in OF_THE_SDK:
         conversion.values.setdefault("extraEnv", []).append({"name": name, "value": text})
         return {}
@@ -207,7 +214,7 @@ def _convert_variable(conversion: Conversion, name: str, text: str) -> dict[str,
 
 
 def _convert_policy(conversion: Conversion, theirs: Mapping[str, Any], mode: str) -> None:
-    """Convert the policy mode, which has an effect only if their agent enforces policies."""
+    """Convert the policy mode, which has an effect only if the policy agent of the other chart is turned on."""
     agent = _part(theirs, "nodeAgent")
     if agent:
         conversion.remark("nodeAgent", "the policy agent is not in our chart: run it in a DaemonSet of its own (docs/policy.md)")
@@ -227,7 +234,10 @@ def _convert_branches(conversion: Conversion, given: dict[str, str]) -> None:
 
 
 def _convert_network(conversion: Conversion, config: Mapping[str, Any], switch: str) -> None:
-    """Convert custom networking: the ENIConfig objects that their chart makes become `network`. Raises: SettingsError."""
+    """Convert custom networking: the ENIConfig objects that the other chart would make become `network`. Raises: SettingsError.
+
+    `switch`: the value of AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG.
+    """
     subnets: Mapping[str, Any] = {}
     if _is_true(config.get("create")):
         subnets = _part(config, "subnets")
@@ -253,7 +263,7 @@ def _convert_network(conversion: Conversion, config: Mapping[str, Any], switch: 
 
 
 def _part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The map below a key; an empty one if it is null or missing. Raises: SettingsError if it is no map."""
+    """Return the map below a key; an empty map if the key is null or missing. Raises: SettingsError if the value is no map."""
     part = values.get(key) or {}
     if not isinstance(part, dict):
         raise SettingsError(f"{printable(key, most=QUOTED_MAX)} is no map", details="it is one in the chart's values.yaml")
@@ -261,7 +271,7 @@ def _part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _text(value: object) -> str:
-    """A value as the chart writes it into a variable (`quote`)."""
+    """Return a value as Helm's `quote` writes it into an environment variable."""
     if value is None:
         return ""
     if isinstance(value, bool):

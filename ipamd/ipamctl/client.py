@@ -29,7 +29,8 @@ MOMENT_S = 1.5
 milliseconds."""
 
 PATIENT_S = 60.0
-"""Timeout of RPCs that take longer: an audit, `explain --find` and `plan --network` wait for EC2, an export waits for ADDs."""
+"""Timeout of RPCs that take longer: an audit, `explain --find` and `plan --network` wait for EC2, and an export waits for running
+ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
@@ -52,8 +53,8 @@ class Client:
         """Call one RPC of `vpc_ipamd.v1.Introspection`.
 
         Args:
-            rpc: its name in the proto; its request is named `<rpc>Request`.
-            fields: those of the request; absent ones have the proto's default.
+            rpc: name of the RPC in the proto. Its request is named `<rpc>Request`.
+            fields: values of the request's fields. The other fields have the proto's default.
         Raises: AwayError, RefusedError.
         """
         try:
@@ -105,9 +106,10 @@ def request_of(rpc: str, **fields: object) -> Message:
 
 
 def plain(reply: Message) -> dict[str, Any]:
-    """Make a dictionary of a reply. Scalar and repeated fields are always present; a message that is not set is absent.
+    """Make a dictionary of a reply. Scalar and repeated fields are always present; a nested message that is not set is absent.
 
-    Numbers of 64 bits, which protobuf's JSON has as text, are numbers too: no count here is near 2^53.
+    Numbers of 64 bits stay numbers, although protobuf's JSON writes them as text: no count here is near 2^53, up to which JSON numbers
+    are exact.
     """
     document = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     _read_numbers(document, reply.DESCRIPTOR)
@@ -130,5 +132,5 @@ def _read_numbers(document: dict[str, Any], message: Any) -> None:
 
 
 def _takes_long(rpc: str, fields: Mapping[str, object]) -> bool:
-    """Whether the daemon calls EC2, or reads a whole history, before it answers."""
+    """Whether the daemon calls EC2 or waits for running ADDs before it answers (PATIENT_S)."""
     return rpc in ("Audit", "Export") or bool(fields.get("find") or fields.get("network_source"))

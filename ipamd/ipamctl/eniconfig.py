@@ -22,11 +22,12 @@ Document = tuple[str, Any]
 
 
 def convert(documents: Iterable[Document], *, zones: Mapping[str, str], primary_carries_pods: bool) -> CustomNetwork:
-    """Make the file's content.
+    """Make the content of the file of custom networking.
 
     Args:
         documents: ENIConfig objects, lists of them as `kubectl get -o yaml` prints them, and empty documents.
-        zones: availability zone by the name of an ENIConfig that is not named after its own.
+        zones: name of an ENIConfig -> its availability zone, for each ENIConfig whose name is no zone.
+        primary_carries_pods: whether pods may also have addresses of the primary ENI.
     Raises: SettingsError whose details name every problem at once.
     """
     problems: list[str] = []

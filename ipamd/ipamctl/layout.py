@@ -17,7 +17,7 @@ SHORT_ID = 13
 
 
 class Colour(StrEnum):
-    """A role on the screen, as its ANSI code. Source: ECMA-48, 8.3.117."""
+    """The colour of a role on the screen, as an ANSI code. Source: ECMA-48, 8.3.117."""
 
     GOOD = "32"
     NOTICE = "33"
@@ -25,7 +25,12 @@ class Colour(StrEnum):
 
 
 class Layout(NamedTuple):
-    """`width`: columns of the screen; with 0 no line is broken. `is_wide`: show all columns, and whole IDs."""
+    """How answers are laid out.
+
+    `width`: characters in a line of the screen; with 0 no line is broken.
+    `is_wide`: whether all columns and whole IDs are shown.
+    `has_colour`: whether the screen shows colours.
+    """
 
     width: int = 0
     is_wide: bool = False

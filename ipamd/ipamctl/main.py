@@ -60,14 +60,14 @@ VERBS: dict[str, Verb] = {
     "freeze": freeze.FREEZE,
     "thaw": freeze.THAW,
 }
-"""In the order of the help: verbs that an operator needs first come first."""
+"""Name of each verb -> the verb, in the order of the help: verbs that an operator needs first come first."""
 
 EXIT_INTERRUPTED = 130
 """The status that shells report for a program that SIGINT ended."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; returns the exit status."""
+    """Run the verb that the command line names. `argv`: the arguments; by default those of the process. Returns: the exit status."""
     prepare_grpc()
     arguments = make_parser().parse_args(argv)
     verb: Verb = arguments.verb
@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _exit_status(error: Exception) -> int:
-    """The exit status of a refusal. Raises: the error itself if it is a defect."""
+    """Return the exit status for an error that an operator can understand. Raises: any other error itself, because it is a defect."""
     from ipamd.model.errors import CloudError, InvalidRequestError, SettingsError  # imported late: it costs time
 
     if isinstance(error, VerbError):

@@ -1,7 +1,7 @@
 """Serve the status page, which shows the answers of `ipamctl` in a browser, on a port of loopback while `ipamctl page` runs.
 
-Its port uses the server and the bounds of the metrics port: one thread, few connections, short requests. It answers GET and HEAD of
-two paths, and reads only.
+The page uses the server and the bounds of the metrics port: one thread, few connections, short requests. It answers GET and HEAD of
+two paths, and changes nothing.
 """
 
 from __future__ import annotations
@@ -42,17 +42,23 @@ ABSENCES = {
     "crash-loop": "the daemon is in a crash loop",
     "hung": "the daemon's process hangs, or is stopped",
 }
-"""Kind of an absence (`absence.py`) -> the sentence for a browser, which has no paths and reasons in it."""
+"""`AbsenceKind` -> the sentence that a browser gets. These sentences have no paths and no reasons."""
 
 TITLE_MAX = 80
 """Characters of a node's name in the page's title. Ours: names of EC2 hosts have 60."""
 
 
 class Answers:
-    """Answers the requests to the page. For one thread."""
+    """Answers the requests to the page. Only one thread may use it."""
 
     def __init__(self, *, token_file: Path | None, state: Callable[[], bytes], node: str = "") -> None:
-        """`state` makes the JSON. `node`: the name in the title, so that each node's tab has its own; by default this host's."""
+        """Read the files of the page, and make its HTML.
+
+        Args:
+            token_file: file with the token that a request must have; None if no token is needed.
+            state: makes the JSON of /state.json. Raises: VerbError.
+            node: name in the title, so that a person can tell the tabs of several nodes apart; by default the host's name.
+        """
         style, script = ((STATIC / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
         text = (STATIC / "page.html").read_text(encoding="utf-8")
         title = html.escape(printable(node or platform.node(), most=TITLE_MAX))
@@ -68,7 +74,7 @@ class Answers:
         """Monotonic time and body of the latest state."""
 
     def respond(self, path: str, request: bytes) -> tuple[bytes, bytes]:
-        """Return head and body. The access check precedes that of the path."""
+        """Return head and body of the answer. Access is checked before the path."""
         headers = _headers(request)
         if headers is None:
             denied: Denial | None = Denial("400 Bad Request", "malformed headers")
@@ -99,7 +105,7 @@ class Answers:
 
 
 class PagePort(MetricsPort):
-    """Serves `/` and `/state.json`. One thread, as its base."""
+    """Serves `/` and `/state.json`, in one thread like MetricsPort."""
 
     def __init__(self, port: int, *, answers: Answers) -> None:
         """Listen on loopback. Raises: OSError if the port is taken."""

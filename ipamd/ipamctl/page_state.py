@@ -10,7 +10,7 @@ from ipamd.ipamctl.verb import Ask
 from ipamd.model.time_text import rfc3339
 
 STATE_AGE_S = 1.0
-"""Requests within this time get the same state. Ours: a state of 700 sandboxes costs the daemon tens of milliseconds, and several
+"""All requests within this time get the same state. Ours: a state of 700 sandboxes costs the daemon tens of milliseconds, and several
 people may have the page open."""
 
 ATTACHMENTS_MAX = 1000
@@ -24,9 +24,13 @@ ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def state(daemon: Ask, *, docs_url: str = "") -> bytes:
-    """Collect the daemon's answers to `ipamctl`, as JSON. `docs_url`: where docs/ is, "" if nowhere. Raises: VerbError.
+    """Collect the daemon's answers to `ipamctl`, as JSON.
 
     Texts from outside (names of pods, words of EC2 and the runtime) are made printable, as for a terminal.
+
+    Args:
+        docs_url: URL of a copy of docs/, for the links of the page; "" for no links.
+    Raises: VerbError if the daemon does not answer.
     """
     attachments = daemon("ListAttachments")["attachments"]
     page_state = {

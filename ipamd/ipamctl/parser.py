@@ -11,11 +11,11 @@ from typing import NoReturn
 from ipamd.ipamctl.verb import EXIT_USAGE
 
 COMMAND = "COMMAND"
-"""How a verb is named in the usage."""
+"""The word that stands for a verb in the usage text."""
 
 _MISSPELT = re.compile(r"invalid choice: '(.*?)'(?:, maybe you meant .*?)? \(choose from (.*)\)", re.S)
-"""Matches argparse's message about a wrong choice. From Python 3.14 on it may have a guess of its own, and some releases quote no
-choice."""
+"""Matches argparse's message about a wrong choice. From Python 3.14 on the message may have a guess of argparse, and some releases of
+Python do not put the choices in quotes."""
 
 _UNKNOWN_OPTION = re.compile(r"unrecognized arguments: (-\S+)")
 _CHOICE = re.compile(r"[\w-]+")

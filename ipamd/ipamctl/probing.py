@@ -1,4 +1,4 @@
-"""Compose a probe from the daemon's settings and adapters, run it as the only probe of this node, and make its report.
+"""Make a probe from the daemon's settings and adapters, run it as the only probe of this node, and make its report.
 
 `verbs/probe.py` imports this module only when the verb runs, because it imports botocore. Rejected: calling the daemon over its
 socket, because the probe must not share the daemon's client, budget or failures, and must work without the daemon.
@@ -73,7 +73,8 @@ def read_links() -> frozenset[str]:
 
 
 def eni_tags(settings: Settings) -> dict[str, str]:
-    """Tags that make the daemon and amazon-vpc-cni-k8s ignore the ENI, and those that IAM conditions of the account may require."""
+    """Return the tags of the probe's ENI: NO_MANAGE_TAG, which makes the daemon and amazon-vpc-cni-k8s ignore the ENI, and the tags
+    that the daemon sets, because IAM conditions of the account may require them."""
     tags = dict(settings.cloud.additional_tags)
     if settings.cloud.cluster_name:
         tags[CLUSTER_TAG] = settings.cloud.cluster_name
@@ -94,7 +95,10 @@ def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str,
 
 @contextmanager
 def alone(run_dir: Path) -> Iterator[None]:
-    """Hold the node's lock of probes, because a second probe would delete the ENI of the first. Raises: RefusedError, OSError."""
+    """Hold the lock that a node has for probes, because a second probe would delete the ENI of the first.
+
+    Raises: RefusedError if another probe runs, OSError if the run directory cannot be used.
+    """
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as file:
         try:
@@ -106,7 +110,7 @@ def alone(run_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def stopping(stop: Callable[[str], None]) -> Iterator[None]:
-    """Turn signals into a request to stop: the current call ends, and the clean-up follows."""
+    """Call `stop` when a signal of SIGNALS arrives, so that the current call ends and the clean-up follows."""
 
     def handle(number: int, _frame: object) -> None:
         stop(f"stopped by {signal.Signals(number).name}")
@@ -121,6 +125,6 @@ def stopping(stop: Callable[[str], None]) -> Iterator[None]:
 
 
 def say(sentence: str) -> None:
-    """Print progress to standard error. A lost reader, as after a broken `kubectl exec`, must not end the clean-up."""
+    """Print progress to standard error. If its reader is gone, as after a broken `kubectl exec`, that must not end the clean-up."""
     with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: a signal came during a write to this stream
         print(f"ipamctl probe: {printable(sentence)}", file=sys.stderr, flush=True)

@@ -23,12 +23,12 @@ WORDS_MAX = 240
 """Characters of a sentence in a cell. Ours: a difference in an audit has 150."""
 
 LINE_MAX = 800
-"""Characters of a sentence, the last cell of a row included. Ours: the longest with cause, counts and next step have less, and EC2's
-encoded words of a denial have 10,000."""
+"""Characters of a sentence outside a table, and of the last cell of a row. Ours: our longest sentences, with cause, counts and next
+step, have less. EC2's encoded words of a denial have 10,000."""
 
 GAP = "  "
 COLUMN_MIN = 8
-"""Characters below which no column is narrowed. Ours: two words of a sentence, a time of day."""
+"""Least width, in characters, to which a column is narrowed. Ours: room for two words of a sentence, or a time of day."""
 
 Columns = Mapping[str, str | Callable[[Answer], object]]
 """Head of a column -> the source of its cells: a format with fields of the row, or a function of the row."""
@@ -49,8 +49,8 @@ def table(
     Args:
         empty: what an empty cell shows.
         wide_only: heads of columns that only a wide screen has.
-        is_shortened: whether long cells are shortened in their middle; without it all is shown, however long.
-        colour_of: the colour of a row.
+        is_shortened: whether long cells are shortened in their middle.
+        colour_of: returns the colour of a row.
     """
     columns_on_screen = {head: cell for head, cell in columns.items() if layout.is_wide or head not in wide_only}
     lines = [list(columns_on_screen)]
@@ -99,7 +99,7 @@ def _longest_word(column: Iterable[str]) -> int:
 
 
 def _narrow(widths: list[int], least_widths: Sequence[int], row_width: int) -> None:
-    """Narrow the widest columns, in place, until they fit into a row or none is above its least width and COLUMN_MIN."""
+    """Narrow the widest columns, in place, until they fit into a row, or until no column exceeds its least width and COLUMN_MIN."""
     while sum(widths) > row_width:
         pairs = enumerate(zip(widths, least_widths, strict=True))
         narrowable = [number for number, (width, least) in pairs if width > max(least, COLUMN_MIN)]
@@ -120,7 +120,7 @@ def _row(cells: list[str], widths: list[int]) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines of a width, at spaces where there are some."""
+    """Break a text into lines of at most `width` characters, at spaces if possible."""
     if len(text) <= width:
         return [text]
     return wrap(text, max(width, 1), break_on_hyphens=False) or [""]

@@ -35,7 +35,7 @@ Ask = Callable[..., Answer]
 
 
 class VerbError(Exception):
-    """A verb has no answer: the message is for the operator, `exit_status` for the shell."""
+    """Raised if a verb has no answer. The message is for the operator, `exit_status` for the shell."""
 
     exit_status: int
 
@@ -47,7 +47,7 @@ class UsageError(VerbError):
 
 
 class AwayError(VerbError):
-    """The daemon does not answer on its socket. `kind`: why, as far as it was seen (`absence.py`)."""
+    """The daemon does not answer on its socket. `kind`: an `AbsenceKind`, the reason."""
 
     exit_status = EXIT_AWAY
 
@@ -81,8 +81,9 @@ class Verb(NamedTuple):
     about, examples: a sentence or two, and command lines, for its own `--help`.
     lay_out: writes the answer as text for people; `-o json` prints the answer itself.
     rpc: the RPC that answers it; empty for a verb that works without the daemon.
-    fields: arguments that are fields of the request.
+    fields: names of the arguments that become fields of the request of `rpc`.
     make: makes the answer if one call of `rpc` is not enough. A verb that runs until Ctrl-C yields answers, which are printed at once.
+    arguments: its arguments and options besides those of every verb.
     needs_attention: whether an answer makes the exit status 1.
     """
 
@@ -115,10 +116,11 @@ _DAY = re.compile(r"(?:(today|yesterday)(?:$|[ T]))?(.*)")
 
 
 def moment(text: str, *, now: datetime | None = None) -> str:
-    """Read a time of the past: a duration before now, RFC 3339, a day, a time of the day, `yesterday`, or `yesterday` with a time.
+    """Read a time of the past that an operator wrote.
 
-    `yesterday` alone is 24 h ago, as for date(1). A time of the day without a day is the latest past one. The zone is UTC unless the
-    text names one.
+    The text is a duration before now, RFC 3339, a day, a time of the day, or `today` or `yesterday` alone or with a time of the day.
+    As for date(1), `yesterday` alone is 24 h ago, and `today` alone is now. A time of the day without a day is its latest occurrence
+    in the past. The zone is UTC unless the text names a zone.
     Returns: RFC 3339. Raises: ArgumentTypeError.
     """
     words = " ".join(text.split()).removesuffix(" UTC")
@@ -173,7 +175,11 @@ def _read_moment(words: str, now: datetime) -> datetime:
 
 
 def _time_of_day(day: str | None, text: str, now: datetime) -> datetime:
-    """A time of `today` or `yesterday`; without a day, the latest that is not in the future. Raises: ValueError, OverflowError."""
+    """Return the instant of a time of the day.
+
+    `day`: `today` or `yesterday`. Without it the result is the latest occurrence that is not in the future.
+    Raises: ValueError, OverflowError.
+    """
     time_of_day = time.fromisoformat(text)
     zone = time_of_day.tzinfo or UTC
     at = datetime.combine(now.astimezone(zone), time_of_day, zone)

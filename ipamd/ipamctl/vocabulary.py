@@ -1,7 +1,7 @@
 """List the words that may leave the node in a support archive: those of this program, of EC2, of the kernel and of nftables.
 
-A word that neither this program nor AWS nor the kernel is known to write may be anything, even a password. Case does not matter, and
-joined words (`UnauthorizedOperation`) count if each of their parts is a word.
+Any other word may be anything, even a password, because neither this program nor AWS nor the kernel is known to write it. Case does
+not matter. A joined word (`UnauthorizedOperation`) counts if each of its parts is a word.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _LETTERS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 MIXED_MAX = 8
-"""Characters of words with digits in our source (`ipv4`, `ec2`). Longer ones are examples of IDs."""
+"""Most characters of a word with digits that is taken from our source (`ipv4`, `ec2`). Longer ones are examples of IDs."""
 
 PART_MIN = 2
-"""Fewest letters of a part of a joined word. A random word of both cases splits into parts of one letter."""
+"""Fewest letters of a part of a joined word in our source that counts as a word. A joined word of a text needs parts with more letters
+than this, because a random word of both cases splits into very short parts."""
 
 OTHERS = """
 aarch64 able aborted about above absent accept access according account accounting accounts action actions active actual

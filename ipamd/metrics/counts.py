@@ -1,4 +1,4 @@
-"""The counters of services since the start, as one value; and `families`, which turns rows into Prometheus metric families."""
+"""`Counts`, the counters of services since the start, and `families`, which turns rows into Prometheus metric families."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ K = TypeVar("K", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counters of services. The mappings change while the daemon runs; a missing key counts as 0. The callables read memory only."""
+    """The counters of services since the start. The mappings change while the daemon runs; a missing key counts as 0. The callables
+    read only memory."""
 
     ec2: Ec2
     replayed: Callable[[], int]
     """Repeated ADDs that got the stored answer."""
     pool_empty: Mapping[Blocked, int]
-    """ADDs refused because no address was free, by what kept the pool from growing."""
+    """ADDs refused because no address was free, by the cause that kept the pool from growing."""
     looks: Mapping[ResyncReason | ExternalChange, int]
     """Unscheduled comparisons with EC2, and the external changes that they showed."""
     repairs: Callable[[], Mapping[RepairKind, int]]
@@ -34,13 +35,14 @@ class Counts:
     released: Mapping[str, int]
     """Resources released to EC2, by kind."""
     metadata: Callable[[], MetadataDifference]
-    """The present differences between instance metadata and the record."""
+    """The present differences between instance metadata and the recorded ENIs."""
     metadata_requests: Callable[[], int]
+    """Requests to instance metadata, unanswered ones included."""
 
 
 Values = Mapping[Any, float] | float | None
-"""One value for a metric without labels, None while it is not known. For a metric with labels: label value -> value, or a tuple of
-label values -> value."""
+"""The values of a metric. Without labels it is one number, or None while the number is not known. With one label it is a mapping from
+label values to numbers, with several labels a mapping from tuples of label values to numbers."""
 
 MetricRow = tuple[str, str, *tuple[str, ...], Values]
 """Name, help text, names of the labels, values."""
@@ -49,7 +51,7 @@ MetricRow = tuple[str, str, *tuple[str, ...], Values]
 def families(
     kind: Callable[..., GaugeMetricFamily | CounterMetricFamily | UnknownMetricFamily], *rows: MetricRow
 ) -> Iterator[Metric]:
-    """Make a metric family of each row (see `MetricRow`). `kind`: its class. It has no sample if its value is None."""
+    """Make a metric family of class `kind` from each row (`MetricRow`). A family whose value is None has no sample."""
     for name, text, *labels, values in rows:
         family = kind(name, text, labels=labels)
         if isinstance(values, Mapping):

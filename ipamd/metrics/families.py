@@ -38,7 +38,8 @@ from ipamd.report.verdict import facts, kind_of
 from ipamd.settings.current import INVALID_SETTINGS
 
 RELEASED_KINDS = ("addresses", "prefixes", "enis")
-"""Labels of `ipamd_released_resources_total`: single addresses, /28 prefixes and ENIs. Addresses of an ENI are not counted again."""
+"""Label values of `ipamd_released_resources_total`: single addresses, /28 prefixes and ENIs. The addresses of a released ENI do not
+count as `addresses`."""
 
 SPARSE_NOTE = f"; the free addresses of a /80 count as {MANY}"
 """End of the help text of each metric that counts free addresses."""
@@ -46,12 +47,14 @@ SPARSE_NOTE = f"; the free addresses of a /80 count as {MANY}"
 STATES = ("free", "reserved", "assigned", "cooling", "quarantined", "lost")
 
 
-# Metrics named awscni_* are those of amazon-vpc-cni-k8s that mean the same here, with its names and labels, so that dashboards keep
-# working. Source: its utils/prometheusmetrics/prometheusmetrics.go, and the places that set each metric. docs/metrics.md lists the
-# missing ones with the reason. Its counters are exposed as untyped, because the client library would append `_total` to them.
+# Metrics named awscni_* have the names, labels and meaning of amazon-vpc-cni-k8s, so that dashboards keep working. Source:
+# amazon-vpc-cni-k8s utils/prometheusmetrics/prometheusmetrics.go, and the code that sets each metric. docs/metrics.md lists the
+# metrics of amazon-vpc-cni-k8s that are missing here, with the reasons. Its counters are exposed as untyped, because the client
+# library would append `_total` to the name of a counter.
 
 START_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Source: prometheus/client_golang prometheus/histogram.go, DefBuckets, which amazon-vpc-cni-k8s uses."""
+"""Upper bounds of the buckets of the start's duration, in seconds. Source: prometheus/client_golang prometheus/histogram.go,
+DefBuckets, which amazon-vpc-cni-k8s uses."""
 
 RECONCILED: Mapping[str, ExternalChange] = {
     "eniReconcileAdd": ExternalChange.ENI_ADDED,
@@ -59,15 +62,15 @@ RECONCILED: Mapping[str, ExternalChange] = {
     "eniDataStorePoolReconcileAdd": ExternalChange.ADDRESS_ADDED,
     "eniIPPoolReconcileDel": ExternalChange.ADDRESS_REMOVED,
 }
-"""Label of `awscni_reconcile_count` -> what it counts. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, reconcileCnt."""
+"""Label value of `awscni_reconcile_count` -> the counted change. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, reconcileCnt."""
 
 
 OF_PINNED_ADDRESSES = (LedgerEvent.KEEPING_ENDED, LedgerEvent.MOVED)
-"""Events of pinned addresses: no samples before the first one, so that a node without such addresses has none."""
+"""Events of pinned addresses. They have no sample before the first event, so that a node without pinned addresses has none."""
 
 
 def _pinned_rows(sources: Sources) -> Iterator[MetricRow]:
-    """Yield the metrics of addresses that pods asked for. No sample where they may not ask."""
+    """Yield the metric of addresses that pods asked for. It has no sample without VPC_IPAMD_PINNED_ADDRESSES."""
     text = "Addresses that pods of this node asked for, by state; none without VPC_IPAMD_PINNED_ADDRESSES"
     counts = {}
     if sources.settings.now.network.has_pinned_addresses:
@@ -79,7 +82,7 @@ def _pinned_rows(sources: Sources) -> Iterator[MetricRow]:
 
 
 class Families(Collector):
-    """Collects the families that are read from services. `served`: returns the number of requests of a verb since the start."""
+    """Collects the metric families that are read from services. `served`: returns the number of requests of a verb since the start."""
 
     def __init__(self, sources: Sources, counts: Counts, *, served: Callable[[str], float]) -> None:
         self._sources = sources

@@ -8,7 +8,7 @@ from ipamd.report.sources import Sources
 
 
 def node_info(sources: Sources) -> InfoMetricFamily:
-    """Make `ipamd_node_info`. There is always one sample, so that a join loses no node: a fact that is not known yet is empty."""
+    """Make `ipamd_node_info`. There is always one sample, so that a join loses no node. A fact that is not known yet is empty."""
     identity = sources.identity()
     zone = instance_type = ""
     if identity is not None:

@@ -1,8 +1,9 @@
 """Count requests, and render the page of metrics.
 
-`families.py` reads the other figures from services at each scrape. A metric that amazon-vpc-cni-k8s has keeps its name, so existing
-dashboards go on working; the names of ours carry their unit. Label values come from closed lists: no pods, no addresses, and no IDs
-but those of attached ENIs, whose number the instance type limits, and of the subnets that the node may use.
+`families.py` reads all other figures from services at each scrape. Metrics of amazon-vpc-cni-k8s keep their names, so that existing
+dashboards go on working. The names of our own metrics end with their unit. The number of label values is bounded: they are members of
+closed lists, the IDs of attached ENIs, whose number the instance type limits, the subnets that the node may use, and the pools of the
+network file. Pods and addresses are never label values.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from ipamd.report.sources import Sources
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")
 STEPS = ("decode", *SOURCE_STEPS, "lock", "netns", "reserve", "wire", "policy", "commit", "retire", "leftover", "check")
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1, 5, 60)
-"""Ours: the budgets that `make bench` checks (2, 2.5 and 10 ms) are bounds, so that a histogram shows whether they are kept."""
+"""Upper bounds of the histograms' buckets, in seconds. Ours: the budgets that `make bench` checks (2, 2.5 and 10 ms) are among them,
+so that a histogram shows whether they are kept."""
 
 PAGE_AGE_S = 0.5
 """Scrapes within this time get the same page. Ours: rendering takes milliseconds, and every pod can request the page."""
@@ -38,7 +40,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)  # of /proc/self, at each scrape
+        ProcessCollector(registry=self.registry)  # reads /proc/self at each scrape
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry, buckets=LATENCY_BUCKETS_S)
         self._requests = counter("ipamd_requests", "CNI requests answered", ("verb", "code"))
@@ -52,7 +54,13 @@ class Metrics:
             self._refused.labels(reason.value)
 
     def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float], cause: str = "") -> None:
-        """Count one answered request; unknown verbs share the label `other`. `cause`: why it was refused, "" if it was not."""
+        """Count one answered request. Unknown verbs share the label value `other`.
+
+        Args:
+            code: the CNI error code, 0 for success.
+            steps_ms: duration of each step, by its name in STEPS; other names are ignored.
+            cause: the kind of error if the request was refused, otherwise "".
+        """
         verb = _label_of(verb)
         if cause:
             self._refusals.labels(verb, cause).inc()
@@ -67,7 +75,7 @@ class Metrics:
         self._orphaned.labels(_label_of(verb)).inc()
 
     def scrape_refused(self, reason: CloseReason) -> None:
-        """Count a connection to the metrics port that was closed without an answer."""
+        """Count a connection to the metrics port or the probes' port that got no page."""
         self._refused.labels(reason.value).inc()
 
     def watch(self, sources: Sources, counts: Counts) -> None:
@@ -86,7 +94,7 @@ def _label_of(verb: str) -> str:
 
 
 class Page:
-    """The page of metrics, rendered at most once in PAGE_AGE_S for each format. One thread."""
+    """The page of metrics, rendered at most once in PAGE_AGE_S for each format. Only one thread may call it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -105,7 +113,7 @@ class Page:
             status, text, problem = "200 OK", b"", ""
             try:
                 text = encode(self._registry)
-            except Exception as error:  # noqa: BLE001  # top of a loop: scrapes go on, and the next may succeed
+            except Exception as error:  # noqa: BLE001  # top of a loop: the next scrape may succeed
                 status, problem = "500 Internal Server Error", log_text(error)
             if problem and problem != self._problem:
                 log.error("metrics cannot be rendered error=%s", problem)

@@ -1,4 +1,4 @@
-"""Metrics by pool of pods. A node whose network file names no pool has none of them."""
+"""The metrics of the pools of pods. They have no samples on a node whose network file names no pool."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ COUNTED_STATES = ("free", "assigned", "cooling")
 
 
 def pod_pool_rows(sources: Sources) -> Iterator[MetricRow]:
-    """Yield the metrics with the label `pool`, which is `default` for the node's own pool; nothing if the network file names no pool.
+    """Yield the metrics with the label `pool`; nothing if the network file names no pool.
 
-    The label has at most 9 values, because the network file can name no more pools.
+    The label value of the node's own pool is `default`. There are at most 9 label values, because the network file can name at most 8
+    pools.
     """
     if sources.pool.pools == NO_POOLS:
         return

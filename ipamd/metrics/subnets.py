@@ -1,7 +1,7 @@
 """Metrics by subnet and zone: the capacity of each subnet by EC2's last answer, and how many of its addresses this node has.
 
-Nothing here asks EC2 (I13), so the figures of an idle node grow old. A metric has the age of the answer, and
-`manifests/monitoring/rules.yaml` takes the youngest answer of any node for each subnet. The number of label values is bounded by the
+A scrape makes no EC2 call (I13), so the figures of an idle node become old. One of the metrics is the age of the answer, by which
+`manifests/monitoring/rules.yaml` chooses the newest answer of all nodes for each subnet. The number of label values is bounded by the
 number of subnets that this node may use.
 """
 
@@ -24,7 +24,7 @@ AddressCounts = Mapping[tuple[str, str, str], float]
 
 
 def subnet_rows(sources: Sources) -> Iterator[MetricRow]:
-    """Yield the families by subnet. EC2's figures have no sample before its first answer, and none with IPv6."""
+    """Yield the metrics by subnet. Figures of EC2 have no sample before EC2's first answer, and no sample with IPv6."""
     yield from _capacity_rows(sources)
     identity, zone = sources.identity(), ""
     if identity is not None:
@@ -42,7 +42,7 @@ def _is_sparse(sources: Sources) -> bool:
 
 
 def _capacity_rows(sources: Sources) -> Iterator[MetricRow]:
-    """Yield the families about EC2's last answer."""
+    """Yield the metrics with figures of EC2's last answer."""
     subnets = sources.subnets()
     text = "Subnets of the node's zone in EC2's last answer, by whether a new ENI may be made there now; no sample before it"
     yield "ipamd_subnets", text, "state", _counts_by_usability(subnets)
@@ -65,7 +65,7 @@ def _capacity_rows(sources: Sources) -> Iterator[MetricRow]:
 
 
 def _counts_by_usability(subnets: Sequence[SubnetView]) -> Mapping[str, float]:
-    """The numbers of usable and unusable subnets. Returns: {} without subnets, because EC2 has not answered yet."""
+    """Count the usable and the unusable subnets. Returns: {} if there are no subnets, because EC2 has not answered yet."""
     if not subnets:
         return {}
     usable_count = sum(not subnet.why_not for subnet in subnets)
@@ -73,9 +73,10 @@ def _counts_by_usability(subnets: Sequence[SubnetView]) -> Mapping[str, float]:
 
 
 def _fragmented(subnets: Iterable[SubnetView]) -> BySubnet:
-    """Count the free addresses outside whole free /28s.
+    """Count the free addresses outside whole free /28s, by subnet.
 
-    These are all free addresses if EC2 refuses a /28, or if fewer than 16 are free. Otherwise their number is not known: 0.
+    If EC2 refused a /28, or if fewer than 16 addresses are free, these are all free addresses of the subnet. Otherwise their number
+    is not known, and the figure is 0.
     """
     fragmented = {}
     for subnet in subnets:

@@ -1,7 +1,8 @@
-"""Talk gRPC with aws-network-policy-agent: the adapter of the port `PolicyAgent`, and the service that the agent calls at its start.
+"""The gRPC calls between us and aws-network-policy-agent.
 
-Each side listens on a Unix socket of root. We bound the time of every call: amazon-vpc-cni-k8s dials for 2 s and then waits for an
-answer without limit. Source: aws-network-policy-agent main.go, pkg/rpc/rpc_handler.go; amazon-vpc-cni-k8s
+`GrpcPolicyAgent` implements the port `PolicyAgent` and calls the agent. `ConfigServicer` is the service that the agent calls at its
+start. Each side listens on a Unix socket that only root can open. We bound the time of every call; amazon-vpc-cni-k8s dials for 2 s
+and then waits for an answer without limit. Source: aws-network-policy-agent main.go, pkg/rpc/rpc_handler.go; amazon-vpc-cni-k8s
 cmd/routed-eni-cni-plugin/cni.go, pkg/ipamd/rpc_handler.go (GetNetworkPolicyConfigs).
 """
 
@@ -31,7 +32,7 @@ SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.S
 """Status codes of a call that the agent did not answer."""
 
 ANSWER_MAX_BYTES = 64 * 1024
-"""Ours: more than enough, because an answer has only one flag."""
+"""Longest answer of the agent. Ours: more than enough, because an answer has only one flag."""
 
 QUESTION_S = 25.0
 """How long the agent's request waits for instance metadata, if it has no deadline. Ours: the agent gives up after 30 s."""
@@ -40,7 +41,7 @@ log = logging.getLogger("ipamd.policy")
 
 
 class GrpcPolicyAgent(PolicyAgent):
-    """The agent on its socket, connected at the first call and again after the agent restarted. Safe from any thread."""
+    """The agent behind its socket. It is connected at the first call, and again after the agent restarts. Safe from any thread."""
 
     def __init__(self, *, socket: str) -> None:
         self._socket = socket
@@ -80,7 +81,8 @@ class GrpcPolicyAgent(PolicyAgent):
 
 
 class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
-    """Serves `rpc.ConfigServerBackend`. Without a mode the agent exits, so its request waits until instance metadata has answered."""
+    """Serves `rpc.ConfigServerBackend`, which the agent calls at its start. The agent exits if it gets no answer, so its request waits
+    until instance metadata has answered, for at most QUESTION_S."""
 
     def __init__(
         self,

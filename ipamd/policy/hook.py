@@ -1,11 +1,12 @@
-"""Track which pods' names the network policy agent may remember, and make it forget them.
+"""Request filters for pods from the network policy agent, and make the agent forget the names of pods that are gone.
 
 The agent remembers names of pods. It attaches no filter for a name that it remembers, so a second sandbox of that name would run
-without a filter. If it is asked too late to forget a name, it removes the filter of the sandbox that has the name now. So a row
-records each name that the agent may remember (a *policy pod*). The row is written before a filter is requested, and erased when the
-agent has confirmed that it forgot the name. While a sandbox has the name, nothing is sent. If a name already has a row when a filter
-is requested for it, the agent must forget the name first. Nothing else is decided by the name of a pod (I21, docs/policy.md).
-Rejected: sending the request with each DEL, which would make a DEL wait for an agent that may be away.
+without a filter. If the request to forget a name comes after a new sandbox got the name, the agent removes the filter of the new
+sandbox. So a row records each name that the agent may remember (a *policy pod*). The row is written before a filter is requested, and
+erased when the agent has confirmed that it forgot the name. While a sandbox has the name, maintenance does not ask the agent to forget
+it. If a name already has a row when a filter is requested for it, the agent must forget the name first. Nothing else is decided by the
+name of a pod (I21, docs/policy.md).
+Rejected: a request to forget with each DEL, which would make a DEL wait for an agent that may be away.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from ipamd.ports.policy import PolicyAgent
 
 WAIT_S = 2.0
-"""Timeout of the agent, in one ADD or one turn of maintenance. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go,
-npAgentConnTimeout, which applies to the connection only."""
+"""Longest time for all calls to the agent in one ADD or in one turn of maintenance. Source: amazon-vpc-cni-k8s
+cmd/routed-eni-cni-plugin/cni.go, npAgentConnTimeout, which bounds only the connection there."""
 
 CLEANUP = "policy cleanup"
 """Subject of the condition about names that the agent refused to forget, and of the pauses between attempts."""
@@ -52,11 +53,11 @@ class PolicyHook(Service):
         self._failures = FailureIsolation(context.health, work=CLEANUP)
 
     def enforce(self, request: AttachRequest, deadline: Deadline, *, interface_count: int = 1) -> None:
-        """Make the agent filter a sandbox that is wired and not recorded yet; the lock of its name is held.
+        """Make the agent filter a sandbox that is wired and not recorded yet. The caller holds the lock of the pod's name.
 
-        The agent finds a sandbox only by a pod's name and its first interface, so nothing is requested for other sandboxes and
-        interfaces. If the caller wires the sandbox after our reply, it requests the filter itself, and we only make the agent forget
-        the name.
+        The agent finds a sandbox only by its pod's name and its first interface. So nothing is requested for a sandbox without a pod,
+        or for another interface. If the caller wires the sandbox after our reply (`is_wired_by_caller`), the caller requests the
+        filter itself, and we only make the agent forget the name.
         Raises: PolicyAgentSilentError and PolicyAgentRefusedError, after which ADD must fail; DatastoreError.
         """
         pod = _pod(request.key, request.names.pod_namespace, request.names.pod_name)
@@ -78,7 +79,7 @@ class PolicyHook(Service):
         self._failpoint("policy.enforced")
 
     def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:
-        """Record, in the transaction that ends an attachment, that the agent may remember its pod. Reads only memory."""
+        """Record that the agent may remember the pod of an attachment. `uow`: the transaction that ends the attachment."""
         pod = _pod_of(attachment)
         if pod is not None:
             uow.record_policy_pod(pod)

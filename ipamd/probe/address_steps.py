@@ -30,7 +30,7 @@ def addresses(subject: ProbeSubject) -> None:
     eni.addresses |= assigned
     subject.observe("assign-visible", until_seen(subject, _shows(new[0]), since_s=answer.answered_s))
     _report_listed(subject, "assign-metadata", new[:1], subject.listed, answer)
-    # The ENI has addresses already, so the limit of an ENI is too many more, and EC2 must assign none.
+    # `count` more addresses are too many, because the ENI already has some. EC2 must then assign none.
     count = subject.address_limit
     refused = subject.change(ASSIGN, eni.eni_id, f"{count} more addresses", SecondaryPrivateIpAddressCount=count)
     subject.observe("assign-over-limit", refused)
@@ -78,7 +78,7 @@ def ipv6_prefix(subject: ProbeSubject) -> None:
 
 
 def _assigned(answer: CallAnswer, list_name: str, key: str) -> list[str]:
-    """The values of a key in a list of the answer. EC2 omits the list if it assigned nothing."""
+    """Return the values of `key` in the list `list_name` of the answer. EC2 omits the list if it assigned nothing."""
     return [assigned[key] for assigned in answer.body.get(list_name) or ()]
 
 

@@ -6,7 +6,7 @@ from ipamd.probe.calls import CallAnswer
 from ipamd.probe.subject import Lag, NotPossible, OwnEni, ProbeSubject, addresses_of, until_seen
 
 ATTACH_WAITS_S = (0.0, 0.5, 1.0, 2.0)
-"""Waits before each try to attach a new ENI that EC2 does not find. Ours: seconds are usual."""
+"""Waits before each try to attach a new ENI, as long as EC2 does not find it. Ours: EC2 usually finds it within seconds."""
 
 
 def attach(subject: ProbeSubject) -> None:
@@ -37,10 +37,13 @@ def _attach(subject: ProbeSubject, eni: OwnEni) -> CallAnswer:
 
 
 def _watch_attachment(subject: ProbeSubject, eni: OwnEni, *, asked_s: float) -> None:
-    """Read EC2, links and metadata until EC2 has shown the attachment in two successive answers, then record the observations."""
+    """Read EC2, links and metadata until EC2 has shown the attachment in two successive answers, then record the observations.
+
+    `asked_s`: monotonic time at which the Attach was sent.
+    """
     link_s: list[float] = []
     listed: list[tuple[float, frozenset[str]]] = []
-    terminates: list[bool] = []  # in the order of the answers: first the default, then the value that was set
+    terminates: list[bool] = []  # DeleteOnTermination in each answer: first its default, then the value that was set
     set_terminate: list[CallAnswer] = []
 
     def read_links() -> None:
@@ -54,7 +57,7 @@ def _watch_attachment(subject: ProbeSubject, eni: OwnEni, *, asked_s: float) -> 
         return addresses
 
     def describe() -> CallAnswer:
-        if terminates and not set_terminate:  # if the node ends now, EC2 deletes the ENI with it (I9)
+        if terminates and not set_terminate:  # so that EC2 deletes the ENI with the instance if the instance ends now (I9)
             value = {"AttachmentId": eni.attachment_id, "DeleteOnTermination": True}
             set_terminate.append(subject.change("ModifyNetworkInterfaceAttribute", eni.eni_id, Attachment=value))
         if not listed:
@@ -92,7 +95,13 @@ def _observe_metadata(
     *,
     asked_s: float,
 ) -> None:
-    """Record when metadata listed the ENI, and with how many addresses. `listed`: the first list, if there was one."""
+    """Record when metadata listed the ENI, and with how many addresses.
+
+    Args:
+        listed: seconds from `asked_s` to the first list of metadata, and the addresses in it; empty if there was no list.
+        complete_s: monotonic time at which metadata listed all addresses; None if it never did.
+        asked_s: monotonic time at which the Attach was sent.
+    """
     if not listed:
         subject.observe("metadata-complete", None, "metadata did not list the ENI within 60 s")
         return
@@ -201,10 +210,17 @@ _LINK_WORDS = {
     "link-before-attached": ("no link in any look", "link", "attached", "the attachment was not seen"),
     "link-gone": ("link there in every look", "link gone", "attachment", "the attachment did not go"),
 }
+"""Check -> words for: the link did not change; its change; the change at EC2; EC2 did not show its change."""
 
 
 def _observe_link(subject: ProbeSubject, name: str, link_s: float | None, eni_s: float | None) -> None:
-    """Record whether the link changed no later than EC2 showed the change."""
+    """Record whether the link changed no later than EC2 showed the change.
+
+    Args:
+        name: of the check, a key of _LINK_WORDS.
+        link_s: seconds from the request to the change of the link; None if it did not change.
+        eni_s: seconds from the request to EC2's answer that shows the change; None if no answer does.
+    """
     never, link, change, missing = _LINK_WORDS[name]
     if eni_s is None:
         subject.observe(name, None, missing)

@@ -1,7 +1,7 @@
 """Make the raw EC2 calls of a probe. They are counted, bounded and paced, and every answer is recorded.
 
 `ipamd/cloud/ec2.py` is not used, because it retries, translates codes and waits, and so hides the unusual answers that a probe looks
-for. Guards I13: the bound is enforced here, and a part of it is reserved for the clean-up.
+for. Guards I13: this module enforces the bound on calls, and reserves a part of them for the clean-up.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ipamd.ports.process import Clock
 
 CHECK_CALLS = 70
 CLEANUP_CALLS = 30
-"""Most EC2 calls before the clean-up, and during it. Ours: a run with a prompt EC2 makes about 50, and each wait for a lagging answer
-makes up to seven. Checks after the last call are reported as unknown."""
+"""Most EC2 calls before the clean-up, and during it. Ours: the steps of a run with a prompt EC2 make about 50, and each wait for a
+lagging answer makes up to seven. Checks that the run does not reach are reported as unknown."""
 
 PAUSE_S = 0.2
 """Pause between two calls. Ours: the tightest bucket of the APIs in use refills five calls a second for the whole account.
@@ -26,30 +26,40 @@ Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
 
 THROTTLED = re.compile(r"RequestLimitExceeded|Throttl|TooManyRequests")
 THROTTLE_WAITS_S = (2.0, 5.0)
-"""Waits after throttled attempts; after the last, throttling is the answer. Ours: a probe must not add load to a throttled account."""
+"""Waits after throttled attempts of a call. If the attempt after the last wait is throttled too, that is the call's answer. Ours: a
+probe must not add load to a throttled account."""
 
 PAGE_SIZE = 1000
-"""As in the daemon. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
+"""ENIs in a page of a list, as in the daemon. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
 PAGES_MAX = 5
-"""Pages of one list. Ours: 5,000 ENIs of one subnet or VPC. Further pages are ignored, so that the bound on calls holds."""
+"""Most pages of one list. Ours: 5,000 ENIs of one subnet or VPC. Further pages are ignored, so that the bound on calls holds."""
 
 NO_ANSWER = "(no answer)"
+"""Stands for EC2's code in a call that got no answer."""
+
 SILENT_MAX = 3
 """Successive calls without an answer after which the checks end. Ours: each takes HTTP_TIMEOUT."""
 
 MESSAGE_MAX = 300
+"""Characters of EC2's message that are kept."""
 
 
 class Ended(Exception):
-    """The run ends: a stop was requested, the bound on calls is reached, or the node is unsuitable. The clean-up follows."""
+    """Raised to end the run: a stop was requested, the bound on calls is reached, or the node is unsuitable. The clean-up follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallAnswer:
-    """One call and its answer. `code` is empty on success, and NO_ANSWER if the outcome is not known.
+    """One call and its answer.
 
-    `number` counts from 1; `sent_s` and `answered_s` are monotonic.
+    number: of the call in this run, from 1.
+    about: the object of the call, for the report.
+    code: EC2's error code; empty on success, NO_ANSWER if the outcome is not known.
+    message: EC2's error message, cut, without account numbers.
+    status: the HTTP status; 0 without an answer.
+    sent_s, answered_s: monotonic times.
+    body: EC2's answer as botocore parsed it; empty if the call was not accepted.
     """
 
     number: int
@@ -69,17 +79,17 @@ class CallAnswer:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it may have taken effect although it was not accepted: there was no answer, or EC2 had an internal error."""
+        """Whether the call may have taken effect although it was not accepted: there was no answer, or EC2 had an internal error."""
         return self.code == NO_ANSWER or self.status >= 500
 
     @property
     def is_busy(self) -> bool:
-        """Whether it was refused because the object is in use, by either of EC2's codes."""
+        """Whether the call was refused because the object is in use, by either of EC2's two codes."""
         return self.code == "InvalidNetworkInterface.InUse" or (self.code == "InvalidParameterValue" and "in use" in self.message)
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was refused because an object was not found."""
+        """Whether the call was refused because an object was not found."""
         return self.code.endswith(".NotFound")
 
     def enis(self) -> list[Mapping[str, Any]]:
@@ -103,7 +113,12 @@ class CallAnswer:
 
 @dataclass(slots=True)
 class Calls:
-    """Makes the calls. One thread. `send`: one attempt of an API with its parameters, which raises botocore's exceptions."""
+    """Makes the calls of a run. Only one thread may use it, except for `stop`.
+
+    send: makes one attempt of an API with its parameters. Raises: botocore's exceptions, and CloudError without credentials.
+    sleep: sleeps for so many seconds.
+    answers: all answers so far.
+    """
 
     send: Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
     clock: Clock
@@ -119,7 +134,7 @@ class Calls:
         self._stop_reason = self._stop_reason or reason
 
     def begin_cleanup(self) -> None:
-        """Allow the clean-up's own calls from here on."""
+        """Allow CLEANUP_CALLS further calls, also after a stop."""
         if not self._is_cleaning:
             self._is_cleaning = True
             self._limit = len(self.answers) + CLEANUP_CALLS
@@ -134,7 +149,8 @@ class Calls:
 
         Args:
             about: the object, for the report.
-        Raises: Ended before the call is made; never for what EC2 answers.
+        Returns: EC2's answer, also if it is a refusal.
+        Raises: Ended before a call is made; CloudError without credentials.
         """
         for wait_s in (*THROTTLE_WAITS_S, 0.0):
             answer = self._once(api, about, params)
@@ -146,7 +162,8 @@ class Calls:
     def list_enis(self, about: str, filters: Mapping[str, str]) -> CallAnswer:
         """List the ENIs that pass all filters, page by page: in a large account an empty page need not be the last.
 
-        Returns: the last answer, with the ENIs of all pages; a refused page makes the whole list refused (I11).
+        Returns: the last answer, with the ENIs of the first PAGES_MAX pages. If one page is refused, the answer is that refusal and
+            has no ENIs (I11).
         Raises: as `ask`.
         """
         params: dict[str, Any] = {

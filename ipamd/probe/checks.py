@@ -1,7 +1,7 @@
 """The table of the probe: each assumption of the code about EC2, the step that observes it, and the expected answer.
 
-`run.py` takes the steps in the order of the table. `tools/gen_docs.py` generates docs/assumptions.md from it. For that page alone a row
-has the source, the consequence if the assumption is false, and the test that plays the false answer.
+`run.py` takes the steps in the order of the table. `tools/gen_docs.py` generates docs/assumptions.md from the table. Three cells of a
+row are only for that page: the source, the consequence if the assumption is false, and the test that plays the false answer.
 """
 
 # ruff: noqa: E501  # a cell of a page is one line of Markdown
@@ -21,6 +21,7 @@ Ask = Callable[[ProbeSubject], None]
 class Check(NamedTuple):
     """One assumption.
 
+    `name`: its name in the report.
     `ask`: the step that observes it; None if it is observed before the first step.
     `expect`: judges the observation.
     `expected`: the observation that `expect` accepts, in words.
@@ -391,7 +392,7 @@ CHECKS = (
         played_by="`tests/unit/service/test_operations.py::test_a_creation`",
     ),
 )
-"""All checks, in the order of the run; those of one step stand together."""
+"""All checks, in the order of the run. The checks of one step are next to each other."""
 
 NOT_PROBED = (
     "order of the checks of capacity and token: needs a full subnet",

@@ -1,4 +1,4 @@
-"""Delete the ENIs that a probe created: those of this run, and those left by former runs on this node.
+"""Delete the ENIs that probes created: the ENIs of this run, and the ENIs that former runs on this node left.
 
 An ENI that cannot be deleted is reported with the commands that delete it, so that it is not forgotten (I9).
 """
@@ -14,7 +14,7 @@ from ipamd.probe.creation_steps import find_by_tag
 from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, NotPossible, ProbeSubject, tags_of
 
 WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Waits before each try to delete an ENI. Ours: a detach takes seconds."""
+"""Waits before each try to detach and delete an ENI. Ours: a detach takes seconds."""
 
 SEARCH_WAIT_S = 5.0
 """Pause before the second search by tag. Ours: an ENI whose Create was never answered may be shown late."""
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def clean_up(subject: ProbeSubject) -> list[LeftOver]:
-    """Delete every ENI of this run, if any was or may have been created. Returns: the ENIs that are or may be left.
+    """Delete every ENI of this run, if one was or may have been created. It raises nothing, and a request to stop does not shorten it.
 
-    Never raises for an answer of EC2. Concurrency: a request to stop does not shorten it.
+    Returns: the ENIs that are left or may be left.
     """
     if not subject.owned_ids and not subject.unsettled:
         return []
@@ -63,8 +63,9 @@ def clean_up(subject: ProbeSubject) -> list[LeftOver]:
 def clear_former(subject: ProbeSubject) -> list[str]:
     """Delete the ENIs that former probes left on this node; a dry run only lists them.
 
-    The caller has the lock of running probes, so none of these ENIs is in use. Returns: their IDs. Raises: Ended if EC2 does not list
-    them (I11), or if one cannot be deleted, because each further run could leave one more.
+    The caller holds the lock of the node's probes, so no running probe uses these ENIs.
+    Returns: their IDs. Raises: Ended if EC2 does not list them (I11), or if one cannot be deleted, because each further run could
+    leave one more.
     """
     identity = subject.identity
     filters = {"subnet-id": str(identity.subnet_id), f"tag:{NODE_TAG}": str(identity.instance_id)}
@@ -92,7 +93,10 @@ def _is_of_former_run(subject: ProbeSubject, eni: Mapping[str, Any]) -> bool:
 
 
 def _delete_former(subject: ProbeSubject, former: Iterable[str]) -> list[LeftOver]:
-    """Delete ENIs of former runs; each counts as owned only while it is deleted. Returns: those that could not be deleted."""
+    """Delete ENIs of former runs. An ENI counts as owned only while this function deletes it.
+
+    Returns: the ENIs that could not be deleted.
+    """
     left_overs = []
     for eni_id in former:
         subject.owned_ids.add(eni_id)
@@ -106,7 +110,7 @@ def _delete_former(subject: ProbeSubject, former: Iterable[str]) -> list[LeftOve
 
 
 def _own_tagged(subject: ProbeSubject) -> None:
-    """Record every ENI with this run's tag as owned. An ENI that was deleted and is still shown will be deleted again."""
+    """Record every ENI with this run's tag as owned. If EC2 still shows an ENI that was deleted, it will be deleted again."""
     for eni in find_by_tag(subject).enis():
         if subject.record_owned(eni):
             subject.deleted_ids.discard(eni["NetworkInterfaceId"])

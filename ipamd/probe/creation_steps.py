@@ -1,6 +1,6 @@
 """Steps of a probe that create an ENI, find it, and repeat requests with its client token.
 
-Each step reads EC2, the kernel or metadata, and records its observations in the subject.
+Each step calls EC2, and records its observations in the subject.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def search(subject: ProbeSubject) -> None:
 
 
 def find_by_tag(subject: ProbeSubject) -> CallAnswer:
-    """Search the ENIs of this run, in the subnet where it creates them."""
+    """Search the ENIs with the tag of this run, in the subnet where it creates ENIs."""
     filters = {"subnet-id": str(subject.identity.subnet_id), f"tag:{RUN_TAG}": subject.run_id}
     return subject.calls.list_enis("the tag of this run", filters)
 

@@ -1,7 +1,7 @@
-"""Functions that judge the evidence of a check. Pure; the table in `checks.py` has one for each check.
+"""Functions that judge the evidence of a check. Pure. The table in `checks.py` names one function for each check.
 
-A function returns whether the evidence confirms the assumption. Evidence is EC2's answer to a call, the time in which a change became
-visible, or a claim that the step itself judged because it compares several answers.
+A function returns whether the evidence confirms the assumption. The evidence is EC2's answer to a call, the time in which a change
+became visible (`Lag`), or a boolean, if the step compared several answers and judged them itself.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from ipamd.probe.calls import CallAnswer
 from ipamd.probe.subject import LONGEST_S, Lag
 
 Expect = Callable[[Any], bool]
-"""Takes the kind of evidence that the step of the check observes."""
+"""Judges evidence of the kind that the step of the check records."""
 
 
 def claimed(claim: bool) -> bool:
-    """Expect that the step confirmed its claim."""
+    """Expect that the step found the assumption confirmed."""
     return claim
 
 
 def off(flag: bool) -> bool:
-    """Expect a flag that EC2 shows to be off."""
+    """Expect that a flag in EC2's answer is off."""
     return not flag
 
 

@@ -14,6 +14,7 @@ from ipamd.probe.creation_steps import MISSING_ENI_ID
 from ipamd.probe.subject import Permission, ProbeSubject
 
 ALLOWED, DENIED, NOT_TOLD = "allowed", "denied", "not told"
+"""Verdicts about an action. NOT_TOLD: EC2's answer does not show whether IAM allows it."""
 
 DRY_RUN_VERDICTS = {
     "DryRunOperation": ALLOWED,
@@ -21,18 +22,18 @@ DRY_RUN_VERDICTS = {
     "AccessDenied": DENIED,
     "AccessDeniedException": DENIED,
 }
-"""EC2's code -> verdict. With any other code it is not known whether IAM allows the call."""
+"""EC2's code in the answer to a dry run -> the verdict. With any other code the verdict is NOT_TOLD."""
 
 WITHOUT_DRY_RUN = tuple(f"{verb}{kind}Addresses" for kind in ("PrivateIp", "Ipv6") for verb in ("Assign", "Unassign"))
 
 NEEDED = frozenset({"CreateNetworkInterface", "DetachNetworkInterface", "DeleteNetworkInterface"})
-"""A probe that is denied one of these could not clean up, so it does not start."""
+"""Actions without which a probe does not start, because it could not clean up. The clean-up repeats a Create without an answer."""
 
 MISSING_ATTACHMENT_ID = "eni-attach-00000000000000000"
 
 
 def check_permissions(subject: ProbeSubject) -> None:
-    """Make one dry run for each call that has one. Raises: Ended if a probe could not clean up."""
+    """Make a dry run of each call that has one, and record the verdicts. Raises: Ended if IAM denies an action of NEEDED."""
     instance_id = str(subject.identity.instance_id)
     attachment = {"AttachmentId": MISSING_ATTACHMENT_ID, "DeleteOnTermination": True}
     runs: tuple[tuple[str, dict[str, Any]], ...] = (

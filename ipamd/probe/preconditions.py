@@ -12,7 +12,7 @@ from ipamd.probe.subject import ProbeSubject
 
 
 def inspect(subject: ProbeSubject, left_over: Collection[str]) -> None:
-    """Ask EC2 for the type's limits and for what is attached: two calls.
+    """Ask EC2 for the limits of the instance type and for the attached ENIs, and choose the device index of the probe's ENI.
 
     Args:
         left_over: ENIs of former probes, which have been deleted or will be. Their places count as free, although a delayed answer may

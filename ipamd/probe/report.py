@@ -1,6 +1,6 @@
-"""Make the report of a probe: a dictionary for programs, Markdown for people and for an issue. Pure.
+"""Make the report of a probe: a dictionary for programs, and Markdown for people and for an issue. Pure.
 
-It contains the IDs of the node and its ENIs and the range of its subnet, and no account number.
+The report contains the IDs of the node and its ENIs and the range of its subnet. It contains no account number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, Permission, ProbeSu
 
 
 def as_dict(subject: ProbeSubject) -> dict[str, Any]:
-    """Make the report for JSON. Every key is always present; times are seconds from the first call."""
+    """Make the report for JSON. Every key is always present. The times of calls (`at_s`) are seconds from the first call."""
     identity, answers = subject.identity, subject.calls.answers
     began_s = 0.0
     if answers:

@@ -2,7 +2,7 @@
 
 The default is a dry run, which changes nothing. A request to stop (Ctrl-C, SIGTERM, a lost terminal) takes effect before the next
 call, so that no answer is lost, and the clean-up follows. After SIGKILL the next run finds the ENIs by their tags, before it
-searches a free device index. It creates nothing while there is an ENI of a former run that it cannot delete.
+searches a free device index. A run creates nothing while there is an ENI of a former run that it cannot delete.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 def run(subject: ProbeSubject) -> None:
     """Run the probe. It makes at most CHECK_CALLS + CLEANUP_CALLS calls.
 
-    Raises: CloudError without credentials; nothing was done then. No answer of EC2 raises.
+    Raises: CloudError without credentials, before any call. A refusal by EC2 raises nothing; `subject` has it.
     """
     try:
         inspect(subject, clear_former(subject))
@@ -40,7 +40,7 @@ def run(subject: ProbeSubject) -> None:
         if not subject.calls.answers:
             raise
         subject.ended = str(error)
-    except Exception as error:  # noqa: BLE001  # the report and the left ENIs are worth more than the traceback
+    except Exception as error:  # noqa: BLE001  # a defect must not prevent the clean-up and the report
         _log.exception("the probe failed")
         subject.ended = f"{type(error).__name__}: {error}"
     finally:
@@ -63,7 +63,7 @@ def _take_steps(subject: ProbeSubject) -> None:
 
 
 def _take_step(subject: ProbeSubject, ask: Ask, checks: Iterable[Check]) -> None:
-    """Take one step; the checks that it does not decide are unknown. Raises: Ended."""
+    """Take one step, and judge its checks. A check without an observation is recorded as unknown. Raises: Ended."""
     name = getattr(ask, "__name__", str(ask))
     subject.say(name.replace("_", " "))
     try:
@@ -82,14 +82,14 @@ def _take_step(subject: ProbeSubject, ask: Ask, checks: Iterable[Check]) -> None
 
 
 def _report_unknown(subject: ProbeSubject, checks: Iterable[Check], reason: str) -> None:
-    """Record the checks that have no outcome yet as unknown."""
+    """Record as unknown each check that has no outcome yet."""
     for check in checks:
         if check.name not in subject.findings:
             subject.findings[check.name] = ProbeResult("unknown", reason, [])
 
 
 def _judge(subject: ProbeSubject, checks: Iterable[Check]) -> None:
-    """Compare the observations for checks with their expectations."""
+    """Judge the observations of the checks by their `expect`, and record the results. Checks without an observation are left out."""
     for check in checks:
         observation = subject.observations.get(check.name)
         if observation is None:

@@ -1,7 +1,8 @@
 """Hold the state of a run: the node, the probe's own ENIs, and the findings so far.
 
-Guards I2 for a probe: every changing call goes through `change`, which accepts only ENIs in `owned_ids`. These were created by this
-run, by the answer to its own Create or by its tag in a Describe.
+Guards I2 for a probe: every call that changes an ENI goes through `change`, which accepts only ENIs in `owned_ids`. These are ENIs
+that this run created: EC2's answer to a Create or a Describe showed them with the tag of this run. The ENI of a former run is added
+only while `cleanup.py` deletes it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ipamd.model.record import dataclass, field
 from ipamd.probe.calls import CallAnswer, Calls
 
 RUN_TAG = "vpc-ipamd/probe"
-"""Its value is the ID of the run."""
+"""Tag of the probe's ENIs. Its value is the ID of the run."""
 
 NODE_TAG = "vpc-ipamd/probe-node"
-"""Its value is the instance ID, so that a later run on the same node finds the ENIs of a former run."""
+"""Tag of the probe's ENIs. Its value is the instance ID, so that a later run on the same node finds the ENIs of a former run."""
 
 DESCRIBE_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Waits before each Describe while a change is awaited. Ours: 31 s in seven calls; a longer lag is reported as such."""
@@ -39,11 +40,16 @@ SLEEP_SLICE_S = 0.5
 
 
 class NotPossible(Exception):
-    """A step lacks something that an earlier step should have made. Its checks are reported as unknown."""
+    """Raised by a step that cannot be taken, such as without the ENI of an earlier step. Its checks are reported as unknown."""
 
 
 class ProbeResult(NamedTuple):
-    """The outcome of one check. `calls`: the numbers of the calls whose answers decided it."""
+    """The outcome of one check.
+
+    `verdict`: holds, does not hold, or unknown.
+    `observed`: the observation in words, or the reason why there is none.
+    `calls`: the numbers of the calls whose answers decided it.
+    """
 
     verdict: str
     observed: str
@@ -51,7 +57,7 @@ class ProbeResult(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The observation of a step for one check; see `ProbeSubject.observe`."""
+    """The observation of a step for one check. `ProbeSubject.observe` explains the fields."""
 
     evidence: CallAnswer | Lag | bool | None
     observed: str
@@ -67,7 +73,12 @@ class Permission(NamedTuple):
 
 
 class LeftOver(NamedTuple):
-    """An ENI that is or may be left. `commands`: those that delete it."""
+    """An ENI that is left or may be left.
+
+    `subject`: its ID, or words if the ID is not known.
+    `reason`: why it was not deleted.
+    `commands`: shell commands that delete it, or find it if its ID is not known.
+    """
 
     subject: str
     reason: str
@@ -76,7 +87,12 @@ class LeftOver(NamedTuple):
 
 @dataclass(slots=True)
 class OwnEni:
-    """An ENI that this run created. `addresses`: all that EC2 has confirmed."""
+    """An ENI that this run created.
+
+    `addresses`: its addresses, the primary one included, by EC2's answers to Create, Assign and Unassign.
+    `created_s`: monotonic time of the answer to Create.
+    `attachment_id`: empty while the ENI is not attached.
+    """
 
     eni_id: str
     mac: str
@@ -89,16 +105,20 @@ class OwnEni:
 class ProbeSubject:
     """The inputs of a run, the observations of its steps, and the findings. One thread.
 
-    links: reads the MACs of the node's links.
+    links: reads the MACs of the node's links. Raises: OSError.
     read_metadata: reads a path of instance metadata; None: 404.
-    tags: tags of every ENI besides the probe's own.
+    tags: tags of every ENI besides RUN_TAG and NODE_TAG.
     say: prints progress for people.
     is_real: whether to create an ENI; otherwise only dry runs are made.
     at: when the run began.
     device_index: where the ENI is attached.
     address_limit: addresses that one ENI can have.
-    unsettled: parameters of Creates that may have made an ENI which no answer named.
+    left_over: ENIs that are left or may be left.
     ended: why the run ended early; empty if it did not.
+    owned_ids: IDs of the ENIs that this run may change.
+    deleted_ids: IDs of the ENIs that were deleted.
+    unsettled: parameters of Creates that may have made an ENI which no answer named.
+    current: the ENI under test.
     """
 
     calls: Calls
@@ -127,9 +147,9 @@ class ProbeSubject:
         """Record an observation for a check; the check's `expect` judges it afterwards.
 
         Args:
-            evidence: None if the step could not find out.
-            observed: the observation in words; by default those of the evidence.
-            answers: EC2's answers behind it; by default those of the evidence.
+            evidence: the argument of `expect`; None if the step could not find out.
+            observed: the observation in words; by default the text of `evidence`.
+            answers: EC2's answers that the observation comes from; by default those in `evidence`.
         """
         if isinstance(evidence, CallAnswer):
             answers = answers or (evidence,)
@@ -144,14 +164,17 @@ class ProbeSubject:
         return self.current
 
     def attached(self) -> OwnEni:
-        """The ENI under test, attached. Raises: NotPossible."""
+        """The ENI under test. Raises: NotPossible if there is none, or if it is not attached."""
         eni = self.eni()
         if not eni.attachment_id:
             raise NotPossible(f"{eni.eni_id} is not attached")
         return eni
 
     def create_params(self, *, suffix: str = "") -> dict[str, Any]:
-        """Parameters of CreateNetworkInterface: the run's token, one secondary address, the primary ENI's subnet and groups."""
+        """Make parameters of CreateNetworkInterface: one secondary address, and the subnet and security groups of the primary ENI.
+
+        `suffix`: end of the client token. All requests of a run with the same suffix have the same token.
+        """
         identity = self.identity
         tags = {**self.tags, RUN_TAG: self.run_id, NODE_TAG: str(identity.instance_id)}
         return {
@@ -166,7 +189,10 @@ class ProbeSubject:
         }
 
     def create(self, params: dict[str, Any], about: str) -> CallAnswer:
-        """Create an ENI and record it as owned. A request with neither a refusal nor an ENI in its answer is left to the clean-up."""
+        """Create an ENI and record it as owned.
+
+        If the answer is neither a refusal nor names an ENI, the parameters stay in `unsettled`, and the clean-up sends them again.
+        """
         self.unsettled.append(params)
         answer = self.calls.ask("CreateNetworkInterface", about, **params)
         is_named = any(eni.get("NetworkInterfaceId") for eni in answer.enis())
@@ -203,7 +229,7 @@ class ProbeSubject:
         return self.calls.ask("DescribeNetworkInterfaces", eni_id, NetworkInterfaceIds=[eni_id])
 
     def pause(self, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Sleep in slices; `meanwhile` is called before each, and costs no EC2 call. Raises: Ended."""
+        """Sleep in slices of SLEEP_SLICE_S. `meanwhile`: called before each slice; it makes no EC2 call. Raises: Ended."""
         while seconds > 0:
             self.calls.check_stop()
             meanwhile()
@@ -211,7 +237,8 @@ class ProbeSubject:
             seconds -= SLEEP_SLICE_S
 
     def macs(self) -> frozenset[str] | None:
-        """MACs of the node's links. None if they cannot be read, or if the primary one is missing: this is another namespace then."""
+        """MACs of the node's links. None if they cannot be read, or if the primary ENI's MAC is missing: this process is then in
+        another network namespace than the node's."""
         try:
             macs = self.links()
         except OSError:
@@ -221,7 +248,10 @@ class ProbeSubject:
         return macs
 
     def listed(self, leaf: str = IPV4.addresses_leaf) -> frozenset[str] | None:
-        """What metadata lists for the ENI under test: by default its addresses. None if metadata lacks the ENI or does not answer."""
+        """Read the entries that metadata lists for the ENI under test. Returns: None if metadata lacks the ENI or does not answer.
+
+        `leaf`: the last part of the path of instance metadata; by default that of the ENI's addresses.
+        """
         path = f"meta-data/network/interfaces/macs/{self.eni().mac}/"
         try:
             addresses = self.read_metadata(f"{path}{leaf}")
@@ -233,7 +263,7 @@ class ProbeSubject:
         return frozenset((addresses or "").split())
 
     def await_listed(self, wanted: frozenset[str], read: Callable[[], frozenset[str] | None]) -> float | None:
-        """Wait until metadata lists all wanted entries. Returns: the monotonic time; None if that takes over 60 s."""
+        """Wait until the result of `read` has all wanted entries. Returns: the monotonic time; None if that takes over 60 s."""
         for wait_s in METADATA_WAITS_S:
             self.pause(wait_s)
             if wanted <= (read() or frozenset()):
@@ -247,7 +277,7 @@ def tags_of(eni: Mapping[str, Any]) -> dict[str, str]:
 
 
 def addresses_of(eni: Mapping[str, Any]) -> frozenset[str]:
-    """Single addresses of a described ENI, the primary one included."""
+    """Single addresses of a described ENI, its primary address included."""
     return frozenset(address["PrivateIpAddress"] for address in eni.get("PrivateIpAddresses") or ())
 
 
@@ -255,8 +285,9 @@ def addresses_of(eni: Mapping[str, Any]) -> frozenset[str]:
 class Lag:
     """How a change became visible in answers of EC2.
 
-    `seen_s`: seconds from the change to the first of enough successive answers that show it.
-    `visible`: whether each answer showed it.
+    `seen_s`: seconds from the change to the first of the successive answers that showed it; None if too few answers in a row did.
+    `answers`: all answers.
+    `visible`: for each answer, whether it showed the change.
     """
 
     seen_s: float | None = None
@@ -292,8 +323,10 @@ def until_seen(
     """Ask EC2 until `enough` successive answers show a change, or DESCRIBE_WAITS_S are over.
 
     Args:
-        ask: asks EC2; by default for the ENI under test.
-        meanwhile: called in every slice of a pause and before each look; costs no EC2 call.
+        shows: returns whether an answer shows the change.
+        since_s: monotonic time of the change.
+        ask: makes the call; by default a Describe of the ENI under test.
+        meanwhile: called in every slice of a pause and before each call; it makes no EC2 call.
     """
     if ask is None:
         ask = partial(subject.describe, subject.eni().eni_id)

@@ -1,1 +1,2 @@
-"""The container runtime over CRI, read only. A list is complete or an error (I11); events are hints (docs/adr/0013)."""
+"""Read the container runtime over CRI; nothing is changed there. A list that is not complete is an error (I11), and events are only
+hints (docs/adr/0013)."""

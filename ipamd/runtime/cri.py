@@ -1,14 +1,18 @@
 """The port `Runtime` over CRI: the sandboxes that the container runtime has.
 
 Only ListPodSandbox, Version, GetContainerEvents and, while an appended plugin is missing, Status are called. The socket would allow
-every call, so we must not send any other. Every call except the stream has a deadline. An answer that is cut off is an error, never a
-short list (I11).
+every call, and any other call could change the node. Every call except the event stream has a deadline. An answer that is cut off is
+an error, never a short list (I11).
 
-Event streams of real runtimes (measured with containerd 1.6.20 and 1.7.24, read in CRI-O's source):
-containerd 1.6 answers UNIMPLEMENTED. containerd 1.7 sends no headers before its first event. It first sends up to 1000 buffered
-events since its own start. All subscribers share one queue: each event reaches only one of them, and a dead subscriber takes one
-more (https://github.com/containerd/containerd/issues/7318, fixed in 2.0). CRI-O without `enable_pod_events` ends the stream at
-once with success. All of this is harmless as long as events are only hints (docs/adr/0013).
+Event streams of real runtimes differ (measured with containerd 1.6.20 and 1.7.24, read in CRI-O's source):
+
+- containerd 1.6 answers UNIMPLEMENTED.
+- containerd 1.7 sends no headers before its first event. It first sends up to 1000 buffered events since its own start. All
+  subscribers share one queue, so each event reaches only one subscriber, and a subscriber that has died still takes one event
+  (https://github.com/containerd/containerd/issues/7318, fixed in 2.0).
+- CRI-O without `enable_pod_events` ends the stream at once with success.
+
+All of this is harmless as long as events are only hints (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -36,12 +40,12 @@ CALL_TIMEOUT_S = 10.0
 """Deadline of a list. Ours: a list of 110 sandboxes takes a few milliseconds; kubelet waits 2 minutes."""
 
 NAME_MAX = 253
-"""Names are cut to so many characters; they only help people. Ours: those of CNI_ARGS are cut in the same way
-(`ipamd/rpc/envelope.py`)."""
+"""Characters to which names of pods and of the runtime are cut. Ours: Kubernetes allows 253 for a pod's name. Names in CNI_ARGS are
+cut in the same way (`ipamd/rpc/envelope.py`)."""
 
 OPEN_GRACE_S = 0.2
-"""Longest wait for a refusal of the stream after the answer to a later call. Ours: one process sends both within microseconds; the
-wait only delays the first list."""
+"""Longest wait for a refusal of the event stream, after the answer to a later call on the same connection. Ours: the runtime sends
+refusal and answer within microseconds. The wait only delays the first list."""
 
 _KINDS = {
     cri_pb2.CONTAINER_CREATED_EVENT: EventKind.CREATED,
@@ -130,7 +134,7 @@ class CriRuntime(Runtime):
     def _await_open(self, peer: Peer, stub: Any, call: Any) -> None:
         """Wait until the stream is open, as far as that can be known. Raises: EventsUnsupportedError, grpc.RpcError.
 
-        Headers do not help: containerd sends none before the first event. But if a later call on the same connection was
+        Headers do not show it, because containerd sends none before the first event. But once a later call on the same connection is
         answered, the runtime has read the subscription, and a refusal would have arrived with that answer.
         """
         ended = threading.Event()
@@ -153,10 +157,10 @@ class CriRuntime(Runtime):
 
 
 def _require_thread() -> None:
-    """Raise RuntimeError if no thread can be made now.
+    """Check that a thread can be made now. Raises: RuntimeError.
 
-    Called before grpcio makes a thread for a stream. If that fails inside grpcio, it counts the stream as open, gives no later stream
-    of the channel a thread, and a close of the channel waits for the stream for ever.
+    Call it before grpcio makes a thread for a stream. If grpcio itself fails to make that thread, it counts the stream as open, gives
+    no later stream of the channel a thread, and never ends a close of the channel.
     """
     thread = threading.Thread(target=int, name="trial", daemon=True)
     thread.start()

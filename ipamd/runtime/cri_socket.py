@@ -1,8 +1,8 @@
 """Find the socket of the container runtime, and convert the failures of its calls.
 
-An existing socket proves little: a removed runtime leaves its file, and Docker's containerd serves no CRI. So the first candidate that
-answers CRI's Version is used, and the process never changes to another one: in the list of another runtime every sandbox would seem to
-be gone (I11).
+An existing socket file does not show that a runtime serves CRI: a removed runtime leaves its file, and Docker's containerd serves no
+CRI. So the first candidate that answers CRI's Version is used. The process then keeps this runtime: in the list of another runtime
+every sandbox would seem to be gone (I11).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ and some node images keep it as a link.
 """
 
 PROBE_TIMEOUT_S = 2.0
-"""Ours: a runtime answers Version from memory in under a millisecond; a candidate that takes longer is not serving."""
+"""Deadline of Version. Ours: a runtime answers it from memory in under a millisecond; a candidate that takes longer is not serving."""
 
 
 def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
 """Read a container runtime's directories of CNI plugins from its verbose answer to Status.
 
-containerd puts its configuration there as JSON: `cni.binDir`, from 2.1 on also `cni.binDirs` (github.com/containerd/containerd,
-internal/cri/config/config.go, CniConfig). CRI-O puts none there.
+containerd's answer has its configuration as JSON, with `cni.binDir`, and from 2.1 on also `cni.binDirs`
+(github.com/containerd/containerd, internal/cri/config/config.go, CniConfig). CRI-O's answer has no such directories.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DIRECTORIES_MAX = 16
-"""Ours: a runtime has one or two."""
+"""Most directories that are returned. Ours: a runtime has one or two."""
 
 
 def plugin_directories(info: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the directories of plugins, each once; () if the answer does not show them. `info`: of a StatusResponse."""
+    """Return the directories of plugins, each once; () if the answer does not show them. `info`: that of a StatusResponse of CRI."""
     try:
         config = json.loads(info.get("config", ""))
     except (ValueError, RecursionError):

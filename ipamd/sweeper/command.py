@@ -1,7 +1,8 @@
 """The command `vpc-ipamd-sweeper`: read the arguments, sweep once, and print one line for each ENI.
 
 Exit statuses: 0 for success and for a dry run; 1 if a leaked ENI could not be deleted or the time was over; 2 for wrong usage or
-settings; 3 if EC2 did not answer, and nothing was deleted. Without `--delete` nothing is changed.
+settings; 3 if EC2 did not answer or refused a list, so that nothing was deleted. Without `--delete` it is a dry run, which changes
+nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MIN_AGE_LEAST_S = 300
 """Lowest accepted minimum age. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, eniDeleteCooldownTime (5 min)."""
 
 DELETE_COUNT_MAX = 50
-"""Default cap on deletions. Ours: half of EC2's burst of mutating calls, and it limits the damage of a mistake in the arguments."""
+"""Default cap on deletions in a run. Ours: half of EC2's burst of mutating calls. It also limits the damage of wrong arguments."""
 
 TIME_S = 300
 

@@ -1,9 +1,9 @@
 """Sweep a cluster's detached ENIs once: list them twice, apply the rule of `ipamd/model/leaked_eni.py`, and delete a bounded number.
 
-Nodes may be creating ENIs at the same time. Three things protect those ENIs: the minimum age, which must exceed the longest time
-from a creation to its attachment; the second list; and EC2 itself, which does not delete an attached ENI. If the sweep nevertheless
-deletes one, its node notices and creates another (`ipamd/eni/steps.py`). The sweep does not check whether the tagged instance
-exists: a detached ENI does not belong to it any more, and DescribeInstances would be one more permission.
+Nodes may be creating ENIs at the same time. Three things protect these new ENIs: the minimum age, which must exceed the longest time
+from a creation to the attachment; the second list; and EC2 itself, which does not delete an attached ENI. If the sweep nevertheless
+deletes a new ENI, its node notices that and creates another (`ipamd/eni/steps.py`). The sweep does not check whether the instance in
+an ENI's tag still exists: the ENI is detached from it in any case, and DescribeInstances would be one more permission.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class SweepOutcome(StrEnum):
 class SweepOrder:
     """Scope and bounds of a sweep.
 
-    `cluster_name` and `vpc_id` must not be empty. `time_s`: seconds after the start of the sweep; later no deletion begins.
+    `cluster_name`, `vpc_id`: must not be empty.
+    `min_age`: least age of an ENI that counts as leaked.
+    `delete_count_max`: most ENIs that are deleted.
+    `time_s`: seconds from the start of the sweep, after which no deletion begins.
     """
 
     cluster_name: str
@@ -54,7 +57,7 @@ class SweepOrder:
 
 @dataclass(frozen=True, slots=True)
 class SweptEni:
-    """One ENI that EC2 listed. `instance_id`, `created_at`: the instance and time of its creation, by its tags."""
+    """One ENI that EC2 listed, and its outcome. `instance_id`, `created_at`: the instance that created it, and when, by its tags."""
 
     eni_id: EniId
     verdict: SweepOutcome
@@ -67,9 +70,10 @@ class SweptEni:
 
 
 def sweep(order: SweepOrder, *, ec2: Ec2, clock: Clock, sleep: Callable[[float], None]) -> list[SweptEni]:
-    """List the ENIs twice, and delete those that were leaked both times, oldest first.
+    """List the detached ENIs twice, and delete the ENIs that count as leaked in both lists, oldest first.
 
-    Returns: one finding for each ENI that EC2 listed, by ID. Raises: CloudError if a list fails; nothing is deleted then.
+    A dry run, or a first list without a leaked ENI, makes no second list.
+    Returns: one finding for each ENI of the last list, sorted by ID. Raises: CloudError if a list fails; nothing is deleted then.
     """
     if not order.cluster_name or not order.vpc_id:
         raise ValueError("a sweep without a cluster and a VPC would delete the ENIs of others")
@@ -97,7 +101,10 @@ def is_complete(findings: Sequence[SweptEni]) -> bool:
 
 
 def _classify(order: SweepOrder, ec2: Ec2, clock: Clock) -> tuple[list[DescribedEni], list[SweptEni]]:
-    """List the detached ENIs. Returns: the leaked ones, and findings of the others. The rule also checks what EC2's filter checked."""
+    """List the detached ENIs. Returns: the leaked ENIs, and a finding for each other ENI.
+
+    The rule (`why_kept`) repeats the checks of EC2's filter, so that a wrong answer of EC2 deletes nothing.
+    """
     leaked = []
     findings = []
     for eni in ec2.find_detached({CLUSTER_TAG: order.cluster_name, INSTANCE_TAG: ""}):

@@ -1,9 +1,9 @@
-"""A stand-in for amazon-vpc-cni-k8s on one node: `agent` is its daemon, `plugin` what the runtime calls. Standard library only.
+"""A stand-in for amazon-vpc-cni-k8s on one node: `agent` is its daemon, `plugin` its CNI plugin. Standard library only.
 
-It leaves on the node what the other software leaves there, so that a node can change hands: its file of allocations, its socket,
-its conflist, its chains, its wiring of a pod and its cooldown. It shares no code with the daemon. Addresses are the secondary ones
-of the primary ENI, which it asks EC2 for; it knows no other mode and no IPv6. Both run as `python aws_node.py agent|plugin` in the
-node's own file system. Sources: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go (SetupPodNetwork),
+It makes the same objects on the node as amazon-vpc-cni-k8s, so that tests can migrate a node: the file of allocations, the socket, the
+conflist, the chains and the wiring of a pod. It also has the same cooldown. It shares no code with our daemon. Its pool are secondary
+addresses of the primary ENI, which it requests from EC2; it has no other mode and no IPv6. Both programs run as `python aws_node.py
+agent|plugin` in the node's own file system. Sources: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go (SetupPodNetwork),
 pkg/networkutils/network.go (updateHostIptablesRules), pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
 cmd/aws-vpc-cni/main.go.
 """
@@ -28,10 +28,10 @@ CONFLIST, PLUGIN = Path("/etc/cni/net.d/10-aws.conflist"), Path("/opt/cni/bin/aw
 NETWORK = "aws-cni"
 CONFLIST_TEXT = json.dumps({"cniVersion": "0.4.0", "name": NETWORK, "disableCheck": True, "plugins": [{"type": NETWORK}]})
 COOLDOWN_S = 30.0
-WANTED = int(os.environ.get("AWS_NODE_ADDRESSES", "14"))  # one ENI's worth, by default of m5.xlarge
+WANTED = int(os.environ.get("AWS_NODE_ADDRESSES", "14"))  # addresses of the pool; by default those of one ENI of an m5.xlarge
 METADATA = "http://169.254.169.254/latest"
 MAX_BYTES = 1 << 16
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the node's, also where the image has none
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of every shell, whatever the environment has
 TRY_AGAIN_LATER = 11
 NAT_CHAINS = """
     -N AWS-SNAT-CHAIN-0
@@ -45,7 +45,7 @@ class Agent:
     """Gives addresses to the plugin, one call after another."""
 
     def __init__(self) -> None:
-        """Take over what its file says, as far as the pods' links are there."""
+        """Take over the allocations in the file whose pods' links exist."""
         FOLDER.mkdir(parents=True, exist_ok=True)
         self._mac = _metadata("mac")
         self._allocations = [entry for entry in _checkpoint() if (Path("/sys/class/net") / _veth_of(entry)).exists()]
@@ -141,7 +141,7 @@ class Agent:
 
 
 def plugin() -> int:
-    """One CNI call: the agent gives the address, this wires. Returns: the exit status."""
+    """Serve one CNI call: get the address from the agent, and wire the pod or undo that. Returns: the exit status."""
     config = json.loads(sys.stdin.read() or "{}")
     verb, version = os.environ["CNI_COMMAND"], config.get("cniVersion", "0.4.0")
     if verb not in ("ADD", "DEL"):
@@ -233,7 +233,7 @@ def _shell(script: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`agent` serves until it is killed; `plugin` is one call."""
+    """Run the agent until it is killed, or with the argument `plugin` serve one CNI call. Returns: the exit status."""
     if argv == ["plugin"]:
         return plugin()
     Agent().serve()

@@ -1,12 +1,15 @@
 """A real containerd for one lab node, on the default paths, which are the node's own (lab/node/init.py).
 
-Measured traps: without `restrict_oom_score_adj` runc cannot start a sandbox where CAP_SYS_RESOURCE is missing; an
-imported image is invisible to CRI until its event handler has seen it, and RunPodSandbox would go to the network
-for it, so `start` waits for ImageStatus; where cgroup v2 carries no cpu controller (hybrid machines) runc cannot
-write cpu.weight, so CRI is told to set no limits, and each sandbox still has a cgroup of its own; containerd 2 has
-no such setting, so there runc is called by a script that takes the limits out of the bundle; disabling
-`io.containerd.runtime.v1.linux` (unused) takes 1.6's CRI plugin with it; the `loopback` plugin is executed for
-every sandbox before ours and must be in the bin directory.
+Measured traps:
+
+- Without `restrict_oom_score_adj` runc cannot start a sandbox on a machine without CAP_SYS_RESOURCE.
+- CRI does not show an imported image until its event handler has seen the image, and RunPodSandbox would fetch it from the network. So
+  `start` waits for ImageStatus.
+- If cgroup v2 has no cpu controller (hybrid machines), runc cannot write cpu.weight. So CRI is configured to set no limits; each
+  sandbox still has a cgroup of its own. containerd 2 has no such setting, so there a script removes the limits from the bundle and
+  calls runc.
+- If `io.containerd.runtime.v1.linux` (unused) is disabled, the CRI plugin of containerd 1.6 is not loaded either.
+- containerd executes the `loopback` plugin for every sandbox before ours, so it must be in the bin directory.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ RUNC_OPTIONS = f"""
 
 
 def is_installed() -> bool:
-    """Whether this machine has what `start` needs."""
+    """Whether this machine has the programs that `start` needs."""
     tools = all(shutil.which(tool) for tool in ("containerd", "runc", "ctr"))
     return tools and plugin_binary("loopback") is not None
 
@@ -85,7 +88,8 @@ def start(spawner: Spawner, *, root: str, write_file: Callable[[str, bytes, int]
     Args:
         root: the node's root as this process sees it (`/proc/PID/root`).
         write_file: writes a file in the node (path, content, mode).
-        directory: where another containerd, its shim and ctr are, to be found before the machine's; or several, with colons between.
+        directory: directory of another containerd, its shim and ctr, which is searched before the machine's; or several, separated by
+            colons.
     Raises: NodeError with the end of containerd's log.
     """
     loopback = plugin_binary("loopback")
@@ -119,7 +123,7 @@ def _wait(claim: Callable[[], bool], process: NodeProcess, deadline: float, what
             raise NodeError(f"containerd ended with {process.returncode} before it could {what}")
         if time.monotonic() > deadline:
             raise NodeError(f"containerd did not {what} within {START_DEADLINE_S:.0f} s")
-        time.sleep(POLL_S)  # containerd announces neither
+        time.sleep(POLL_S)  # containerd sends no notification of either
 
 
 def _listens(path: str) -> bool:
@@ -128,7 +132,7 @@ def _listens(path: str) -> bool:
 
 
 def _knows_image(path: str) -> bool:
-    """Ask CRI's ImageStatus for the pause image; the two messages are short enough to be written by hand."""
+    """Whether CRI's ImageStatus shows the pause image. The two protobuf messages are short, so they are encoded by hand."""
     import grpc  # ~75 ms, and only nodes with containerd need it
 
     spec = _field(pause.IMAGE.encode())

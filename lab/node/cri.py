@@ -27,7 +27,7 @@ STATUS_TIMEOUT_S = 5.0  # ours, because: it is polled, and containerd answers wi
 
 @dataclass(frozen=True)
 class Sandbox:
-    """One pod sandbox as ListPodSandbox tells it."""
+    """One pod sandbox in the answer of ListPodSandbox."""
 
     sandbox_id: str
     name: str
@@ -39,7 +39,11 @@ class Sandbox:
 
 @dataclass(frozen=True)
 class SandboxStatus:
-    """What PodSandboxStatus adds: `netns_path` as the node sees it ("" once it is gone), the address CRI reports."""
+    """One pod sandbox in the answer of PodSandboxStatus.
+
+    `address`: the pod's address; None if CRI reports none.
+    `netns_path`: the path of its network namespace in the node; "" if the namespace is gone.
+    """
 
     sandbox_id: str
     is_ready: bool
@@ -51,7 +55,7 @@ class CriClient:
     """Calls one containerd over its Unix socket. Concurrency: any thread."""
 
     def __init__(self, socket_path: str) -> None:
-        """`socket_path` opens the socket from this process; the connection is made by the first call."""
+        """`socket_path`: the path of the socket for this process. The first call makes the connection."""
         options = [("grpc.default_authority", "localhost"), ("grpc.initial_reconnect_backoff_ms", 50)]
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=options)
         self._runtime = cri_pb2_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated
@@ -81,10 +85,10 @@ class CriClient:
         return str(answer.pod_sandbox_id)
 
     def stop(self, sandbox_id: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Stop a sandbox: CNI DEL, then its processes; repeatable. One that the runtime does not know has been removed.
+        """Stop a sandbox: the runtime calls DEL and ends the processes. It may be repeated.
 
-        A removal whose answer was lost has taken effect. Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_manager.go, which
-        takes NotFound for done.
+        A sandbox that the runtime does not know counts as stopped, because a removal whose answer was lost may have taken effect.
+        Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_manager.go, which treats NotFound as success.
         """
         request = cri_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)
         try:
@@ -94,7 +98,7 @@ class CriClient:
                 raise
 
     def remove(self, sandbox_id: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Remove a sandbox, stopping it first if need be; repeatable."""
+        """Remove a sandbox, after stopping it if it runs. It may be repeated."""
         request = cri_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)
         _call(f"remove sandbox {sandbox_id}", self._runtime.RemovePodSandbox, request, timeout_s)
 
@@ -115,7 +119,7 @@ class CriClient:
         return sorted(found, key=lambda sandbox: (sandbox.namespace, sandbox.name, sandbox.sandbox_id))
 
     def status(self, sandbox_id: str) -> SandboxStatus:
-        """Tell a sandbox's state, address and network namespace.
+        """Return a sandbox's state, address and network namespace.
 
         Raises: SandboxError if the runtime does not know it.
         """
@@ -130,9 +134,9 @@ class CriClient:
         )
 
     def network_problem(self, *, timeout_s: float = STATUS_TIMEOUT_S) -> str:
-        """Say why the runtime has no network for sandboxes, in its words; "" once it has loaded a CNI configuration.
+        """Return the runtime's reason why it has no network for sandboxes; "" once it has loaded a CNI configuration.
 
-        containerd asks the plugins' STATUS for this from 2.0.1 on. Raises: SandboxError if it does not answer in time.
+        From 2.0.1 on containerd calls STATUS of the plugins for this. Raises: SandboxError if it does not answer in time.
         """
         answer = _call("ask the runtime's status", self._runtime.Status, cri_pb2.StatusRequest(), timeout_s)
         for condition in answer.status.conditions:
@@ -146,7 +150,7 @@ class CriClient:
 
 
 def _netns_path(info: dict[str, Any]) -> str:
-    """Read the path out of containerd's verbose status, where the OCI spec of the pause container is quoted."""
+    """Read the path of the network namespace from containerd's verbose status, which has the OCI spec of the pause container."""
     spec = info.get("runtimeSpec") or {}
     for namespace in (spec.get("linux") or {}).get("namespaces", []):
         if namespace["type"] == "network":

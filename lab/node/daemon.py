@@ -1,8 +1,8 @@
-"""The daemon of one lab node: install the plugin, start, kill, ask, wait, read the log.
+"""The daemon of one lab node: install the plugin, start and kill the daemon, call it, wait for a state, read the log.
 
-Everything in the lab that runs vpc-ipamd does it through this class: `vpc-lab`, the demo, chaos runs, the benchmarks and
-`tests/rig.py`. Questions go over the daemon's own socket from outside the node, because `ipamctl` needs a second of a busy core to
-start; what is shown to a person as proof is asked with the real `ipamctl` inside the node.
+`vpc-lab`, the demo, chaos runs, the benchmarks and `tests/rig.py` run vpc-ipamd only through this class. RPCs go over the daemon's own
+socket from outside the node, because starting `ipamctl` takes a second of a busy core. Output that is shown to people comes from the
+real `ipamctl` inside the node.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ __all__ = ["PLUGIN_PATH", "Daemon"]
 DAEMON_LOG = "/var/log/vpc-ipamd.log"
 RUN_DIR = DEFAULT_RUN_DIR
 SHIPPED_PYTHON = {"PYTHONOPTIMIZE": "2", "PYTHONNODEBUGRANGES": "1"}
-"""How the image runs Python (manifests/Dockerfile, docs/performance.md): what the lab shows and measures is what is shipped."""
+"""The options with which the image runs Python (manifests/Dockerfile, docs/performance.md), so that the lab measures the shipped
+program."""
 
 BYTECODE = REPOSITORY / "build" / "bytecode"
-"""Of these options: beside the checkout's own, so that neither takes the other's for its own."""
+"""Directory of the bytecode that these options make. It is not that of the checkout, because the two must not be mixed."""
 
 READY_TIMEOUT_S = 90.0
 END_TIMEOUT_S = 20.0
 POLL_S, LONG_POLL_S = 0.02, 0.1
-"""Between two questions of a wait: the pause grows with what was waited for, as an answer costs 6 ms of a core."""
+"""Shortest and longest pause between two RPCs of a wait, in seconds. The pause grows with the time waited, because an answer costs
+6 ms of a core."""
 
 LOG_LINES = 30
 IPAMCTL_ANSWERED = (0, 1)  # exit statuses of ipamctl; 1: it answered, and the answer is bad news
 
 
 class Daemon:
-    """At most one vpc-ipamd process on one node. Concurrency: any thread asks; one at a time starts and ends it."""
+    """At most one vpc-ipamd process on one node. Concurrency: any thread may call it; one thread at a time may start and end it."""
 
     def __init__(
         self,
@@ -58,12 +60,13 @@ class Daemon:
         module: str = "ipamd.daemon",
         by: Preloaded | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """Make the object; no process is started yet.
 
         Args:
-            settings: environment variables of every start; without containerd in the node CRI is off unless they say otherwise.
-            module: what `python -m` runs; chaos runs the daemon with a clock that can be set.
-            by: who forks it, and `ipamctl`, having imported what they import; else Python is executed.
+            settings: environment variables of every start. On a node without containerd they include VPC_IPAMD_CRI_SOCKET=off, unless
+                the caller sets that variable.
+            module: the module that `python -m` runs; chaos runs the daemon with a clock that can be set.
+            by: the process that forks the daemon and `ipamctl`, with their modules imported already; by default Python is executed.
         """
         self.node = node
         self.settings = dict(settings or {})
@@ -76,12 +79,12 @@ class Daemon:
 
     @property
     def family(self) -> Family:
-        """That of its pool, by its settings."""
+        """The address family of its pool, by its settings."""
         return family_by(self.settings)
 
     @property
     def egress(self) -> Family | None:
-        """The other family, if its sandboxes may reach it."""
+        """The other address family, if sandboxes have egress in it; otherwise None."""
         return egress_by(self.settings)
 
     @property
@@ -91,25 +94,25 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process ID, as the machine sees it. Raises: NodeError if the daemon was not started."""
+        """The process ID in the machine's PID namespace. Raises: NodeError if the daemon was not started."""
         if self.process is None:
             raise NodeError(f"{self.node.name}: the daemon was not started")
         return self.process.pid
 
     @property
     def run_dir(self) -> Path:
-        """The run directory, opened from this process."""
+        """The path of the run directory for this process."""
         return Path(self.node.root + (self.settings.get("VPC_IPAMD_RUN_DIR") or RUN_DIR))
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the next start gives the process, without what is given to that start only."""
+        """The environment variables of the next start, without the argument `env` of `start`."""
         runtime = {} if self.node.containerd is not None else {"VPC_IPAMD_CRI_SOCKET": "off"}
         python = SHIPPED_PYTHON | {"PYTHONPYCACHEPREFIX": str(BYTECODE)}
         return self.node.daemon_environment(self._region) | python | runtime | self.settings
 
     def install_plugin(self, *, is_interpreted: bool = False) -> None:
-        """Put the CNI plugin in its place in the node: the static file if it is built, or the interpreted one."""
+        """Install the CNI plugin in the node: the static file if it is built, otherwise the interpreted file."""
         (plugin.install_interpreted if is_interpreted else plugin.install)(self.node)
         self._has_plugin = True
 
@@ -149,7 +152,7 @@ class Daemon:
         return killed_at
 
     def ask(self, question: Callable[[Client], dict[str, Any]]) -> dict[str, Any] | None:
-        """Ask over the daemon's socket; None if it does not answer or refuses."""
+        """Call `question` with a client of the daemon. Returns: its result; None if the daemon does not answer or refuses."""
         try:
             with Client(f"{self.run_dir}/ipamd.sock") as client:
                 return question(client)
@@ -161,21 +164,21 @@ class Daemon:
             return probe.connect_ex(f"{self.run_dir}/ipamd.sock") == 0
 
     def status(self) -> dict[str, Any] | None:
-        """What the daemon says of itself; None while it does not answer."""
+        """The daemon's answer to GetStatus; None while it does not answer."""
         return self.ask(lambda client: client.ask("GetStatus"))
 
     def rows(self) -> dict[str, str] | None:
-        """Container ID -> address, as the daemon has it; None while it does not answer."""
+        """Container ID -> address, by the daemon's answer to ListAttachments; None while it does not answer."""
         answer = self.ask(lambda client: client.ask("ListAttachments"))
         return {row["container_id"]: row["address"] for row in answer["attachments"]} if answer is not None else None
 
     def problem(self) -> str:
-        """Say why the daemon does not serve ADD yet; "" if it does."""
+        """Return why the daemon does not serve ADD yet; "" if it does."""
         if self.process is None:
             return "the daemon was not started"
         if (code := self.process.poll()) is not None:
             return f"the daemon ended with exit status {code}"
-        status = self.status() if self._listens() else None  # a connection of gRPC for each look would cost more than the start
+        status = self.status() if self._listens() else None  # a gRPC connection at each poll would cost more than the start
         if status is None:
             return "the daemon does not answer yet"
         if status["ready"]:
@@ -185,16 +188,16 @@ class Daemon:
         )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
-        """Wait until ADD is served and the conflist is written. Returns: seconds.
+        """Wait until ADD is served and the conflist is written. Returns: the seconds that this took.
 
-        Raises: NodeError with what is missing and the end of the log, at once if the process ends.
+        Raises: NodeError with the missing state and the end of the log, at the timeout or at once if the process ends.
         """
         began = time.monotonic()
         self.wait_until(lambda: not self.problem(), what="ready", timeout_s=timeout_s)
         return time.monotonic() - began
 
     def wait_status(self, claim: Callable[[dict[str, Any]], bool], *, what: str, timeout_s: float) -> dict[str, Any]:
-        """Ask until `claim` holds of the status, which is returned. Raises: as `wait_ready`."""
+        """Read the status until `claim` is true of it, and return it. Raises: as `wait_ready`."""
         status: dict[str, Any] | None = None
 
         def holds() -> bool:
@@ -206,7 +209,7 @@ class Daemon:
         return status or {}
 
     def wait_until(self, claim: Callable[[], bool], *, what: str, timeout_s: float) -> None:
-        """Look until `claim` holds or the process has ended; the daemon announces neither. Raises: as `wait_ready`."""
+        """Poll until `claim` is true or the process has ended, because the daemon sends no notification. Raises: as `wait_ready`."""
         began = time.monotonic()
         while not claim():
             waited_s = time.monotonic() - began

@@ -1,11 +1,11 @@
-"""What goes wrong with a node; the tree is drawn in lab/errors.py."""
+"""The errors of a node; lab/errors.py shows the tree of all errors."""
 
 from lab.errors import LabError
 
 
 class NodeError(LabError):
-    """A node, or something that it should run, could not be started or has ended."""
+    """A node, or a program in it, could not be started or has ended."""
 
 
 class SandboxError(NodeError):
-    """The container runtime refused or did not answer; carries its words."""
+    """The container runtime refused or did not answer. The message has the runtime's words."""

@@ -1,10 +1,15 @@
 """Rules and routes on one node as Felix, Calico's node agent, makes them in policy-only mode: by iptables, or in a table of nftables.
 
-A stand-in, whose form was compared with what a Felix of August 2026 made on a lab node. What it shares with the real one, because it
-is what meets the daemon's own: the chains that decide about a workload by its host veth, and drop a link that they do not know; the
-bits of mark by which a policy's verdict is handed on, cleared at raw prerouting; a check of the way back; its own route to each
-workload instead of whatever else leads through the link; proxy ARP. Source: projectcalico/calico felix/rules, felix/routetable. Left
-out: what it does for hosts, address sets, tiers, NAT.
+It is a stand-in, whose form was compared with the objects that a Felix of August 2026 made on a lab node. It makes the objects of the
+real one that can conflict with the daemon's own:
+
+- chains that decide about a workload by its host veth, and drop packets of an unknown link;
+- mark bits that carry the verdict of a policy, cleared at raw prerouting;
+- a reverse path check;
+- one route to each workload, which replaces all other routes through its link;
+- proxy ARP.
+
+Source: projectcalico/calico felix/rules, felix/routetable. Left out: rules for hosts, address sets, tiers, NAT.
 """
 
 from __future__ import annotations
@@ -19,23 +24,23 @@ from lab.vpc.model import Address
 PREFIX = "eni"
 ACCEPTED, WORKLOAD = 0x10000, 0x80000
 OWN = 0x1B0000
-"""Bits that it clears: of its mask 0xffff0000 those that it uses."""
+"""The mark bits that it clears: those of its mask 0xffff0000 that it uses."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One pod, and whether its policies pass what others begin."""
+    """One pod. `passes`: whether its policies accept connections that others begin."""
 
     address: Address
     passes: bool = True
 
 
 Workloads = Mapping[str, Workload]
-"""By host veth."""
+"""Host veth -> its workload."""
 
 
 def nft_rules(family: Family, workloads: Workloads) -> str:
-    """The script for nft."""
+    """Return the script for nft."""
     ip, accepted = family.nft, f"mark & {ACCEPTED:#x} == {ACCEPTED:#x}"
     lines = [f"table {ip} calico {{"]
     lines += [f" map {way} {{ type ifname : verdict; }}" for way in ("from", "to")]
@@ -65,7 +70,7 @@ def nft_rules(family: Family, workloads: Workloads) -> str:
 
 
 def iptables_rules(workloads: Workloads) -> str:
-    """The script for iptables-restore or ip6tables-restore, with --noflush."""
+    """Return the script for `iptables-restore --noflush` or `ip6tables-restore --noflush`."""
     return "\n".join([*_raw(), *_filter(workloads), ""])
 
 
@@ -102,13 +107,13 @@ def _filter(workloads: Workloads) -> Iterator[str]:
 
 
 class Felix:
-    """One node's, of one family. `tool`: "nft", or an iptables of the family, as `ip6tables-nft`."""
+    """Felix on one node, for one family. `tool`: "nft", or an iptables of the family, such as `ip6tables-nft`."""
 
     def __init__(self, node: Node, *, family: Family, tool: str) -> None:
         self._node, self._family, self._tool = node, family, tool
 
     def sync(self, workloads: Workloads) -> None:
-        """Replace all rules, and take over the routes of these workloads' links."""
+        """Replace all rules, and replace the routes through the workloads' links by one route to each workload."""
         self.stop()
         if self._tool == "nft":
             self._node.netns.tool(["nft", "-f", "-"], script=nft_rules(self._family, workloads))
@@ -122,7 +127,10 @@ class Felix:
                 self._node.netns.sysctl({f"ipv4/conf/{link}/proxy_arp": "1"})
 
     def stop(self) -> None:
-        """Remove all rules, whosever they are in its tables of iptables, and no route; idempotent."""
+        """Remove its table of nftables, or all rules of the iptables tables filter and raw, those of others included. Routes stay.
+
+        Idempotent.
+        """
         if self._tool == "nft":
             table = f"{self._family.nft} calico"
             self._node.netns.tool(["nft", "-f", "-"], script=f"add table {table}\ndelete table {table}\n")

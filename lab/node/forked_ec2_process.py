@@ -1,6 +1,7 @@
-"""What asks EC2 for a daemon, forked from a process that has imported what it imports (`preloaded.py`), instead of executed.
+"""The process that calls EC2 for a daemon, forked from a process that has its modules imported already (`preloaded.py`).
 
-This is not a child of the daemon, so the daemon knows it by a pidfd. In all else it is what `ipamd/cloud/child.py` starts.
+It is not a child of the daemon, so the daemon kills it and waits for its end by a pidfd (`NodeProcess`). In all other respects it is
+the process that `ipamd/cloud/child.py` starts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MODULE = child.__name__
 
 @dataclass(frozen=True, slots=True)
 class ForkedProcess(Process):
-    """The same for the daemon; `node_process` is how it is killed and awaited."""
+    """The daemon's view of the forked process. `node_process`: kills it and waits for its end."""
 
     node_process: NodeProcess
 
@@ -37,7 +38,7 @@ class ForkedProcess(Process):
 
 
 def start(spawner: Spawner, node_pid: int, config: CloudConfig) -> Process:
-    """Have a process forked in the node whose PID 1 is `node_pid`. Raises: OSError."""
+    """Fork the process in the node whose PID 1 is `node_pid`. Raises: OSError."""
     arguments = [sys.executable, "-m", MODULE, json.dumps(asdict(config))]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -59,6 +60,6 @@ def start(spawner: Spawner, node_pid: int, config: CloudConfig) -> Process:
 
 
 def import_all() -> None:
-    """Import what the process imports, also late: a client is built, which asks nobody."""
+    """Import every module that the process imports, also those that it imports late. Building a client does that; it makes no call."""
     config = SimpleNamespace(imds_endpoint="http://127.0.0.1", http_timeout_s=1, ec2_endpoint="http://127.0.0.1")
     Ec2Client(config, region=lambda: "us-west-2")._build()  # type: ignore[arg-type]  # what it uses of it

@@ -1,12 +1,11 @@
 # ruff: noqa: PTH106, PTH110, PTH112, PTH120, PTH123, SIM105
 # (pathlib and contextlib would double the start time of a process that is started for every node)
-"""Removes what a lab leaves behind, even when the lab was killed: the one process that outlives it, briefly.
+"""Remove the directories and the cgroup of a lab when the lab ends, even if it was killed. Only this process outlives a lab, briefly.
 
-Runs as `python -I -S guard.py LIFELINE_FD STATE_DIR CGROUP`, so it imports nothing of the project. The lab holds
-the other end of the lifeline; end-of-file means that the lab is gone. Namespaces, mounts,
-interfaces and addresses need no guard (they die with the nodes' PID 1 and the lab's file descriptors); directories
-and cgroups do. A lab that ends normally is removed in the same way, so every test runs the
-crash path. `vpc-lab down` calls `clean` for a lab whose guard was killed as well.
+It runs as `python -I -S guard.py LIFELINE_FD STATE_DIR CGROUP`, so it imports nothing of the project. The lab holds the other end of
+the lifeline; end-of-file means that the lab is gone. Namespaces, mounts, interfaces and addresses need no guard, because they end with
+the nodes' PID 1 and the lab's file descriptors. A lab that ends normally is removed in the same way, so every test runs the crash
+path. `vpc-lab down` calls `clean` for a lab whose guard was killed as well.
 """
 
 import os
@@ -23,16 +22,16 @@ def main() -> None:
     """Wait for the lab's end, then clean."""
     lifeline, state_dir, cgroup = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a Ctrl-C is for the lab; its end is our signal
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends the lab, and then the lifeline ends this process
     while os.read(lifeline, 1):
         pass
     clean(state_dir, cgroup)
 
 
 def clean(state_dir: str, cgroup: str) -> bool:
-    """Kill what is left in `cgroup`, remove it with its children, remove `state_dir`; say whether both are gone.
+    """Kill the processes in `cgroup`, and remove it with its children, and `state_dir`. Returns: whether both are gone.
 
-    Concurrency: may run twice at once (guard and `vpc-lab down`); each step tolerates that it was done already.
+    Concurrency: the guard and `vpc-lab down` may run it at the same time; each step tolerates that it was done already.
     """
     if os.path.isdir(cgroup):
         _kill(cgroup)
@@ -61,7 +60,7 @@ def _kill(cgroup: str) -> None:
 
 
 def _wait_empty(cgroup: str) -> None:
-    """Return when no process is left in the subtree, by the kernel's own notice, or at the deadline."""
+    """Wait until the kernel reports that no process is left in the cgroup and its children, or until KILL_DEADLINE_S."""
     deadline = time.monotonic() + KILL_DEADLINE_S
     try:
         fd = os.open(f"{cgroup}/cgroup.events", os.O_RDONLY)

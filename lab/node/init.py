@@ -1,16 +1,14 @@
 # ruff: noqa: PTH102, PTH103, PTH123, SIM105
 # (pathlib and contextlib would double the start time of a process that is started for every node)
-"""PID 1 of a lab node: builds the node's mounts, starts what the lab asks for, reaps, and dies with the lab.
+"""PID 1 of a lab node: it builds the node's mounts, starts the processes that the lab requests, reaps them, and ends with the lab.
 
-Runs as `python -I -S init.py`, so it imports nothing of the project. The lab starts it as the first process of
-fresh network, mount, PID, UTS and IPC namespaces; everything the node ever runs is a descendant. When the control
-socket closes (the lab closed it, or was killed), this process exits, the kernel kills the whole PID namespace, and
-mounts and netns go with it. Rejected: PR_SET_PDEATHSIG and `unshare --kill-child`, which fire when the parent
-*thread* ends, not the process.
+It runs as `python -I -S init.py`, so it imports nothing of the project. The lab starts it as the first process of new network, mount,
+PID, UTS and IPC namespaces, and every process of the node is its descendant. When the control socket closes, because the lab closed it
+or was killed, this process exits. Then the kernel kills the whole PID namespace and removes the mounts and the network namespace.
+Rejected: PR_SET_PDEATHSIG and `unshare --kill-child`, which act when the parent *thread* ends and not the process.
 
-The machine's root stays visible, but /run is a tmpfs and /etc, /opt and /var are overlays whose upper half lives in
-it, so the real default paths of containerd and CNI are the node's own. Control messages (SOCK_SEQPACKET, JSON with
-file descriptors):
+The machine's root stays visible, but /run is a tmpfs, and /etc, /opt and /var are overlays whose upper half is in that tmpfs. So the
+default paths of containerd and CNI are the node's own. Control messages (SOCK_SEQPACKET, JSON with file descriptors):
 
     lab -> init   {"argv", "env", "cwd", "netns"} + fds [stdin, stdout, stderr, notify]
     init -> notify  {"pid": in the node's PID namespace} + pidfd, later {"status": wait status}; or {"error": text}
@@ -42,7 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Build the node, say so on the control socket, then serve until that socket closes."""
+    """Build the node, report that on the control socket, and serve until the socket closes."""
     control_fd, cgroup, hostname = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     control = socket.socket(fileno=control_fd)
     try:
@@ -68,7 +66,7 @@ class Init:
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> None:
-        """Spawn and reap until the lab's end of the control socket is closed; never raises for one bad request."""
+        """Spawn and reap until the lab closes its end of the control socket. A request that cannot be executed raises nothing."""
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         poll = select.poll()
@@ -102,7 +100,7 @@ class Init:
         try:
             socket.send_fds(notify, [json.dumps({"pid": pid}).encode()], [pidfd])
         except OSError:
-            pass  # the asker went away; the process is still ours to reap
+            pass  # the caller is gone; this process must still reap the new one
         os.close(pidfd)
         return True
 
@@ -116,7 +114,7 @@ class Init:
                 return
             notify = self._notify.pop(pid, None)
             if notify is None:
-                continue  # an orphan of the node, e.g. a shim's child
+                continue  # an orphan of the node, such as a child of a containerd shim
             try:
                 notify.send(json.dumps({"status": status}).encode())
             except OSError:
@@ -125,9 +123,9 @@ class Init:
 
 
 def _start(request: dict, fds: list[int]) -> int:  # type: ignore[type-arg]
-    """Fork and execute; return when the program runs, so that the PID already is the program's.
+    """Fork and execute a program. Returns: its PID, once the program runs.
 
-    Raises: OSError if it cannot be executed; the child has ended then and is reaped like any orphan.
+    Raises: OSError if the program cannot be executed. The child has ended then, and is reaped like any orphan.
     """
     failure_r, failure_w = os.pipe2(os.O_CLOEXEC)  # closed by a successful exec
     pid = os.fork()
@@ -167,7 +165,7 @@ def _become(request: dict, fds: list[int], failure_w: int) -> None:  # type: ign
 
 
 def _enter_cgroup(cgroup: str) -> None:
-    """Make `cgroup` (cgroup v2) the root this node sees, and stand in a leaf of it, as systemd's PID 1 does."""
+    """Make `cgroup` (cgroup v2) the root of cgroups in this node, and move this process to a leaf, as systemd's PID 1 does."""
     _write(f"{cgroup}/cgroup.procs", "0")
     _check(_libc.unshare(CLONE_NEWCGROUP), "unshare cgroup namespace")
     os.mkdir(f"{cgroup}/init")
@@ -175,7 +173,7 @@ def _enter_cgroup(cgroup: str) -> None:
 
 
 def _build_mounts() -> None:
-    _mount("none", "/", "", MS_REC | MS_PRIVATE)  # first: nothing below may reach the machine's mount table
+    _mount("none", "/", "", MS_REC | MS_PRIVATE)  # first, so that no mount of the node appears on the machine
     _mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
     for name in OVERLAID:
         base = f"/run/.lab/{name}"

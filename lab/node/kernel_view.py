@@ -1,8 +1,8 @@
-"""What the kernel of a lab node holds, read from outside with `ip`: host veths, routes, rules, of both families.
+"""Read the host veths, routes and rules of a lab node's kernel, of both families, from outside the node with `ip`.
 
-The only reader of a node's kernel in the lab; the demo, chaos runs and `tests/rig.py` check the daemon by it. It shares no code and
-no constant with the daemon, so that a defect there cannot hide itself. Three dumps are not one moment: who must be certain looks
-twice.
+This is the only reader of a node's kernel in the lab; the demo, chaos runs and `tests/rig.py` check the daemon by it. It shares no
+code and no constant with the daemon, so that a defect of the daemon cannot hide itself. A view comes from several dumps at different
+times, so a caller that must be certain reads twice.
 """
 
 from __future__ import annotations
@@ -17,49 +17,53 @@ from lab.node.node import Node
 from lab.vpc.family import FAMILIES, IPV4, Family, family_of
 
 VETH_PREFIX = "eni"
-"""How the daemon names host veths by default. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
+"""Default prefix of the names of host veths. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
 
 STRICT_PREFIX = "vlan"
-"""The same of sandboxes whose packets all pass their branch ENI. Source: amazon-vpc-cni-k8s pkg/sgpp/utils.go."""
+"""Prefix of the host veths of sandboxes whose packets all pass their branch ENI. Source: amazon-vpc-cni-k8s pkg/sgpp/utils.go."""
 
 ALIAS_TAGS = ("vpc-ipamd/1", "vpc-ipamd/1-imported")
-"""First word of a host veth's alias, the second one's of one that amazon-vpc-cni-k8s wired; then container ID, interface
-name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
+"""First word of a host veth's alias: of a veth that the daemon wired, and of one that amazon-vpc-cni-k8s wired. Container ID,
+interface name and address follow (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
 
 EGRESS_TAG = "vpc-ipamd-egress/1"
-"""The same of a sandbox's second link, which has its address for egress."""
+"""First word of the alias of a sandbox's egress veth, which has the address for egress of the other family."""
 
 BRANCH_TAG = "vpc-ipamd-branch/1"
-"""The same of the host veth of a sandbox that has a branch ENI, whose address is no pool's."""
+"""First word of the alias of the host veth of a sandbox with a branch ENI. Its address belongs to no pool."""
 
 VLAN_PREFIX = "vlan.eth."
-"""How the name of a VLAN link begins; its ID follows. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
+"""Prefix of the name of a VLAN link; the VLAN ID follows. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
 
 DYING_GROUP = "113213"
 """The link group of a host veth that waits for its deletion, 0x1BA3D (docs/performance.md)."""
 
 TO_PRIORITY, FROM_PRIORITY = 512, 1536
-"""Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
+"""Priorities of rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
 
 FROM_PRIORITIES = frozenset({FROM_PRIORITY, *(1540 + 17 * group + 2 * block for group in range(8) for block in range(8))})
-"""All places of rules from a sandbox's address: a node with many has them in 64 buckets (docs/adr/0088)."""
+"""All priorities of rules from a sandbox's address. A node with many sandboxes has these rules in 64 buckets (docs/adr/0088)."""
 
 OWN_PRIORITY, OWN_TABLE = 513, "113213"
-"""The daemon's one rule, and the table with the routes to all sandboxes that it looks up (docs/adr/0044)."""
+"""Priority of the daemon's rule for all sandboxes, and the table with the routes to all sandboxes, which the rule looks up
+(docs/adr/0044)."""
 
 MAIN_TABLE = "main"
 SNAT_TABLE = ("ip", "vpc-ipamd")
-"""For a pool of IPv4 alone: nothing is translated of a pool of IPv6."""
+"""The table with the SNAT rules. Only a node with a pool of IPv4 has it, because addresses of an IPv6 pool are not translated."""
 
 CONFINING_TABLES = (("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"), ("arp", "vpc-ipamd-confine"))
 EGRESS_TABLE = "vpc-ipamd-egress"
-"""One more of the family for egress, where sandboxes have it."""
+"""Name of one more table, in the family of the egress, on a node whose sandboxes have egress of the other family."""
 
 
 @dataclass(frozen=True)
 class Veth:
-    """A host veth that carries the daemon's alias. `is_egress`: a sandbox's second one, whose address is no pool's. `has_uplink`: of
-    one with a branch ENI, whose address is no pool's either.
+    """A host veth with the daemon's alias.
+
+    `is_dying`: whether it waits for its deletion.
+    `is_egress`: whether it is the egress veth of a sandbox. Its address belongs to no pool.
+    `has_uplink`: whether its sandbox has a branch ENI. Its address belongs to no pool either.
     """
 
     name: str
@@ -72,7 +76,7 @@ class Veth:
 
     @property
     def is_wired(self) -> bool:
-        """Up, and not waiting for its deletion."""
+        """Whether the veth is up and does not wait for its deletion."""
         return self.is_up and not self.is_dying
 
 
@@ -87,7 +91,7 @@ class Route:
 
     @property
     def is_to_host(self) -> bool:
-        """Whether it leads to one address."""
+        """Whether the destination is a single address."""
         return "/" not in self.destination and self.destination != "default"
 
 
@@ -102,7 +106,7 @@ class Rule:
 
     @property
     def is_sandbox(self) -> bool:
-        """Whether the rule is for one sandbox, by its priority; that of a prefix serves all who come."""
+        """Whether the rule is for one sandbox, by its priority and source. The rule of a prefix is for all sandboxes of the prefix."""
         return self.priority in {TO_PRIORITY, *FROM_PRIORITIES} and "/" not in self.source
 
 
@@ -124,8 +128,13 @@ class VlanLink:
 
 @dataclass(frozen=True)
 class KernelView:
-    """One read of a node's kernel. `veths`: with pool addresses. `link_names`: every veth, with the daemon's alias or without.
-    `branch_veths`: of sandboxes with branch ENIs, and `vlans` the links to these.
+    """One read of a node's kernel.
+
+    `veths`: host veths with addresses of the pool.
+    `link_names`: names of all veths, also of those without the daemon's alias.
+    `egress_veths`: egress veths of sandboxes.
+    `branch_veths`: host veths of sandboxes with branch ENIs.
+    `vlans`: links to branch ENIs.
     """
 
     veths: tuple[Veth, ...] = ()
@@ -138,22 +147,22 @@ class KernelView:
 
     @property
     def wired(self) -> dict[str, Veth]:
-        """Container ID -> its host veth, without those that are down or wait for their deletion."""
+        """Container ID -> its host veth of `veths`, if that is wired (`Veth.is_wired`)."""
         return {veth.container_id: veth for veth in self.veths if veth.is_wired}
 
     @property
     def wired_for_egress(self) -> dict[str, Veth]:
-        """The same of the second ones."""
+        """Container ID -> its egress veth, if that is wired."""
         return {veth.container_id: veth for veth in self.egress_veths if veth.is_wired}
 
     @property
     def wired_to_branches(self) -> dict[str, Veth]:
-        """The same of those with branch ENIs."""
+        """Container ID -> its host veth of `branch_veths`, if that is wired."""
         return {veth.container_id: veth for veth in self.branch_veths if veth.is_wired}
 
     @property
     def host_routes(self) -> Mapping[str, str]:
-        """Address -> the device that the main table sends it to, for routes to one host on a link."""
+        """Address -> device, for the main table's routes of scope link to a single address."""
         return {
             route.destination: route.device
             for route in self.routes
@@ -162,7 +171,8 @@ class KernelView:
 
     @property
     def to_rules(self) -> frozenset[str]:
-        """Addresses that are led to main by a rule 512, or to a link by the daemon's own table, if a rule of its family does it."""
+        """Addresses with a rule of priority 512 to them, or with a route in the daemon's own table, if the daemon's rule of the same
+        family exists."""
         led = {rule.destination for rule in self.rules if rule.priority == TO_PRIORITY}
         asked = {rule.family for rule in self.rules if rule.priority == OWN_PRIORITY}
         own = {route.destination for route in self.routes if route.table == OWN_TABLE and route.is_to_host}
@@ -170,7 +180,7 @@ class KernelView:
 
     @property
     def from_rules(self) -> frozenset[str]:
-        """Addresses with a rule from them of their own, at 1536 or in a bucket."""
+        """Addresses that have a rule from them alone, at priority 1536 or in a bucket."""
         return frozenset(rule.source for rule in self.rules if rule.priority in FROM_PRIORITIES and rule.is_sandbox)
 
     @property
@@ -200,13 +210,14 @@ def read_kernel(node: Node) -> KernelView:
 
 
 def nft_tables(family: Family, egress: Family | None) -> tuple[tuple[str, str], ...]:
-    """The daemon's nftables tables on a node with a pool of a family, whose sandboxes have egress of the other one or none."""
+    """Return family and name of each nftables table of the daemon. `family`: of the node's pool. `egress`: the family of egress, if
+    sandboxes have such."""
     own = [SNAT_TABLE] if family is IPV4 else []
     return (*own, *CONFINING_TABLES, *([(egress.nft, EGRESS_TABLE)] if egress is not None else []))
 
 
 def has_nft_tables(node: Node, family: Family = IPV4, egress: Family | None = None) -> bool:
-    """Whether the node has them."""
+    """Whether the node has all tables of `nft_tables`."""
     tables = nft_tables(family, egress)
     return all(node.run(["nft", "list", "table", *table], check=False).returncode == 0 for table in tables)
 
@@ -235,7 +246,7 @@ def read_route(route: Mapping[str, Any]) -> Route:
 
 
 def read_rule(rule: Mapping[str, Any], family: Family = IPV4) -> Rule:
-    """Read one rule of `ip -json rule`, which tells the length of a prefix apart, and of one address none."""
+    """Read one rule of `ip -json rule`, which has the length of a prefix in a field of its own, and none for a single address."""
     source, destination = (
         f"{rule.get(name, 'all')}" + (f"/{rule[f'{name}len']}" if f"{name}len" in rule else "") for name in ("src", "dst")
     )

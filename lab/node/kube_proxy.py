@@ -1,11 +1,16 @@
 """Service rules on one node, as kube-proxy makes them: ClusterIP and NodePort, externalTrafficPolicy Cluster and Local.
 
-A stand-in, in one nftables table that is replaced as a whole. What it shares with the real one in both of its modes, because it is
-what meets the node's own SNAT and marks: DNAT at prerouting and output at dstnat (-100); masquerading at postrouting at srcnat (100)
-of what carries bit 0x4000; that bit for every packet to a NodePort under policy Cluster, for local senders under Local, and for a
-sandbox that reaches itself; under Local no endpoint of another node, and a drop where there is none. Source: kubernetes
-pkg/proxy/nftables/proxier.go and pkg/proxy/iptables/proxier.go; no detection of local traffic, as on EKS, where clusterCIDR is
-empty. Left out: session affinity, load-balancer addresses, source ranges, terminating endpoints.
+It is a stand-in, with one nftables table for each family that is replaced as a whole. Like kube-proxy in its modes nftables and
+iptables, it makes the objects that meet the node's own SNAT and marks:
+
+- DNAT at prerouting and output, at priority dstnat (-100);
+- masquerading at postrouting, at srcnat (100), of packets with the mark bit 0x4000;
+- that bit for every packet to a NodePort under policy Cluster, for local senders under policy Local, and for a sandbox that reaches
+  itself;
+- under policy Local no endpoint of another node, and a drop if this node has no endpoint.
+
+Source: kubernetes pkg/proxy/nftables/proxier.go and pkg/proxy/iptables/proxier.go. Local traffic is not detected, as on EKS, where
+clusterCIDR is empty. Left out: session affinity, load-balancer addresses, source ranges, terminating endpoints.
 """
 
 from __future__ import annotations
@@ -21,14 +26,18 @@ MASQUERADE_BIT = 0x4000
 """Source: kubernetes, kube-proxy's --iptables-masquerade-bit, default 14."""
 
 LOOPBACK = {4: "127.0.0.0/8", 6: "::1"}
-"""Where no NodePort is served."""
+"""IP version -> the addresses on which no NodePort is served."""
 
 Endpoint = tuple[Address, int]
 
 
 @dataclass(frozen=True)
 class Service:
-    """One service port, of UDP and of TCP, in its address's family. `node_port` 0: none. `is_local`: externalTrafficPolicy Local."""
+    """One service port, for UDP and TCP, in the family of its address.
+
+    `node_port`: its NodePort; 0 for none.
+    `is_local`: whether its externalTrafficPolicy is Local; otherwise it is Cluster.
+    """
 
     name: str
     cluster_address: Address
@@ -39,7 +48,7 @@ class Service:
 
 
 class KubeProxy:
-    """The service rules of one node; they go with its namespace."""
+    """The service rules of one node. They vanish with its network namespace."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -48,7 +57,7 @@ class KubeProxy:
         """Replace all rules, in a table for each family.
 
         Args:
-            local: addresses of the sandboxes of this node; of these policy Local may choose.
+            local: addresses of the sandboxes of this node, the only endpoints that policy Local may choose.
         """
         every, here = list(services), frozenset(local)
         script = [line for family in FAMILIES for line in _ruleset(every, here, family)]

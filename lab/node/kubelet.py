@@ -1,8 +1,8 @@
-"""What kubelet and a runtime ask of the plugin while a node lives: STATUS every 5 s, a sandbox every 2 s.
+"""Call the plugin as kubelet and a runtime do while a node lives: STATUS every 5 s, and a new sandbox every 2 s.
 
-Each call is the plugin as a process in the node, told once and never repeated, so that a call that fails would be a node that becomes
-NotReady, or a pod that waits for kubelet's next try. Every sandbox has a thread of its own: one that waits holds up no other.
-`KubeletOnCri` asks a real runtime instead, which calls the plugin.
+Each call runs the plugin once as a process in the node. It is never repeated, because on a real node a failed call makes the node
+NotReady, or makes a pod wait for kubelet's next try. Every sandbox has a thread of its own, so that a slow call delays no other.
+`KubeletOnCri` calls a real runtime instead, which calls the plugin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONFIG = json.dumps({"cniVersion": "1.1.0", "name": "vpc-ipamd", "type": "vpc-cn
 
 @dataclass(frozen=True)
 class Call:
-    """One run of the plugin; times are monotonic."""
+    """One call. `began_monotonic_s`: when it began. `seconds`: its duration. `output`: standard output, or the runtime's problem."""
 
     verb: str
     began_monotonic_s: float
@@ -38,12 +38,12 @@ class Call:
 
 
 class KubeletLike:
-    """Asks from `__enter__` to `__exit__`, which returns when every call has ended. Use as a context."""
+    """Makes calls while its context is entered. The exit returns when every call has ended."""
 
     def __init__(
         self, node: Node, *, plugin: str = PLUGIN_PATH, status_s: float = STATUS_S, sandbox_s: float = SANDBOX_S
     ) -> None:
-        """Args: status_s, sandbox_s: pauses between two questions, and between two sandboxes."""
+        """`status_s`, `sandbox_s`: pause between two calls of STATUS, and between two sandboxes."""
         self._periods_s = status_s, sandbox_s
         self.calls: list[Call] = []
         self._node = node
@@ -60,11 +60,11 @@ class KubeletLike:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
-        for thread in self._threads:  # it grows no more once the first two have ended
+        for thread in self._threads:  # the list does not grow once its first two threads have ended
             thread.join(CALL_TIMEOUT_S)
 
     def of(self, verb: str) -> list[Call]:
-        """The calls of one verb that have ended."""
+        """Return the calls of one verb that have ended."""
         return [call for call in list(self.calls) if call.verb == verb]
 
     def _start(self, body: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class KubeletLike:
         self._call("STATUS", {})
 
     def _live(self) -> None:
-        """One sandbox: its namespace, ADD, DEL."""
+        """Run one sandbox: make its namespace, call ADD and DEL, and remove the namespace."""
         name = self._next_name()
         netns = self._node.make_netns(name)
         sandbox = {"CNI_CONTAINERID": name, "CNI_NETNS": netns, "CNI_IFNAME": "eth0"}
@@ -108,9 +108,9 @@ class KubeletLike:
 
 
 class KubeletOnCri(KubeletLike):
-    """The same of a node's runtime over CRI: its condition NetworkReady, and whole sandboxes.
+    """Makes the calls through a node's runtime over CRI: it reads the condition NetworkReady, and runs whole sandboxes.
 
-    Calls are recorded as STATUS, ADD and DEL: the runtime's Status, RunPodSandbox, and Stop with RemovePodSandbox.
+    The runtime's Status is recorded as STATUS, RunPodSandbox as ADD, and StopPodSandbox with RemovePodSandbox as DEL.
     """
 
     def _ask_status(self) -> None:
@@ -134,7 +134,7 @@ class KubeletOnCri(KubeletLike):
             self._record("DEL", end)
 
     def _record(self, verb: str, ask: Callable[[], str]) -> None:
-        """Ask; an answer other than "", or an error, is a failure."""
+        """Make and record a call. It counts as failed if `ask` returns a text other than "", or raises SandboxError."""
         began = time.monotonic()
         try:
             problem = ask()

@@ -1,8 +1,8 @@
 """Run real daemons of Debian packages on a lab node, beside ours: systemd-networkd, NetworkManager, firewalld, Docker.
 
 They run in the node's network and process namespaces, without systemd as process 1, from a Debian root of their own that
-`tools/setup.sh heavy` makes with mmdebstrap. It is not installed on the machine, where such a daemon would take the machine's own
-network over at its next boot.
+`tools/setup.sh heavy` makes with mmdebstrap. Their packages are not installed on the machine itself, because such a daemon would take
+over the machine's network at its next boot.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Neighbour:
     """One daemon of another project on one node. Use it as a context: at its end the daemon is killed. Concurrency: one thread."""
 
     def __init__(self, node: Node, argv: Sequence[str], *, files: Mapping[str, str]) -> None:
-        """Do nothing yet.
+        """Write the files; the daemon is not started yet.
 
         Args:
-            argv: the daemon with its arguments, as found in the Debian root.
-            files: content by path below /, as `etc/systemd/networkd.conf`.
+            argv: the daemon in the Debian root, with its arguments.
+            files: path below /, such as `etc/systemd/networkd.conf` -> content.
         """
         self._node = node
         self._argv = list(argv)
@@ -45,28 +45,31 @@ class Neighbour:
             place.write_text(content)
 
     def __enter__(self) -> Neighbour:
-        """Start it."""
+        """Start the daemon."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it and remove its files."""
+        """End the daemon and remove its files."""
         self.stop()
         shutil.rmtree(self._folder)
 
     @property
     def log(self) -> str:
-        """What it wrote to its standard output and error, over all its runs."""
+        """The text that the daemon wrote to standard output and standard error, over all its runs."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Start it, with what its last run has left in its root and /run. Raises: NodeError if it cannot be executed."""
+        """Start the daemon. The files that its last run left in its root and in /run are there again.
+
+        Raises: NodeError if it cannot be executed.
+        """
         argv = ["unshare", "--mount", "sh", str(SCRIPT), str(DEBIAN_ROOT), str(self._folder), *self._argv]
         with self._log.open("ab") as log:
             self._process = self._node.spawn(argv, stdout=log, stderr=log)
 
     def stop(self) -> None:
-        """End it as systemd does: SIGTERM, and SIGKILL if that is not enough. Idempotent."""
+        """End the daemon as systemd does: with SIGTERM, and after END_TIMEOUT_S with SIGKILL. Idempotent."""
         if self._process is None:
             return
         self._process.terminate()
@@ -78,12 +81,12 @@ class Neighbour:
         self._process = None
 
     def restart(self) -> None:
-        """End it and start it again."""
+        """End the daemon and start it again."""
         self.stop()
         self.start()
 
     def run(self, *argv: str) -> str:
-        """Run a command beside it, in its root and its namespaces. Returns: its output.
+        """Run a command in the root and the namespaces of the daemon. Returns: its output.
 
         Raises: NodeError if the command fails, or the daemon has ended.
         """
@@ -104,7 +107,7 @@ class Neighbour:
         return done.stdout
 
     def answers(self, *argv: str) -> bool:
-        """Whether a command beside it succeeds: it serves what the command asks."""
+        """Whether a command in the root and the namespaces of the daemon succeeds, such as a client that calls the daemon."""
         try:
             self.run(*argv)
         except NodeError:

@@ -1,7 +1,7 @@
-"""Real neighbours of the daemon on a lab node: their configuration, how they are reloaded, and what docs/host.md sets for them.
+"""Other software beside the daemon on a lab node: its configuration, the commands that reload it, and the settings of docs/host.md.
 
-Lines that an image ships are named with their source. Links of the lab have no driver, so files that match ENIs by driver match them
-by name here. The address that EC2's DHCP would give is static.
+Configuration that an image ships is marked with its source. Links of the lab have no driver, so files that match ENIs by their driver
+match them by name here. The primary address is static here, because there is no DHCP of EC2.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ DNSDefaultRoute=yes
 Gateway={gateway}
 Metric=512
 """
-"""Source: the same, nodeadm/cmd/nodeadm-internal/udev/eks-managed.network.tpl, of the primary ENI. There it has
-PermanentMACAddress=, which a veth has none of, and DHCP=yes."""
+"""The file of the primary ENI. Source: awslabs/amazon-eks-ami, nodeadm/cmd/nodeadm-internal/udev/eks-managed.network.tpl. The original
+has DHCP=yes, and PermanentMACAddress=, which a veth does not have."""
 
 OTHERS_UNMATCHED = "[Match]\nName=none\n[Network]\nDHCP=yes\n"
-"""The image's 80-ec2.network, which nodeadm makes match nothing. Source: the same, systemd.go."""
+"""The image's 80-ec2.network, which nodeadm changes so that it matches no link. Source: awslabs/amazon-eks-ami, systemd.go."""
 
 DISTRIBUTION = "[Match]\nName=e*\n[Network]\nDHCP=yes\n"
-"""What a distribution's own file does: it configures every link that nothing before it matches."""
+"""A distribution's own file. It configures every link that no file before it matches."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A neighbour.
+    """A kind of other software.
 
-    files: content by path below /, for a node whose primary ENI is given.
-    is_ready: whether it manages the node.
-    reload: what its operator runs to have it read its configuration again, one command after another.
-    mend: what docs/host.md says to set beside it, as commands once it is ready.
-    starts_first: what it does depends on forwarding, which is off until our node-init or its own start turns it on, as at a boot.
+    argv: its daemon with its arguments.
+    files: returns path below / -> content, for a node with this primary ENI.
+    is_ready: returns whether the daemon manages the node.
+    reload: the commands by which an operator lets it read its configuration again, in order.
+    mend: the commands that docs/host.md tells an operator to run for it, once it is ready.
+    starts_first: whether tests start it before forwarding is on. Its rules depend on forwarding, which is off at a boot until our
+        node-init or the software itself turns it on.
     """
 
     argv: tuple[str, ...]
@@ -63,7 +65,7 @@ class Kind:
     starts_first: bool = False
 
     def on(self, node: Node, primary: Eni) -> Neighbour:
-        """Make it for a node; it is not started."""
+        """Make the object for a node; the daemon is not started yet."""
         return Neighbour(node, self.argv, files=self.files(primary))
 
 
@@ -73,7 +75,7 @@ def _primary_file(primary: Eni) -> str:
 
 
 def _of_eks(primary: Eni) -> dict[str, str]:
-    """The files of EKS's AL2023 image, and none of ours."""
+    """Return the files of EKS's AL2023 image, without ours."""
     return {
         "etc/systemd/networkd.conf.d/80-release.conf": FOREIGN_STAYS,
         "etc/systemd/network/70-eks-eth0.network": _primary_file(primary),
@@ -83,12 +85,12 @@ def _of_eks(primary: Eni) -> dict[str, str]:
 
 
 def _bare(primary: Eni) -> dict[str, str]:
-    """The primary ENI's file alone: networkd's defaults."""
+    """Return only the file of the primary ENI, so that networkd has its defaults."""
     return {"etc/systemd/network/70-eks-eth0.network": _primary_file(primary)}
 
 
 def _of_a_distribution(primary: Eni) -> dict[str, str]:
-    """A distribution's catch-all with networkd's defaults, and our files."""
+    """Return a distribution's file that matches every link, and our files; networkd's other settings are its defaults."""
     ours = {path.name: path.read_text() for path in (HOST_FILES / "networkd").iterdir()}
     secondary = ours.pop("10-vpc-ipamd-secondary.network").replace("Driver=ena", "Name=eth1")
     files = {f"etc/systemd/network/{name}": text for name, text in ours.items() if not name.endswith(".conf")}
@@ -100,7 +102,7 @@ def _of_a_distribution(primary: Eni) -> dict[str, str]:
 
 
 def _of_network_manager(_: Eni) -> dict[str, str]:
-    """Our file; without it NetworkManager runs DHCP on each host veth."""
+    """Return our file, without which NetworkManager runs DHCP on each host veth."""
     path = HOST_FILES / "NetworkManager" / "50-vpc-ipamd.conf"
     text = path.read_text().replace("driver:ena;except:interface-name:PRIMARY", "interface-name:eth1")
     return {"etc/NetworkManager/conf.d/50-vpc-ipamd.conf": text}
@@ -111,7 +113,7 @@ def _nothing(_: Eni) -> dict[str, str]:
 
 
 def _is_configured(neighbour: Neighbour) -> bool:
-    """Whether networkd serves calls, and the primary ENI has the default route that it gives last."""
+    """Whether networkd serves calls, and the primary ENI has its default route, which networkd adds last."""
     return neighbour.answers("networkctl", "list") and bool(
         neighbour.run("ip", "-4", "route", "show", "default", "metric", "512", "dev", "eth0")
     )
@@ -122,7 +124,7 @@ def _serves_network_manager(neighbour: Neighbour) -> bool:
 
 
 def _runs_network_manager(neighbour: Neighbour) -> bool:
-    """Whether no link is being activated any more; with DHCP on a link without a server that takes most of a minute."""
+    """Whether all links are activated. With DHCP on a link without a server this takes most of a minute."""
     return _serves_network_manager(neighbour) and "startup complete" in neighbour.log
 
 
@@ -141,10 +143,10 @@ NETWORK_MANAGER = ("NetworkManager", "--debug", "--log-level=INFO")
 RELOAD_NETWORK_MANAGER = (("nmcli", "general", "reload"),)
 
 BARE_NETWORKD = Kind((NETWORKD,), _bare, _is_configured, RELOAD_NETWORKD)
-"""networkd as nobody should run it beside pods: it removes rules that it did not make."""
+"""networkd with its defaults, with which it removes rules that it did not make. Nobody should run it so on a node with pods."""
 
 BARE_NETWORK_MANAGER = Kind(NETWORK_MANAGER, _nothing, _serves_network_manager, RELOAD_NETWORK_MANAGER)
-"""NetworkManager as it is installed: it takes every link."""
+"""NetworkManager without configuration: it manages every link."""
 
 KINDS = {
     "networkd of EKS": Kind((NETWORKD,), _of_eks, _is_configured, RELOAD_NETWORKD),

@@ -1,17 +1,17 @@
-"""A stand-in for systemd-networkd and amazon-ec2-net-utils on one node: what they do to links, addresses, routes and rules.
+"""A stand-in for systemd-networkd and amazon-ec2-net-utils on one node: their changes to links, addresses, routes and rules.
 
-Nodes have no systemd. Each method is one thing that happens on a real one, done with `ip` as its result would look in the kernel:
+Nodes have no systemd. Each method is an event on a real node. It makes with `ip` the changes that the two make in the kernel then:
 
     link_appeared   udev sets the link's sysctls; net-utils writes a configuration; networkd raises the link, takes the primary
                     address by DHCP, adds every secondary address as /32, and for a secondary ENI a table and rules of its own
-    refreshed       net-utils' timer: addresses and rules follow what metadata says now
-    restarted       networkd forgets what it did not configure: rules of nobody it knows, and routes on its links
+    refreshed       net-utils' timer sets addresses and rules by the present metadata
+    restarted       networkd removes objects that it did not configure: routing rules, and routes on its links
                     (ManageForeignRoutingPolicyRules=, ManageForeignRoutes=: networkd.conf(5); amazon-vpc-cni-k8s issues 1600 and 3309)
-    carrier_lost    networkd takes down what it configured on the link, and what is foreign there with it
+    carrier_lost    networkd removes its configuration of the link, and foreign addresses and routes there as well
 
 Sources: amazon-ec2-net-utils lib/lib.sh (rules and table 10000 + device, metric 512 + 10 * device, aliases on the primary ENI too);
-networkd.conf(5), systemd.network(5). EKS's image of AL2023 leaves new links alone and foreign rules too (amazon-eks-ami pull request
-1539); other images do not, which is why this stand-in exists.
+networkd.conf(5), systemd.network(5). With EKS's image of AL2023 networkd changes neither new links nor foreign rules (amazon-eks-ami
+pull request 1539). Other images have no such settings, so this stand-in exists.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ RULE_BASE, METRIC_BASE = 10000, 512
 """Source: amazon-ec2-net-utils lib/lib.sh, rule_base and metric_base."""
 
 PROTOCOL = "dhcp"
-"""Of networkd's routes; foreign are those of any other protocol but the kernel's."""
+"""The protocol of networkd's routes. Routes of any other protocol are foreign, except the kernel's."""
 
 
 class Networkd:
-    """What manages the links of one node besides the daemon. Concurrency: one thread at a time."""
+    """networkd and net-utils on one node. Concurrency: one thread at a time."""
 
     def __init__(self, node: Node, *, manages_foreign: bool = True) -> None:
-        """Do nothing yet.
+        """Make the object; nothing is changed on the node yet.
 
         Args:
-            manages_foreign: whether rules and routes of others are removed, networkd's default; EKS's image says no.
+            manages_foreign: whether rules and routes of others are removed. This is networkd's default; EKS's image turns it off.
         """
         self._node = node
         self._manages_foreign = manages_foreign
@@ -54,7 +54,7 @@ class Networkd:
         self._configure(eni)
 
     def refreshed(self, eni: Eni) -> None:
-        """Follow the addresses that the ENI has now; networkd is reloaded, and forgets what is foreign."""
+        """Configure the addresses that the ENI has now, and reload networkd, which removes foreign objects (`restarted`)."""
         self._managed[interface_name(eni)] = eni
         self._configure(eni)
         self.restarted()
@@ -90,7 +90,7 @@ class Networkd:
         self._ip(lines)
 
     def _own_rules(self, eni: Eni) -> Iterator[str]:
-        """Removal of the rules that net-utils made for an ENI, whatever addresses they are for."""
+        """Yield commands that remove the rules of net-utils for an ENI, whatever addresses they are for."""
         device = eni.attachment.device_index if eni.attachment else 0
         for rule in self._rules():
             if device and rule["priority"] == RULE_BASE + device:
@@ -128,7 +128,7 @@ def _rules(eni: Eni, device: int) -> Iterator[str]:
 
 
 def _words(rule: dict[str, Any]) -> str:
-    """Name one rule of `ip -json rule` so that `ip rule del` finds it and no other."""
+    """Write one rule of `ip -json rule` as arguments by which `ip rule del` finds only this rule."""
     words = [f"priority {rule['priority']}"]
     for key, option in (("src", "from"), ("dst", "to")):
         if rule.get(key, "all") != "all":

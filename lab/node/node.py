@@ -1,8 +1,8 @@
 """One lab node, the inside of an EC2 instance: namespaces, PID 1, containerd, Amazon's link-local endpoints.
 
-Nothing escapes a node: everything that runs in it descends from its PID 1, which ends when our control
-socket does; the kernel then ends the rest. Nothing of a node is written to the machine's file system, except what
-its processes write outside /run, /etc, /opt and /var (they see the machine's root, and are trusted).
+No process of a node outlives it: all descend from its PID 1, which ends when our control socket closes, and then the kernel ends the
+others. A node's processes write to the machine's file system only outside /run, /etc, /opt and /var: they see the machine's root, and
+are trusted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab.node.process import NodeProcess, Spawner
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80  # as on EC2
 EC2_ADDRESS, EC2_PORT = "169.254.169.253", 8000  # ours, because: link-local, so the fabric never carries it
-START_TIMEOUT_S = 30.0  # milliseconds, but the machine may be busy with something else
+START_TIMEOUT_S = 30.0  # a start takes milliseconds, but the machine may be busy
 # CLONE_NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET (linux/sched.h); the cgroup namespace is made by PID 1 once it stands in its cgroup
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 
@@ -34,10 +34,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Node:
-    """A running node. Make with `Node.start`; end with `close`. Concurrency: any thread."""
+    """A running node. `Node.start` makes it, and `close` ends it. Concurrency: safe from any thread."""
 
     def __init__(self, name: str, init: subprocess.Popen[bytes], control: socket.socket) -> None:
-        """For `start` only."""
+        """Only `start` calls this."""
         self.name = name
         self.pid = init.pid
         self.instance_id = ""
@@ -53,8 +53,8 @@ class Node:
         """Make the namespaces and PID 1, with loopback up, Amazon's addresses on it, and Amazon Linux's sysctls.
 
         Args:
-            cgroup: an existing cgroup v2 directory, the node's alone.
-        Raises: NodeError, with nothing left behind.
+            cgroup: an existing cgroup v2 directory that only this node uses.
+        Raises: NodeError if the node cannot be built; nothing of it remains then.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -80,30 +80,34 @@ class Node:
 
     @property
     def root(self) -> str:
-        """The node's root directory as the machine sees it. Beware of absolute symbolic links below it: they lead outside."""
+        """The path of the node's root directory on the machine. Absolute symbolic links below it lead out of the node."""
         return f"/proc/{self.pid}/root"
 
     @property
     def cri(self) -> CriClient:
-        """The node's container runtime; the lab plays its kubelet."""
+        """The CRI client of the node's container runtime, by which the lab does kubelet's part."""
         if self._cri is None:
             self._cri = CriClient(self.root + containerd.SOCKET)
         return self._cri
 
     def start_containerd(self, directory: str = "") -> None:
-        """Start containerd (again, if it was killed; or another one, from `directory`); return when it can run sandboxes."""
+        """Start containerd, also after it was killed. It returns when containerd can run sandboxes.
+
+        `directory`: directory of another containerd; by default the machine's is started.
+        """
         self.containerd = containerd.start(self._spawner, root=self.root, write_file=self.write_file, directory=directory)
 
     def spawn(self, argv: Sequence[str], **options: Any) -> NodeProcess:
-        """Start a process in the node; options as in `Spawner.spawn`: env, stdin, stdout, stderr, cwd, netns, by."""
+        """Start a process in the node. `options`: as in `Spawner.spawn`: env, stdin, stdout, stderr, cwd, netns, by."""
         return self._spawner.spawn(argv, node_pid=self.pid, **options)
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a process in the node to its end; options as in `Spawner.run`: stdin_bytes, timeout_s, check and `spawn`'s."""
+        """Run a process in the node to its end. `options`: as in `Spawner.run`: stdin_bytes, timeout_s, check, and those of
+        `spawn`."""
         return self._spawner.run(argv, node_pid=self.pid, **options)
 
     def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
-        """Write a file in the node, directories included."""
+        """Write a file in the node, and make its directories."""
         self.run(["install", "-D", "-m", f"{mode:o}", "/dev/stdin", path], stdin_bytes=content)
 
     def install(self, source: Path, path: str) -> None:
@@ -111,23 +115,26 @@ class Node:
         self.write_file(path, source.read_bytes(), 0o755)
 
     def make_netns(self, name: str) -> str:
-        """Make a bare 'sandbox': a named namespace with loopback up; return its path as the node sees it."""
+        """Make a named network namespace with loopback up, in place of a sandbox. Returns: its path in the node."""
         path = f"/run/netns/{name}"
         self.run(["/bin/sh", "-c", f"touch {path} && exec unshare --net={path} ip link set lo up"])
         return path
 
     def remove_netns(self, name: str) -> None:
-        """Unmount and remove a namespace made by `make_netns`; what was in it goes when nobody else holds it."""
+        """Unmount and remove a namespace of `make_netns`. The kernel removes its objects when no process uses the namespace."""
         self.run(["/bin/sh", "-c", f"umount /run/netns/{name} && rm /run/netns/{name}"])
 
     def netns_path(self, sandbox: str = "") -> str:
-        """Give a path that opens, from this process, the namespace of the node, of a sandbox ID, or of a path in the node."""
+        """Return the path by which this process opens a network namespace.
+
+        `sandbox`: a sandbox ID, or the path of a namespace in the node; "" for the node's own namespace.
+        """
         return self.root + self.inside_netns_path(sandbox) if sandbox else f"/proc/{self.pid}/ns/net"
 
     def inside_netns_path(self, sandbox: str) -> str:
-        """Give the path, as the node sees it, of a sandbox's namespace; a path is taken as it is.
+        """Return the path in the node of a sandbox's network namespace. `sandbox`: its ID, or the path itself.
 
-        Raises: SandboxError for an unknown ID, NodeError if the sandbox has no namespace any more.
+        Raises: SandboxError for an unknown ID, NodeError if the sandbox has no namespace.
         """
         path = sandbox if sandbox.startswith("/") else self.cri.status(sandbox).netns_path
         if not path:
@@ -135,7 +142,7 @@ class Node:
         return path.replace("/var/run/", "/run/", 1)  # the link /var/run would lead out of the node
 
     def daemon_environment(self, region: str) -> dict[str, str]:
-        """Environment variables that point an AWS client in this node to the lab, and nowhere else."""
+        """Return environment variables with which an AWS client in this node calls only the lab."""
         return {
             "AWS_ENDPOINT_URL_EC2": f"http://{EC2_ADDRESS}:{EC2_PORT}",
             "AWS_REGION": region,
@@ -163,7 +170,8 @@ class Node:
 
 
 def _start_init(name: str, control: socket.socket, cgroup: str) -> subprocess.Popen[bytes]:
-    """Start PID 1 from a thread that has unshared everything: `unshare` is per thread, and the child is ours directly."""
+    """Start PID 1 in new namespaces. A thread of its own unshares them, because `unshare` affects only the calling thread, and the
+    thread's child is a child of this process."""
     argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), str(control.fileno()), cgroup, name]
     result: list[subprocess.Popen[bytes] | OSError] = []
 

@@ -1,9 +1,9 @@
 """The pause image: a static program of about 200 bytes, written without a compiler, in an OCI archive.
 
-A sandbox needs one process that holds its namespaces and does nothing. As PID 1 it must reap what is re-parented to
-it and end on SIGTERM (PID 1 ignores signals that it did not ask for). So: SIGCHLD ignored with SA_NOCLDWAIT (the
-kernel reaps), SIGTERM and SIGINT blocked and awaited with rt_sigtimedwait, then exit(0). No library, no file, no
-network is needed to build it. The aarch64 program is checked by its bytes only; the x86_64 one runs in every lab.
+A sandbox needs one process that holds its namespaces and does nothing else. As PID 1 it must reap orphans and end on SIGTERM, although
+PID 1 ignores signals that it did not ask for. So the program ignores SIGCHLD with SA_NOCLDWAIT, which lets the kernel reap, blocks
+SIGTERM and SIGINT, waits for them with rt_sigtimedwait, and exits with 0. Building it needs no library, no file and no network. Tests
+check only the bytes of the aarch64 program; the x86_64 program runs in every lab.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ MACHINES = {"x86_64": ("amd64", 62), "aarch64": ("arm64", 183)}  # Go's name, EL
 
 
 def image_archive(machine: str | None = None) -> bytes:
-    """Build the OCI archive (tar) of the pause image for `machine`, this one by default; same input, same bytes."""
+    """Build the OCI archive (tar) of the pause image. `machine`: x86_64 or aarch64; by default this machine's. The bytes are
+    reproducible."""
     return archive(IMAGE, "pause", pause_program(machine), machine)
 
 
 def archive(image: str, name: str, program: bytes, machine: str | None = None) -> bytes:
-    """Build the OCI archive of an image that has one static program and nothing else. Args: image: its reference."""
+    """Build the OCI archive of an image that has only one static program. `image`: its reference. `name`: of the program."""
     return archive_of_layers(image, [_tar({name: (program, 0o755)})], entrypoint=[f"/{name}"], machine=machine)
 
 
 def archive_of_layers(image: str, layers: Sequence[bytes], *, entrypoint: Sequence[str], machine: str | None = None) -> bytes:
-    """Build the OCI archive of an image. Args: image: its reference; layers: uncompressed tar files, the lowest first."""
+    """Build the OCI archive of an image. `image`: its reference. `layers`: uncompressed tar files, the lowest first."""
     architecture, _ = MACHINES[machine or os.uname().machine]
     config = _json(
         {

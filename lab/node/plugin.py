@@ -1,6 +1,6 @@
-"""Which form of the plugin a lab node gets: the static file of `make plugin`, or the interpreted one where there is none.
+"""Install the plugin in a lab node: the static file of `make plugin`, or the interpreted file if there is no static one.
 
-A static file that is older than its sources is not used: who changes the plugin and runs a test tests the change.
+A static file that is older than its sources is not used, so that a test after a change of the plugin tests the change.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ ONEFILE = REPOSITORY / "build" / "vpc-cni"
 PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
 PLUGIN_PYTHON = "/usr/bin/python3"
 SOURCES = ("cni_plugin/*.py", "cni_plugin/micropython/*")
-"""What decides the file's bytes, beside the version of MicroPython; the Makefile's PLUGIN_SOURCES."""
+"""Patterns of the files from which the static file is built, as in the Makefile's PLUGIN_SOURCES."""
 
 
 def onefile(path: Path = ONEFILE) -> Path | None:
-    """Give the static plugin that `make plugin` built from the sources as they are; None if there is none."""
+    """Return the static plugin if `make plugin` built it from the present sources, otherwise None."""
     if not path.exists():
         return None
     newest = max(source.stat().st_mtime for pattern in SOURCES for source in REPOSITORY.glob(pattern))
@@ -26,7 +26,7 @@ def onefile(path: Path = ONEFILE) -> Path | None:
 
 
 def install(node: Node) -> None:
-    """Put the plugin in its place in the node: the static file, or else the interpreted one."""
+    """Install the plugin in the node: the static file, or else the interpreted file."""
     found = onefile()
     if found is not None:
         node.install(found, PLUGIN_PATH)
@@ -35,6 +35,6 @@ def install(node: Node) -> None:
 
 
 def install_interpreted(node: Node) -> None:
-    """Build the interpreted plugin from the checkout, in its place in the node."""
+    """Build the interpreted plugin from the checkout, directly to its path in the node."""
     build = [sys.executable, "-m", "cni_plugin.build", "--python", PLUGIN_PYTHON, "--output", PLUGIN_PATH]
     node.run(build, cwd=str(REPOSITORY))

@@ -1,8 +1,8 @@
-"""What an account's size and age change: its request buckets, and how a list of ENIs must be asked for when there are many.
+"""The limits that EC2 sets for a whole account: request buckets, and the form of a list of ENIs in a large account.
 
-Buckets are per account, region and action: "Request throttling for the Amazon EC2 API" (EC2 developer guide). A large account is
-refused a list that is neither paged nor filtered by one of six filters, of which attachment.instance-id is none: API reference of
-DescribeNetworkInterfaces; seen in amazon-vpc-resource-controller-k8s 188. Pages cost calls: the same project, 403.
+Buckets are per account, region and action: "Request throttling for the Amazon EC2 API" (EC2 developer guide). In a large account EC2
+refuses a list that is neither paged nor filtered by one of six filters; attachment.instance-id is not one of them (API reference of
+DescribeNetworkInterfaces; seen in amazon-vpc-resource-controller-k8s 188). Each page costs a call (403 of the same project).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DOCUMENTED: Mapping[str, tuple[float, int]] = {
     "CreateTags": (10.0, 100),
     BARE_DESCRIBE: (10.0, 50),
 }
-"""Tokens per second, and how many at most. The rest: Describes and Gets 20 and 100, other changes (Attach, Detach) 5 and 50."""
+"""API -> refilled tokens per second, and most tokens. Other APIs: 20 and 100 for Describes and Gets, 5 and 50 for changes such as
+Attach and Detach."""
 
 DEEP_FILTERS = frozenset({"group-id", "mac-address", "private-dns-name", "private-ip-address", "subnet-id", "vpc-id"})
 _REFUSAL_CODE = "OperationNotPermitted"  # ours, because: the reference says "fails", and no report quotes the code
@@ -32,8 +33,12 @@ _REFUSAL_CODE = "OperationNotPermitted"  # ours, because: the reference says "fa
 
 @dataclass(frozen=True)
 class LargeAccount:
-    """How DescribeNetworkInterfaces is limited. `page_size`: entries of a page at most, whatever was asked for (0: no limit);
-    `sparse`: pages are cut before filters apply, so that a page may be empty and yet not the last."""
+    """How DescribeNetworkInterfaces is limited.
+
+    `page_size`: most entries of a page, whatever the request says; 0 for no limit.
+    `sparse`: whether EC2 divides the list into pages before it applies the filters, so that an empty page need not be the last.
+    `code`: the code with which a list is refused that is neither paged nor filtered.
+    """
 
     page_size: int = 0
     sparse: bool = False
@@ -41,7 +46,7 @@ class LargeAccount:
 
 
 class Bucket:
-    """A token bucket. Not thread-safe: the lock of Faults is around it."""
+    """A token bucket. Not thread-safe: the caller (`Faults`) holds its lock."""
 
     def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
         self._rate_per_s = rate_per_s
@@ -60,7 +65,13 @@ class Bucket:
 
 
 def documented_bucket(api: str, *, is_bare: bool, scale: float, now: float) -> tuple[str, Bucket]:
-    """Make the bucket of an API, with the name under which it is kept; `scale` below 1 lets one node feel what a fleet feels."""
+    """Make the bucket of an API. Returns: its name, and the bucket.
+
+    Args:
+        is_bare: whether the request is neither filtered nor paged.
+        scale: factor of rate and size. With a factor below 1 a single node is throttled like a node of a fleet.
+        now: the clock's time in seconds.
+    """
     name = BARE_DESCRIBE if is_bare and api == "DescribeNetworkInterfaces" else api
     usual = _DESCRIBE if api.startswith(("Describe", "Get")) else _OTHER_CHANGE
     rate_per_s, burst = DOCUMENTED.get(name, usual)

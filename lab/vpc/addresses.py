@@ -1,7 +1,7 @@
-"""Which addresses and prefixes an ENI gets and loses: the rules of Create, Assign and UnassignPrivateIpAddresses.
+"""The addresses and prefixes that an ENI gets and loses: the rules of Create, Assign and UnassignPrivateIpAddresses.
 
-Pure with respect to the store: everything is read from and put into an open transaction. Sources: the API reference of
-the three calls; for the order of checks, ours (syntax, then limit, then the subnet).
+All functions read and write an open transaction of the store. Source: the API reference of the three calls. The order of the checks is
+ours: syntax, then limit, then the subnet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ N = TypeVar("N", IPv4Network, IPv6Network)
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Generic[A, N]):
-    """What a caller asks for in one family: by count or by name, single addresses or prefixes."""
+    """A request for addresses of one family: single addresses or prefixes, by count or by name."""
 
     addresses: tuple[A, ...] = ()
     address_count: int = 0
@@ -44,24 +44,24 @@ class Request(Generic[A, N]):
 
     @property
     def named(self) -> tuple[A, ...]:
-        """All addresses that are asked for by name."""
+        """All addresses that the request names."""
         return self.addresses
 
     @property
     def slot_count(self) -> int:
-        """Slots asked for beyond the primary address; a prefix takes one."""
+        """Number of requested slots besides that of the primary address; a prefix takes one slot."""
         return len(self.addresses) + self.address_count + len(self.prefixes) + self.prefix_count
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddressRequest(Request[IPv4Address, IPv4Network]):
-    """Of IPv4, where a new ENI has a primary address too."""
+    """A request for IPv4. `primary`: the primary address of a new ENI; None lets EC2 choose it."""
 
     primary: IPv4Address | None = None
 
     @property
     def named(self) -> tuple[IPv4Address, ...]:
-        """With the primary address."""
+        """All addresses that the request names, the primary address included."""
         return self.addresses if self.primary is None else (self.primary, *self.addresses)
 
 
@@ -100,7 +100,7 @@ def assign(
 ) -> tuple[tuple[IPv4Address, ...], tuple[IPv4Network, ...]]:
     """Give an ENI more addresses or prefixes.
 
-    Returns: what was asked for by name or chosen, in that order; an address named that is already on the ENI is in it.
+    Returns: the named addresses and prefixes, also those that the ENI had already; or the chosen ones, if the request names none.
     """
     if not want.slot_count:
         raise errors.missing_parameter("privateIpAddress, secondaryPrivateIpAddressCount, Ipv4Prefix or Ipv4PrefixCount")
@@ -128,7 +128,10 @@ def assign(
 
 
 def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
-    """Take addresses and prefixes from an ENI: all of them or, when one is not there or is the primary one, none."""
+    """Remove addresses and prefixes from an ENI. If one is not on the ENI or is its primary address, none is removed.
+
+    Raises: Ec2Error.
+    """
     gone, gone_prefixes = set(addresses), set(prefixes)
     if not gone and not gone_prefixes:
         raise errors.missing_parameter("privateIpAddress or Ipv4Prefix")
@@ -151,7 +154,7 @@ def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv4Address], pre
 def _take_from_others(
     tx: Transaction, addresses: Iterable[IPv4Address], *, space_owner: dict[IPv4Address, str | None], allowed: bool
 ) -> None:
-    """Remove addresses from the ENIs that have them, when the caller allowed it and they are secondary ones there."""
+    """Remove addresses from the other ENIs that have them. Raises: Ec2Error unless that is allowed and all are secondary there."""
     taken = [address for address in addresses if space_owner[address] is not None]
     if taken and not allowed:
         raise errors.addresses_in_use(taken)

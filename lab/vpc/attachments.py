@@ -1,8 +1,8 @@
-"""Which attachments EC2 refuses, and how an accepted one ends, later.
+"""The checks of an attachment, and the later end of an accepted attachment or detachment.
 
-Slots: an instance type limits its ENIs, and most Nitro types limit ENIs, volumes and NVMe instance stores together ("Amazon EBS
-volume limits for Amazon EC2 instances"). That full volume slots refuse an ENI below the type's own limit is not documented; the code
-AttachmentLimitExceeded is for "network interfaces or volumes" (EC2 "Error codes"; cilium 15877), so the lab refuses with it.
+An instance type limits its ENIs, and most Nitro types limit ENIs, volumes and NVMe instance stores together ("Amazon EBS volume limits
+for Amazon EC2 instances"). It is not documented that EC2 refuses an ENI below the type's own limit because volumes have all slots. The
+code AttachmentLimitExceeded is for "network interfaces or volumes" (EC2 "Error codes"; cilium 15877), so the lab refuses with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lab.vpc.world import World
 def check_attachable(
     world: World, eni: Eni, instance_id: str, *, place: tuple[int, int], limits: Mapping[str, InstanceLimits], faults: Faults
 ) -> None:
-    """Refuse an attachment that EC2 refuses; `place`: network card and device index."""
+    """Check an attachment. `place`: network card and device index. Raises: Ec2Error if EC2 refuses it."""
     card, device_index = place
     instance = world.instance(instance_id)
     if not instance.running:
@@ -51,7 +51,7 @@ def check_attachable(
 
 
 def by_attachment(world: World, attachment_id: str) -> tuple[Eni, EniAttachment]:
-    """Find the ENI of an attachment, or raise EC2's not-found."""
+    """Find the ENI of an attachment. Raises: Ec2Error if there is no such attachment."""
     for eni in world.enis.values():
         if eni.attachment is not None and eni.attachment.attachment_id == attachment_id:
             return eni, eni.attachment
@@ -59,7 +59,7 @@ def by_attachment(world: World, attachment_id: str) -> tuple[Eni, EniAttachment]
 
 
 def finish_attach(tx: Transaction, eni_id: str, attachment_id: str, fault: AttachFault | None) -> None:
-    """End an attachment that was accepted: the interface is in the instance now, unless a fault lets it vanish."""
+    """End an accepted attachment: the ENI becomes attached, unless a fault lets the attachment vanish."""
     eni = tx.world.enis.get(eni_id)
     if eni is None or eni.attachment is None or eni.attachment.attachment_id != attachment_id:
         return
@@ -70,7 +70,7 @@ def finish_attach(tx: Transaction, eni_id: str, attachment_id: str, fault: Attac
 
 
 def finish_detach(tx: Transaction, eni_id: str, attachment_id: str) -> None:
-    """End a detachment: the interface is gone from the instance."""
+    """End a detachment: the ENI has no attachment from then on."""
     tx.api = "DetachNetworkInterface"
     eni = tx.world.enis.get(eni_id)
     if eni is not None and eni.attachment is not None and eni.attachment.attachment_id == attachment_id:

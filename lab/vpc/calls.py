@@ -14,9 +14,12 @@ OK = "OK"
 
 
 class Call(NamedTuple):
-    """One call: `at` on the VPC's clock, `instance` the tag of the socket it came by, `outcome` OK or the error code.
+    """One call.
 
-    `answered` is False when a fault cut the connection after the call was decided.
+    `at`: the time of the VPC's clock.
+    `instance`: the instance from whose node it came, by the socket; None for others.
+    `outcome`: OK, or the error code.
+    `answered`: False if a fault cut the connection after the call was decided.
     """
 
     at: float
@@ -28,7 +31,7 @@ class Call(NamedTuple):
 
 
 class CallLog:
-    """An append-only list with a lock of its own (a leaf: it takes no other lock)."""
+    """The log of calls. Thread-safe; while it holds its lock it takes no other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +43,7 @@ class CallLog:
             self._calls.append(call)
 
     def calls(self, *, instance: str | None = None) -> list[Call]:
-        """List the calls in order of arrival, those of one instance when named."""
+        """List the calls in order of arrival: all, or those of one instance."""
         with self._lock:
             return [call for call in self._calls if instance is None or call.instance == instance]
 
@@ -49,6 +52,6 @@ class CallLog:
         return Counter(call.api for call in self.calls(instance=instance))
 
     def clear(self) -> None:
-        """Forget everything so far; a measurement starts here."""
+        """Remove all calls, for the start of a measurement."""
         with self._lock:
             self._calls.clear()

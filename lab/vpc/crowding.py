@@ -1,7 +1,7 @@
-"""Makes subnets nearly full or fragmented, and empty again: by addresses that nobody in particular has.
+"""Make subnets nearly full or fragmented by holding addresses that no ENI has, and release these addresses again.
 
-An ENI may be refused with addresses free: amazon-vpc-cni-k8s issue 2045 (no whole /28 is left), "Subnet CIDR reservations" (VPC user
-guide). AvailableIpAddressCount tells of neither.
+EC2 may refuse an ENI although addresses are free: amazon-vpc-cni-k8s issue 2045 (no whole /28 is left), "Subnet CIDR reservations"
+(VPC user guide). AvailableIpAddressCount shows neither cause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.vpc.store import Store
 
 
 class Crowding:
-    """The addresses held in each subnet. Thread-safe; lock order: ours, then the store's."""
+    """The addresses that are held in each subnet. Thread-safe. Lock order: first its own lock, then the store's."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -27,20 +27,20 @@ class Crowding:
         self._in_force: Mapping[str, SubnetFault] = {}
 
     def exhaust(self, subnet_id: str, *, leave: int = 0) -> None:
-        """Take free addresses out of circulation until `leave` are left, lowest first."""
+        """Hold free addresses, lowest first, until `leave` are free."""
         self._hold(subnet_id, lambda space: space.free_addresses()[: max(0, space.free_count - leave)])
 
     def fragment(self, subnet_id: str) -> None:
-        """Hold one address in each free aligned /28, so that no prefix can be had while addresses are plenty."""
+        """Hold one address in each free aligned /28, so that EC2 can choose no prefix although many addresses are free."""
         self._hold(subnet_id, lambda space: [IPv4Address(base + BLOCK_SIZE // 2) for base in space.free_blocks()])
 
     def hold_ipv6_prefixes(self, subnet_id: str, *, is_held: bool) -> None:
-        """Let a subnet have no free /80, or have them again."""
+        """Make a subnet have no free /80 (`is_held`), or end that."""
         with self._store.transaction() as tx:
             tx.put_subnet(replace(tx.world.subnet(subnet_id), ipv6_prefixes_held=is_held))
 
     def restore(self, subnet_id: str) -> None:
-        """Bring everything held back."""
+        """Release all held addresses of a subnet."""
         with self._lock:
             self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
 
@@ -52,9 +52,9 @@ class Crowding:
             tx.put_subnet(replace(subnet, reservations=(*subnet.reservations, reservation)))
 
     def follow(self, wanted: Mapping[str, SubnetFault]) -> None:
-        """Bring the subnets from the faults that were in force to those that are; nothing happens if they are the same.
+        """Put new faults in force in all subnets; nothing happens if they are the faults that are in force.
 
-        What was held by the other methods is released too: there is one owner of a subnet's crowding.
+        Addresses that other methods hold are released too, because only one caller can control the held addresses of a subnet.
         """
         with self._lock:
             if wanted == self._in_force:

@@ -1,8 +1,8 @@
-"""Delivers events: one thread, in commit order, without the store's lock while a listener runs.
+"""Deliver events to listeners in one thread, in commit order, without holding the store's lock.
 
-The thread also wakes the store when a delayed change (an attach that takes time) falls due, so that events come without
-a call. The first subscriber starts it and `close` ends it.
-Lock order: the store's lock, then ours; never the reverse.
+The thread also lets the store make delayed changes (such as an attach that takes time) when they are due, so that their events come
+without a call. The first subscriber starts the thread, and `close` ends it.
+Lock order: the store's lock, then the dispatcher's; never the reverse.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Dispatcher:
         self.listener_errors: list[Exception] = []
 
     def subscribe(self, listener: Listener, *, replay: Iterable[VpcEvent]) -> None:
-        """Add a listener; it gets `replay` alone first, then everything posted from now on."""
+        """Add a listener. It gets the events of `replay` first, which no other listener gets, and then every event posted later."""
         with self._changed:
             if self._closed:
                 raise LabError("the VPC is closed; subscribe before close()")
@@ -54,19 +54,19 @@ class Dispatcher:
             self._listeners.remove(listener)
 
     def post(self, events: Iterable[VpcEvent]) -> None:
-        """Queue events for those who listen now. Called with the store's lock held: the order is the commit order."""
+        """Queue events for the present listeners. The caller holds the store's lock, so the order is the commit order."""
         with self._changed:
             listeners = list(self._listeners)
             self._enqueue([(event, listener) for event in events for listener in listeners])
 
     def wake(self) -> None:
-        """Make the thread look at what is due again."""
+        """Make the thread check again which delayed changes are due."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until everything posted so far was delivered; TimeoutError otherwise."""
+        """Wait until all events posted so far are delivered. Raises: TimeoutError."""
         if threading.current_thread() is self._thread:
             raise LabError("drain() from a listener would wait for itself")
         with self._changed:
@@ -75,7 +75,7 @@ class Dispatcher:
                 raise TimeoutError(f"{target - self._delivered} events not delivered within {timeout_s} s")
 
     def close(self) -> None:
-        """Stop the thread; what is queued is not delivered. Safe to call twice."""
+        """Stop the thread; queued events are not delivered. Idempotent. Raises: LabError if a listener does not return."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

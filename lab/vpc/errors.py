@@ -1,8 +1,8 @@
-"""What the simulated EC2 refuses, with the codes and the wording of the real one.
+"""The refusals of the simulated EC2, with the codes and the wording of the real one.
 
     Ec2Error          an answer of EC2: code, message, HTTP status
 
-Wording matters because real clients match on it (InvalidParameterValue alone says nothing). Sources: the EC2 "Error
+The wording matters because real clients match on it: several refusals have the code InvalidParameterValue. Sources: the EC2 "Error
 codes" page; messages as quoted in cilium 15877, 31016 and 42512, amazon-vpc-cni-k8s 989, 1585 and 3105,
 cloud-nuke 1132, terraform-provider-aws 906 and 27513. Those marked (ours) are worded by us under the documented code.
 """
@@ -15,7 +15,8 @@ from ipaddress import IPv4Address
 
 
 class Ec2Error(Exception):
-    """One refusal of EC2. `status` 4xx blames the caller, 5xx the service (botocore retries those)."""
+    """One refusal of EC2. `status`: the HTTP status, 4xx for an error of the caller, 5xx for one of the service, which botocore
+    retries."""
 
     def __init__(self, code: str, message: str, *, status: int = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(f"{code}: {message}")
@@ -80,12 +81,12 @@ def attachment_not_found(attachment_id: str) -> Ec2Error:
 
 
 def interface_in_use(eni_id: str) -> Ec2Error:
-    """Refuse to attach what is attached."""
+    """Refuse to attach an ENI that is attached."""
     return Ec2Error("InvalidNetworkInterface.InUse", f"Interface: [{eni_id}] in use.")
 
 
 def interface_not_deletable(eni_id: str) -> Ec2Error:
-    """Refuse to delete what is attached; the real service uses this bare code, not InvalidNetworkInterface.InUse."""
+    """Refuse to delete an ENI that is attached. The real service uses InvalidParameterValue, not InvalidNetworkInterface.InUse."""
     return invalid_value(f"Network interface '{eni_id}' is currently in use.")
 
 
@@ -136,7 +137,7 @@ def address_taken(address: object) -> Ec2Error:
 
 
 def not_assigned(eni_id: str) -> Ec2Error:
-    """Refuse to unassign what is not on the ENI."""
+    """Refuse to unassign an address that is not on the ENI."""
     return invalid_value(f"Some of the specified addresses are not assigned to interface {eni_id}")
 
 
@@ -161,12 +162,12 @@ def request_limit() -> Ec2Error:
 
 
 def not_permitted(message: str) -> Ec2Error:
-    """Refuse what nobody may do."""
+    """Refuse an operation that no caller may make."""
     return Ec2Error("OperationNotPermitted", message)
 
 
 def invalid_value(message: str) -> Ec2Error:
-    """Refuse a value; the code says nothing, the message everything."""
+    """Refuse a value. Only the message shows which value and why."""
     return Ec2Error("InvalidParameterValue", message)
 
 

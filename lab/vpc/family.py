@@ -1,7 +1,7 @@
-"""IPv4 and IPv6 as values of the lab's own: what checks the daemon shares no table with it (`ipamd/model/family.py`).
+"""IPv4 and IPv6 as values. They are the lab's own, because the checks of the daemon must not share `ipamd/model/family.py` with it.
 
-A place that asks for the family of an address, or of a node's daemon, has no branch. What differs in kind is code where it differs:
-an ENI's pool in IPv6 is a /80, whose addresses nobody can list (`Pool`).
+Code that takes the values of a Family needs no branch for each family. Differences that no value can express are branches where they
+occur: an ENI's pool in IPv6 is a /80, whose addresses nobody can list.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from lab.vpc.model import Address, Eni, Network
 
 @dataclass(frozen=True)
 class Family:
-    """One family. `number`: the kernel's. `nft`: in nftables the word for family and header. `headers_bytes`: of a datagram.
+    """One address family.
 
-    `settings`: what makes a daemon's pool one of this family. `egress`, `egress_link`: what a sandbox gets of this family, and on
-    which link, if its node's pool is of the other one; the addresses are good on their node alone, and every node has the same.
+    `number`: its number in the kernel (AF_INET, AF_INET6).
+    `nft`: the word of nftables for the family and for its header.
+    `headers_bytes`: bytes of the IP and UDP headers of a datagram.
+    `settings`: the daemon's settings with which its pool has this family.
+    `egress`, `egress_link`: the range of egress addresses of this family, and the name of their link in a sandbox, on a node whose
+        pool has the other family. Every node has the same range, because these addresses are only used inside their node.
     """
 
     version: int
@@ -32,7 +36,7 @@ class Family:
 
     @property
     def option(self) -> str:
-        """What makes `ip` speak of this family alone."""
+        """The option that limits `ip` to this family."""
         return f"-{self.version}"
 
 
@@ -71,19 +75,23 @@ def family_by(settings: Mapping[str, str]) -> Family:
 
 
 def other(family: Family) -> Family:
-    """The other of the two."""
+    """The other family."""
     return IPV6 if family is IPV4 else IPV4
 
 
 def egress_by(settings: Mapping[str, str]) -> Family | None:
-    """The other family, if sandboxes of a daemon with these settings may reach it: IPv6's by default, IPv4's when it is asked for."""
+    """The other family, if sandboxes of a daemon with these settings have egress in it; otherwise None.
+
+    With a pool of IPv6 they have IPv4 egress by default; with a pool of IPv4 they have IPv6 egress only if a setting turns it on.
+    """
     family = family_by(settings)
     name, default = ("ENABLE_V4_EGRESS", "true") if family is IPV6 else ("ENABLE_V6_EGRESS", "false")
     return other(family) if settings.get(name, default) == "true" else None
 
 
 def pool_of(eni: Eni, family: Family) -> tuple[Network, ...]:
-    """What of an ENI is for sandboxes of a node with such a pool: in IPv4 its secondary addresses and prefixes, in IPv6 its /80s."""
+    """The parts of an ENI that are for sandboxes, if the node's pool has this family: in IPv4 its secondary addresses and prefixes, in
+    IPv6 its /80s."""
     if family is IPV6:
         return eni.ipv6_prefixes
     return (*map(IPv4Network, eni.secondary_addresses), *eni.prefixes)

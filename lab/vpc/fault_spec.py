@@ -1,7 +1,6 @@
 """The faults of the simulated cloud as values, and how they are read from a JSON-able dict.
 
-`lab/vpc/faults.py` draws the format. Reading is strict: every problem is found and reported at once, so that a misspelt
-fault is not silently ignored.
+`lab/vpc/faults.py` describes the format. Reading is strict: a misspelt fault is not ignored, and all problems are reported at once.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ IMDS = "imds"
 
 
 class Reach(StrEnum):
-    """Whether a server can be reached at all."""
+    """Whether a server takes connections: it does (OPEN), refuses them (REFUSE), or takes them and never answers (HANG)."""
 
     OPEN = "open"
     REFUSE = "refuse"
@@ -37,7 +36,7 @@ class Throttle:
 
 @dataclass(frozen=True)
 class ErrorFault:
-    """An error answer instead of the effect; `status` None means the usual one of the code."""
+    """An error answer instead of the effect of a call. `status`: the HTTP status; None for the usual status of the code."""
 
     code: str
     message: str
@@ -56,7 +55,7 @@ class AttachFault:
 
 @dataclass(frozen=True)
 class ApiFault:
-    """Everything that is wrong with one API."""
+    """All faults of one API; `lab/vpc/faults.py` describes the fields."""
 
     latency: Delay | None = None
     answer_latency: Delay | None = None
@@ -71,8 +70,11 @@ class ApiFault:
 
 @dataclass(frozen=True)
 class SubnetFault:
-    """A subnet nearly full: `leave` free addresses; or `fragmented`: no free aligned /28, though free addresses; or
-    `without_ipv6_prefixes`: no free /80.
+    """The faults of one subnet.
+
+    `leave`: number of addresses that stay free; None for all.
+    `fragmented`: whether no aligned /28 is free although addresses are.
+    `without_ipv6_prefixes`: whether no /80 is free.
     """
 
     leave: int | None = None
@@ -82,7 +84,8 @@ class SubnetFault:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What is wrong besides single APIs. The default is a cloud without faults, and each field is a key of the spec."""
+    """The faults of the cloud as a whole. The default is a cloud without faults. Each field is a key of the spec, which
+    `lab/vpc/faults.py` describes."""
 
     attach: AttachFault | None = None
     interface_quota: int | None = None
@@ -98,7 +101,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class FaultSpec:
-    """What one `apply` changes. A None value clears that entry; a key that is absent leaves things as they are."""
+    """The changes of one `apply`. The value None clears an entry, and an entry that is absent is not changed."""
 
     apis: Mapping[str, ApiFault | None]
     changes: Mapping[str, object]

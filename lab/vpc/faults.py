@@ -1,4 +1,4 @@
-"""What goes wrong in the simulated cloud, on purpose.
+"""The faults that tests and operators of the lab put into the simulated cloud.
 
 One object holds all faults; the EC2 and metadata servers consult it at every call. `apply` takes a JSON-able dict:
 
@@ -60,7 +60,12 @@ __all__ = ["IMDS", "AttachFault", "FaultSpecError", "Faults", "Reach", "Verdict"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What happens to one call."""
+    """The decision about one call.
+
+    `latency_s`, `answer_latency_s`: delays before the effect of the call, and between its effect and its answer.
+    `error`: the answer instead of an effect; None if the call takes effect.
+    `loses_answer`: whether the connection is cut after the effect.
+    """
 
     latency_s: float = 0.0
     answer_latency_s: float = 0.0
@@ -69,7 +74,7 @@ class Verdict:
 
 
 class Faults:
-    """All faults in force. Thread-safe; its lock is a leaf."""
+    """All faults in force. Thread-safe; while it holds its lock it takes no other."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, seed: int = 0) -> None:
         self._clock = clock
@@ -86,7 +91,7 @@ class Faults:
         self._listeners: list[Callable[[], None]] = []
 
     def apply(self, spec: Mapping[str, object]) -> None:
-        """Put faults in force; what the spec does not name stays. Raises: FaultSpecError, and nothing is changed."""
+        """Put faults in force; faults that the spec does not name stay. Raises: FaultSpecError; then nothing is changed."""
         parsed = parse(spec)
         with self._lock:
             for name, fault in parsed.apis.items():
@@ -111,23 +116,23 @@ class Faults:
         self._tell()
 
     def as_dict(self) -> dict[str, object]:
-        """Return what was applied since the last clear, for display."""
+        """Return the specs that were applied since the last clear, merged, for display."""
         with self._lock:
             return dict(self._specs)
 
     @property
     def conditions(self) -> Conditions:
-        """What is wrong besides single APIs."""
+        """The faults of the cloud as a whole."""
         with self._lock:
             return self._conditions
 
     @property
     def rules(self) -> Rules:
-        """How the cloud plays what is unknown."""
+        """The choices where the behaviour of AWS is unknown."""
         return self.conditions.rules or Rules()
 
     def decide(self, api: str, *, is_bare: bool = False) -> Verdict:
-        """Decide what happens to one call now; counts and tokens are used up by it. `is_bare`: neither filtered nor paged."""
+        """Decide about one call, and use up counts and tokens. `is_bare`: whether the call is neither filtered nor paged."""
         with self._lock:
             live = self._entries(api)
             latency_s = sum(draw(entry.fault.latency, self._rng) for entry in live)
@@ -147,7 +152,7 @@ class Faults:
             return any(entry.fault.hang for entry in self._entries(api))
 
     def lag_s(self, api: str) -> float:
-        """How old the state is that an API shows."""
+        """The age, in seconds, of the state that the answers of an API show."""
         with self._lock:
             return max((entry.fault.lag_s for entry in self._entries(api)), default=0.0)
 
@@ -158,21 +163,21 @@ class Faults:
 
     @property
     def interface_quota(self) -> int | None:
-        """How many ENIs the account may have."""
+        """Most ENIs of the account; None for no limit."""
         return self.conditions.interface_quota
 
     def absent(self, api: str = IMDS) -> frozenset[str]:
-        """Which categories of metadata are not there."""
+        """The categories of metadata that are missing."""
         with self._lock:
             return frozenset(name for entry in self._entries(api) for name in entry.fault.absent)
 
     def is_frozen(self, api: str = IMDS) -> bool:
-        """Whether the answers show the moment of the fault."""
+        """Whether the answers show the state at the moment when the fault was applied."""
         with self._lock:
             return any(entry.fault.frozen for entry in self._entries(api))
 
     def take_omission(self) -> tuple[Omission, Random] | None:
-        """Return what the answer now made leaves out, and the dice for it; a count is used up by it."""
+        """Return the omission for the next answer, and the random numbers for it; None without one. This uses up a count."""
         with self._lock:
             lies = self._conditions.describe
             if lies is None or lies.omit is None or self._omit_times is None or not self._omit_times.strikes(self._rng):
@@ -180,12 +185,12 @@ class Faults:
             return lies.omit, Random(self._rng.random())
 
     def born(self, resource_id: str) -> None:
-        """Note that an ENI or attachment is new, for `is_unseen`."""
+        """Record that an ENI or attachment is new, for `is_unseen`."""
         with self._lock:
             self._unseen.update({(api, resource_id): calls for api, calls in (self._conditions.unseen or {}).items()})
 
     def is_unseen(self, api: str, resource_id: str) -> bool:
-        """Whether a call does not find a new ENI or attachment yet; a count is used up by it."""
+        """Whether a call does not find a new ENI or attachment yet. This uses up a count."""
         with self._lock:
             left = self._unseen.get((api, resource_id), 0)
             if left:
@@ -193,12 +198,12 @@ class Faults:
             return left > 0
 
     def volume_count(self, instance_name: str) -> int:
-        """How many volumes an instance has: its root volume unless told otherwise."""
+        """Number of volumes of an instance; without a fault it has only its root volume."""
         volumes = self.conditions.volumes or {}
         return volumes.get(instance_name, volumes.get("*", 1))
 
     def take_attach_fault(self) -> AttachFault | None:
-        """Return what goes wrong with the attachment now accepted; a count is used up by it."""
+        """Return the fault of the attachment that is being accepted; None without one. This uses up a count."""
         with self._lock:
             if self._attach_times is None or not self._attach_times.strikes(self._rng):
                 return None
@@ -210,12 +215,12 @@ class Faults:
             self._listeners.append(listener)
 
     def off_change(self, listener: Callable[[], None]) -> None:
-        """Stop calling `listener`; nothing if it is not called anyway."""
+        """Stop calling `listener`. Nothing happens if it is not registered."""
         with self._lock:
             self._listeners = [kept for kept in self._listeners if kept != listener]
 
     def _change(self, changes: Mapping[str, object]) -> None:
-        """Replace the conditions that are named, and start their counts; the caller has the lock."""
+        """Replace the named conditions, and start their counts anew. The caller holds the lock."""
         new = self._conditions = replace(self._conditions, **changes)  # type: ignore[arg-type]  # read by type in fault_spec
         if "attach" in changes:
             self._attach_times = Counter(new.attach.times) if new.attach else None

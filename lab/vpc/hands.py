@@ -1,10 +1,10 @@
-"""What other hands do to a node's ENIs while a daemon runs: people at the console, other tools, an account's clean-up.
+"""External changes to a node's ENIs while a daemon runs: by people at the console, other tools, or an account's clean-up.
 
-Each method is one or two ordinary API calls by somebody else: it takes the same time, is shown by Describe with the same lag, and is
-refused for the same reasons (Ec2Error); it is in no log of calls, because no node made it. Foreign ENIs are of the kinds that nodes
-of EKS really carry: EFA and EFA-only (never with IP addresses; "Elastic Fabric Adapter", EC2 user guide), trunk (amazon-vpc-resource-
-controller-k8s), IPv6-only (amazon-vpc-cni-k8s issues 3122 and 3681), and plain ones with or without tags. A branch ENI is not
-attached as others are: it is in use by its trunk and shown with no attachment.
+Each method makes one or two ordinary API calls of somebody else. They take the same time, Describe shows them with the same lag, and
+EC2 refuses them for the same reasons (Ec2Error). They are in no log of calls, because no node made them. Foreign ENIs have the kinds
+that nodes of EKS have: EFA and EFA-only (an EFA-only ENI never has IP addresses; "Elastic Fabric Adapter", EC2 user guide), trunk
+(amazon-vpc-resource-controller-k8s), IPv6-only (amazon-vpc-cni-k8s issues 3122 and 3681), and plain ENIs with or without tags. A
+branch ENI is not attached like others: its trunk uses it, and Describe shows it without an attachment.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from lab.vpc.model import Eni, Operator
 from lab.vpc.store import Store
 
 INTERRUPTION, REBALANCE = "spot/instance-action", "events/recommendations/rebalance"
-"""Where metadata announces the end of a spot instance ("Spot Instance interruption notices", "Rebalance recommendations", EC2 user
-guide)."""
+"""Paths at which metadata announces the end of a spot instance ("Spot Instance interruption notices", "Rebalance recommendations", EC2
+user guide)."""
 
 INTERFACE_TYPES = ("interface", "efa", "efa-only", "trunk", "branch", "ipv6-only")
 NO_MANAGE = {"node.k8s.amazonaws.com/no_manage": "true"}
-"""The tag by which amazon-vpc-cni-k8s leaves an ENI alone (its README, "Unmanaged ENIs")."""
+"""The tag of ENIs that amazon-vpc-cni-k8s does not manage (its README, "Unmanaged ENIs")."""
 
 _WITHOUT_IPV4 = ("efa-only", "ipv6-only")
 _IPV6_BASE = int(IPv6Address("2600:1f14:abc::"))  # ours, because: of the form that AWS gives to VPCs of us-west-2
 
 
 class Hands:
-    """The hands. Thread-safe, as the calls are. Every method returns the ENI as it is afterwards or was before."""
+    """Makes the external changes. Thread-safe. `detach`, `delete`, `unassign` and `unassign_ipv6` return the ENI as it was before the
+    change, the others as it is after it."""
 
     def __init__(self, store: Store, interfaces: Interfaces, *, group_id: str, retag: Callable[..., bool]) -> None:
         self._store = store
@@ -43,7 +44,7 @@ class Hands:
         self._retag = retag
 
     def detach(self, eni_id: str, *, force: bool = False) -> Eni:
-        """Detach an ENI; it stays available."""
+        """Detach an ENI without deleting it."""
         eni = self._store.world.eni(eni_id)
         if eni.attachment is None:
             raise LabError(f"{eni_id} is attached to nothing")
@@ -51,7 +52,7 @@ class Hands:
         return eni
 
     def delete(self, eni_id: str) -> Eni:
-        """Delete an ENI; one that is attached is detached by force first."""
+        """Delete an ENI. If it is attached, it is detached by force first."""
         eni = self._store.world.eni(eni_id)
         if eni.attachment is not None:
             self._interfaces.detach(eni.attachment.attachment_id, force=True)
@@ -59,7 +60,7 @@ class Hands:
         return eni
 
     def announce(self, instance_id: str, *, interruption_at: str = "", rebalance_at: str = "") -> None:
-        """Make an instance a spot one, whose metadata announces this and nothing else from now on; "" for no announcement."""
+        """Make an instance a spot instance, and replace the announcements in its metadata. "" stands for no announcement."""
         notices = {}
         if interruption_at:
             notices[INTERRUPTION] = json.dumps({"action": "terminate", "time": interruption_at})
@@ -69,7 +70,7 @@ class Hands:
             tx.put_instance(replace(tx.world.instance(instance_id), life_cycle="spot", notices=notices))
 
     def unassign(self, what: IPv4Address | IPv4Network) -> Eni:
-        """Take an address or a prefix from whatever ENI has it; of an address within a prefix, the prefix."""
+        """Unassign an address or a prefix from the ENI that has it. For an address within a prefix, the prefix is unassigned."""
         address = what if isinstance(what, IPv4Address) else what.network_address
         eni = self._store.world.eni(self._store.owner_of(address) or f"(the owner of {what})")
         prefixes = tuple(prefix for prefix in eni.prefixes if address in prefix)
@@ -77,7 +78,7 @@ class Hands:
         return eni
 
     def assign(self, eni_id: str, *, address: IPv4Address | None = None, prefix_count: int = 0) -> Eni:
-        """Give an ENI one address, chosen by EC2 if not named, or prefixes. An address that another ENI has moves."""
+        """Give an ENI one address, which EC2 chooses if it is not named, or prefixes. A named address of another ENI moves."""
         want = AddressRequest(
             addresses=(address,) if address else (),
             address_count=0 if address or prefix_count else 1,
@@ -92,7 +93,7 @@ class Hands:
         return self._store.world.eni(eni_id)
 
     def unassign_ipv6(self, eni_id: str, prefix: IPv6Network) -> Eni:
-        """Take a /80 from an ENI."""
+        """Unassign a /80 from an ENI."""
         eni = self._store.world.eni(eni_id)
         self._interfaces.unassign_ipv6(eni_id, addresses=(), prefixes=(prefix,))
         return eni
@@ -110,9 +111,9 @@ class Hands:
         """Create an ENI and attach it at the lowest free device index, with the attach delay.
 
         Args:
-            kind: one of INTERFACE_TYPES; a branch is attached to nothing.
-            address_count, prefix_count: secondary addresses or prefixes, for those that have IPv4.
-            subnet_id: by default the instance's.
+            kind: one of INTERFACE_TYPES. A branch is created, but not attached.
+            address_count, prefix_count: number of secondary addresses or prefixes, for kinds with IPv4.
+            subnet_id: subnet of the ENI; by default the instance's.
         """
         if kind not in INTERFACE_TYPES:
             raise LabError(f"{kind} is not one of {', '.join(INTERFACE_TYPES)}")
@@ -137,7 +138,7 @@ class Hands:
         return self._store.world.eni(eni.eni_id)
 
     def attach_existing(self, eni_id: str, instance_id: str) -> Eni:
-        """Attach an ENI that is there, at the lowest free device index: somebody puts back what was detached."""
+        """Attach an existing ENI at the lowest free device index, as somebody who undoes a detach."""
         self._attach(eni_id, instance_id)
         return self._store.world.eni(eni_id)
 
@@ -157,7 +158,7 @@ class Hands:
         return self._store.world.eni(eni_id)
 
     def manage(self, eni_id: str, principal: str, *, hidden: bool = True) -> Eni:
-        """Have an AWS service manage an ENI from now on; "" for none."""
+        """Let an AWS service manage an ENI from now on. `principal`: the service; "" for none. `hidden`: whether lists hide it."""
         with self._store.transaction() as tx:
             operator = Operator(principal=principal, hidden=hidden) if principal else None
             tx.put_eni(replace(tx.world.eni(eni_id), operator=operator))

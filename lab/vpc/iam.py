@@ -1,12 +1,12 @@
-"""What the instance's role may not do: an action refused always, or unless a condition on tags holds.
+"""The actions that IAM denies to the instance's role: always, or unless conditions on tags hold.
 
     {"iam": [{"action": "CreateNetworkInterface", "unless": {"aws:RequestTag/team": "net-*"}}, {"action": "ec2:Detach*"}]}
 
-Conditions are aws:RequestTag/KEY, aws:ResourceTag/KEY (also ec2:ResourceTag/KEY) with a value in which * and ? are wild, and
-aws:TagKeys with a list: each key of the request is one of them. Several must all hold. A request that tags what it creates needs
-the action CreateTags too. Sources: "Control access to EC2 resources using resource tags" and "Grant permission to tag Amazon EC2
-resources during creation" (EC2 user guide); the words, from reports such as openshift/installer 3055 and "Access denied error
-message format" (IAM user guide). Pure.
+Conditions are aws:RequestTag/KEY and aws:ResourceTag/KEY (also ec2:ResourceTag/KEY) with a value in which * and ? are wildcards, and
+aws:TagKeys with a list, which must have each tag key of the request. If there are several conditions, all must hold. A request that
+tags the object that it creates needs the action CreateTags too. Sources: "Control access to EC2 resources using resource tags" and
+"Grant permission to tag Amazon EC2 resources during creation" (EC2 user guide). The words of a refusal are from reports such as
+openshift/installer 3055 and from "Access denied error message format" (IAM user guide). Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ _ROLE = f"arn:aws:sts::{OWNER_ID}:assumed-role/vpc-ipamd-lab"
 
 @dataclass(frozen=True)
 class Denial:
-    """One rule: `action` without its `ec2:`, with wildcards; it refuses unless every condition holds."""
+    """One rule, which refuses an action unless every condition holds.
+
+    `action`: its name without `ec2:`, with wildcards.
+    `tags`: condition key, such as aws:RequestTag/team -> pattern of the value.
+    `tag_keys`: the tag keys that a request may have; None for no such condition.
+    """
 
     action: str
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +51,8 @@ class Denial:
 
 @dataclass(frozen=True)
 class Request:
-    """One call as IAM sees it. `resource`: the last part of an ARN."""
+    """One call, with the facts that IAM checks. `resource`: the last part of its ARN. `request_tags`: tags that the call would set.
+    `resource_tags`: tags of the resource."""
 
     action: str
     resource: str = "*"
@@ -71,7 +77,7 @@ def refusal(denials: Iterable[Denial], request: Request, *, region: str, session
         f"You are not authorized to perform this operation. User: {_ROLE}/{session} is not authorized to perform: "
         f"ec2:{request.action} on resource: {arn} because no identity-based policy allows the ec2:{request.action} action."
     )
-    if not request.action.startswith(("Describe", "Get")):  # the services encode what they know of resources, not of lists
+    if not request.action.startswith(("Describe", "Get")):  # a refusal of a list has no encoded message
         encoded = base64.urlsafe_b64encode(f"{request.action} {arn}".encode()).decode()
         words += f" Encoded authorization failure message: {encoded}"
     return Ec2Error("UnauthorizedOperation", words, status=HTTPStatus.FORBIDDEN)

@@ -1,8 +1,9 @@
-"""The life of an ENI as EC2 runs it: create, attach, detach, delete, and its addresses.
+"""EC2's calls about an ENI: create, attach, detach, delete, and changes of its addresses.
 
-Each method is one API call without its HTTP: validated, atomic, raising Ec2Error. Attach and detach are accepted at
-once and finished later, through the store's timers. A client token returns the first call's ENI again, as it is now; if it has
-since been deleted, as it was, or a new one (lab/vpc/rules.py: EC2 says only "the original result").
+Each method is one API call without HTTP. It is validated and atomic, and raises Ec2Error. Attach and detach are accepted at once, and
+a timer of the store ends them later. A Create with a client token that came before returns the ENI of the first call in its present
+state. If that ENI was deleted, the rules decide: the call returns it as it was at its creation, or makes a new ENI (lab/vpc/rules.py;
+EC2's documentation has only "the original result").
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from lab.vpc.world import World
 
 @dataclass(frozen=True)
 class ClientToken:
-    """A caller's idempotency token and a fingerprint of the rest of its request."""
+    """The idempotency token of a request. `fingerprint`: stands for all other parameters of the request."""
 
     token: str
     fingerprint: str
@@ -39,7 +40,7 @@ class ClientToken:
 
 @dataclass(frozen=True)
 class Delays:
-    """How long EC2 takes to plug and unplug an interface, in seconds."""
+    """The time that EC2 takes to attach and detach an ENI, in seconds."""
 
     attach_s: float = 0.0
     detach_s: float = 0.0
@@ -84,7 +85,7 @@ class Interfaces:
         ipv6: Ipv6Request | None = None,
         interface_type: str = "interface",
     ) -> Eni:
-        """Create an ENI, attached to nothing. `groups` have been checked by the caller."""
+        """Create an ENI, which is not attached. `groups`: security groups, which the caller has checked."""
         with self._store.transaction("CreateNetworkInterface") as tx:
             if self._faults.rules.token_check is TokenCheck.AFTER_CAPACITY:
                 self._choose(tx, subnet_id, want)
@@ -134,7 +135,7 @@ class Interfaces:
         return eni
 
     def attach(self, eni_id: str, instance_id: str, *, device_index: int, network_card: int = 0) -> EniAttachment:
-        """Start to attach an ENI; it appears in the instance after the attach delay."""
+        """Start to attach an ENI. It becomes attached after the attach delay."""
         with self._store.transaction("AttachNetworkInterface") as tx:
             eni = tx.world.eni(eni_id)
             place = (network_card, device_index)
@@ -148,7 +149,7 @@ class Interfaces:
         return attachment
 
     def new_attachment(self, instance_id: str, *, device_index: int, network_card: int = 0) -> EniAttachment:
-        """Make an attachment that is still attaching; not deleted on termination, as EC2 does for a later attach."""
+        """Make an attachment in the state attaching. Its DeleteOnTermination is off, as EC2 sets it for an Attach after the launch."""
         return EniAttachment(
             instance_id=instance_id,
             device_index=device_index,
@@ -160,7 +161,8 @@ class Interfaces:
         )
 
     def detach(self, attachment_id: str, *, force: bool = False) -> None:
-        """Start to detach; at once when forced or not yet attached. Repeating it while detaching succeeds (ours)."""
+        """Start to detach an ENI. It is detached at once if that is forced, or if it is still attaching. A repetition while it is
+        being detached succeeds (ours)."""
         with self._store.transaction("DetachNetworkInterface") as tx:
             eni, attachment = by_attachment(tx.world, attachment_id)
             if attachment.device_index == 0 and attachment.network_card == 0:
@@ -176,7 +178,7 @@ class Interfaces:
         """Delete an ENI that is attached to nothing."""
         with self._store.transaction("DeleteNetworkInterface") as tx:
             eni = tx.world.eni(eni_id)
-            if eni.attachment is not None or tx.world.branches_of(eni_id):  # a branch may go while it is bound to its trunk
+            if eni.attachment is not None or tx.world.branches_of(eni_id):  # a branch may be deleted while its trunk uses it
                 raise errors.interface_not_deletable(eni_id)
             tx.drop_eni(eni_id)
 
@@ -191,7 +193,7 @@ class Interfaces:
         connection_tracking: Mapping[str, int] | None = None,
         source_dest_check: bool | None = None,
     ) -> None:
-        """Change attributes of an ENI; `groups` have been checked by the caller."""
+        """Change attributes of an ENI. None leaves an attribute unchanged. `groups`: security groups, which the caller has checked."""
         with self._store.transaction("ModifyNetworkInterfaceAttribute") as tx:
             eni = tx.world.eni(eni_id)
             if attachment_id is not None and delete_on_termination is not None:
@@ -211,7 +213,7 @@ class Interfaces:
     def assign(
         self, eni_id: str, want: AddressRequest, *, allow_reassignment: bool = False
     ) -> tuple[tuple[IPv4Address, ...], tuple[IPv4Network, ...]]:
-        """Give addresses or prefixes to an ENI; see `addresses.assign` for what it answers, and `lab.vpc.rules`."""
+        """Give addresses or prefixes to an ENI. Returns: as `addresses.assign`, or all of the ENI's, by AssignAnswer of the rules."""
         with self._store.transaction("AssignPrivateIpAddresses") as tx:
             eni = tx.world.eni(eni_id)
             limit = self._address_limit(tx.world, eni)
@@ -245,7 +247,7 @@ class Interfaces:
         return choose_for_new(tx, subnet_id, want, limit=MOST_ADDRESSES_PER_ENI)
 
     def _made_before(self, world: World, client_token: ClientToken | None) -> Eni | None:
-        """Return the ENI of a token that came before; None when there is to be a new one."""
+        """Return the ENI of a token that came before; None if a new ENI must be made. Raises: Ec2Error if the request differs."""
         if client_token is None or client_token.token not in self._tokens:
             return None
         fingerprint, eni = self._tokens[client_token.token]

@@ -1,8 +1,9 @@
-"""Which IPv6 addresses and prefixes an ENI gets and loses: the rules of AssignIpv6Addresses and UnassignIpv6Addresses.
+"""The IPv6 addresses and prefixes that an ENI gets and loses: the rules of AssignIpv6Addresses and UnassignIpv6Addresses.
 
-Nothing is kept of what is taken: a /64 has 65,536 prefixes, so what is chosen is compared with the ENIs of the world. EC2 keeps the
-first four addresses and the last one of each subnet ("Subnet sizing", VPC user guide); a prefix is a /80 and nothing else ("Prefix
-delegation", EC2 user guide). The codes of refusals are those of IPv4 (ours: none is documented for IPv6). Pure but for `rng`.
+There is no record of free addresses, because a /64 has 65,536 prefixes. Instead each random choice is compared with the ENIs of the
+world. EC2 keeps the first four addresses and the last one of each subnet ("Subnet sizing", VPC user guide). A prefix is always a /80
+("Prefix delegation", EC2 user guide). The codes of refusals are those of IPv4 (ours: none is documented for IPv6). Pure except for
+`rng`.
 """
 
 from __future__ import annotations
@@ -26,13 +27,19 @@ RESERVED_HEAD = 4
 
 
 Ipv6Request = Request[IPv6Address, IPv6Network]
-"""What a caller asks for: by count or by name, addresses or /80 prefixes."""
+"""A request for IPv6: addresses or /80 prefixes, by count or by name."""
 
 
 def choose(
     world: World, subnet: Subnet, want: Ipv6Request, *, rng: Random, eni: Eni | None = None, limit: int
 ) -> tuple[tuple[IPv6Address, ...], tuple[IPv6Network, ...]]:
-    """Choose what a request names or counts; nothing is taken yet. Raises: Ec2Error."""
+    """Choose the addresses and prefixes of a request, without assigning them.
+
+    Args:
+        eni: the ENI that gets them; None for a new ENI.
+        limit: most addresses and prefixes of the ENI.
+    Raises: Ec2Error.
+    """
     used = len(eni.ipv6_addresses) + len(eni.ipv6_prefixes) if eni is not None else 0
     if used + want.slot_count > limit:
         raise errors.address_limit()
@@ -50,7 +57,7 @@ def choose(
     prefixes, addresses = list(want.prefixes), list(want.addresses)
     base = int(subnet.ipv6_cidr.network_address)
     while len(prefixes) < len(want.prefixes) + want.prefix_count:
-        # The first one has the subnet's reserved addresses.
+        # Not the first prefix, because the subnet's reserved addresses are in it.
         prefix = IPv6Network((base + rng.randrange(1, PREFIXES_OF_SUBNET) * PREFIX_SIZE, PREFIX_LENGTH))
         if prefix not in prefixes and _is_free(world, prefix):
             prefixes.append(prefix)
@@ -73,7 +80,7 @@ def assign(
 
 
 def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv6Address], prefixes: Iterable[IPv6Network]) -> None:
-    """Take addresses and prefixes from an ENI: all of them or, when one is not there, none. Raises: Ec2Error."""
+    """Remove addresses and prefixes from an ENI. If one is not on the ENI, none is removed. Raises: Ec2Error."""
     gone, gone_prefixes = set(addresses), set(prefixes)
     if not gone and not gone_prefixes:
         raise errors.missing_parameter("ipv6Addresses or Ipv6Prefix")
@@ -98,7 +105,7 @@ def _check_address(world: World, cidr: IPv6Network, address: IPv6Address) -> Non
 
 
 def _is_free(world: World, block: IPv6Network) -> bool:
-    """Whether no ENI has an address or a prefix in a block, or the block in a prefix."""
+    """Whether no ENI has an address or a prefix that overlaps the block."""
     return not any(
         block.overlaps(taken)
         for eni in world.enis.values()

@@ -1,6 +1,6 @@
-"""How DescribeNetworkInterfaces lies: what it leaves out, what it shows too late, and what it does not know yet.
+"""Make answers of DescribeNetworkInterfaces false: they leave out objects, show changes too late, or do not find new ENIs.
 
-Each is documented or reported of the real service, or unknown of it, which needs the same care:
+Each such answer of the real service is documented or reported, or it is unknown whether the service gives it:
 
 - an answer may lag or be incomplete: "Eventual consistency in the Amazon EC2 API" (EC2 developer guide) promises nothing but
   eventual agreement; a Describe after Assign that looked stale: cilium 36428. Lag after Unassign, Detach, Delete: unknown.
@@ -8,7 +8,7 @@ Each is documented or reported of the real service, or unknown of it, which need
 - an address that moved is shown on both ENIs: "eventual agreement" of that page; how long is unknown.
 - a new ID is "not found" in any later call, right after the answer of Create: the same page; aws-sdk 301, botocore 2717.
 
-Pure, except for the counting, which is under the lock of Faults. Every lie is about the answer: the world itself is never changed.
+Pure, except for counts, which the lock of Faults guards. Only answers are changed, never the world itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CAUSES = (
     "UnassignIpv6Addresses",
     "ModifyNetworkInterfaceAttribute",
 )
-"""APIs whose changes Describe may show late, each by its own time."""
+"""APIs whose changes Describe may show late. Each has a delay of its own."""
 
 BY_ID = (
     "AttachNetworkInterface",
@@ -51,12 +51,19 @@ BY_ID = (
     "DescribeNetworkInterfaces",
     "CreateTags",
 )
-"""APIs that name an ENI or an attachment, and may not have heard of a new one."""
+"""APIs that name an ENI or an attachment, and may fail to find a new one."""
 
 
 @dataclass(frozen=True)
 class Omission:
-    """What is left out of an answer. A share is drawn anew for each answer, unless `steady`: then always the same ones."""
+    """The objects that are left out of an answer.
+
+    `enis`, `addresses`: a share or a list of them.
+    `primary`: whether the primary ENI is left out.
+    `everything`: whether all ENIs are left out.
+    `steady`: whether a share always consists of the same objects; otherwise it is drawn anew for each answer.
+    `times`: how many answers are affected.
+    """
 
     enis: Share = 0.0
     addresses: Share = 0.0
@@ -68,9 +75,13 @@ class Omission:
 
 @dataclass(frozen=True)
 class Lies:
-    """All lies of Describe. `stale_s`: by API, how long its changes are not shown; `late_s`: addresses after an attachment.
+    """All false answers of Describe.
 
-    `also`: by ENI, IPv4 addresses and prefixes that are shown on it besides its own.
+    `omit`: the objects that are left out; None for none.
+    `late_s`: seconds for which an attached ENI is shown without secondary addresses and prefixes.
+    `late_primary`: whether it is then shown without its primary address too.
+    `stale_s`: API -> seconds for which its changes are not shown.
+    `also`: ENI -> IPv4 addresses and prefixes that are shown on it besides its own.
     """
 
     omit: Omission | None = None
@@ -92,7 +103,7 @@ def read_lies(reader: Reader) -> Lies:
 
 
 def shorten(enis: Iterable[Eni], omission: Omission, rng: Random) -> list[Eni]:
-    """Leave ENIs and addresses out of an answer."""
+    """Return the ENIs of an answer without the ENIs and addresses of the omission."""
     if omission.everything:
         return []
     kept = [eni for eni in enis if not (omission.primary and eni.is_first)]
@@ -101,10 +112,9 @@ def shorten(enis: Iterable[Eni], omission: Omission, rng: Random) -> list[Eni]:
 
 
 def stale(world: World, changes: Iterable[Change], lies: Lies, now: float) -> World:
-    """Show the world without the changes that are not visible yet.
+    """Return the world without the changes that are not visible yet.
 
-    Args:
-        changes: ascending in time; the newest is taken back first, so that an older one finds what it had left.
+    `changes`: in the order of time. The newest is undone first, so that each earlier change finds the state that it left.
     """
     enis = dict(world.enis)
     newest_first = list(changes)[::-1]
@@ -125,14 +135,14 @@ def stale(world: World, changes: Iterable[Change], lies: Lies, now: float) -> Wo
 
 
 def _with(eni: Eni, items: Iterable[IPv4Address | IPv4Network]) -> Eni:
-    """Show an ENI with more addresses and prefixes than it has."""
+    """Return an ENI with further addresses and prefixes."""
     addresses = tuple(item for item in items if isinstance(item, IPv4Address))
     prefixes = tuple(item for item in items if isinstance(item, IPv4Network))
     return replace(eni, secondary_addresses=eni.secondary_addresses + addresses, prefixes=eni.prefixes + prefixes)
 
 
 def _without(shown: Eni | None, change: Change) -> Eni | None:
-    """Take one change back from what is shown of its ENI."""
+    """Undo one change in the shown state of its ENI. Returns: None if the ENI is not shown."""
     if change.before is None:
         return None  # created: not there yet
     if change.after is None or shown is None:

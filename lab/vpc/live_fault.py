@@ -1,4 +1,4 @@
-"""The faults of one API while they are in force: what is left of their counts and in their bucket."""
+"""The faults of one API while they are in force, with the remaining counts and the tokens of their bucket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _USUAL_STATUS = {  # EC2 "Error codes" page: server errors; and the client error
 
 
 class Live:
-    """One ApiFault with its counters and its bucket. Not thread-safe: the lock of Faults is around it."""
+    """One ApiFault with its counters and its bucket. Not thread-safe: the caller (`Faults`) holds its lock."""
 
     def __init__(self, fault: ApiFault, now: float) -> None:
         self.fault = fault
@@ -44,5 +44,5 @@ class Live:
 
 
 def draw(delay: Delay | None, rng: Random) -> float:
-    """Draw a delay in seconds; 0 where there is none."""
+    """Draw a delay in seconds; 0 if there is no delay."""
     return delay.draw(rng) if delay is not None else 0.0

@@ -30,21 +30,21 @@ _IN_USE = "InvalidNetworkInterface.InUse"
 
 
 class TokenOfDeleted(StrEnum):
-    """What a token gives whose ENI was deleted."""
+    """The result of a Create with a client token whose ENI was deleted."""
 
     DEAD_ENI = "dead-eni"
     NEW_ENI = "new-eni"
 
 
 class TokenCheck(StrEnum):
-    """When a token is looked up."""
+    """When a Create looks its client token up."""
 
     FIRST = "first"
     AFTER_CAPACITY = "after-capacity"
 
 
 class PrefixRefusal(StrEnum):
-    """With which code a prefix is refused."""
+    """The code with which a prefix is refused."""
 
     BY_CAUSE = "by-cause"
     CIDR_BLOCKS = "InsufficientCidrBlocks"
@@ -52,7 +52,7 @@ class PrefixRefusal(StrEnum):
 
 
 class InUse(StrEnum):
-    """With which code an ENI in use is refused."""
+    """The code with which EC2 refuses to attach or delete an ENI in use. BY_CALL: each of the two calls has its own code."""
 
     BY_CALL = "by-call"
     INVALID_VALUE = "InvalidParameterValue"
@@ -60,21 +60,21 @@ class InUse(StrEnum):
 
 
 class AttachCheck(StrEnum):
-    """What is looked at first when an ENI is to be attached."""
+    """Which check of an attachment comes first."""
 
     ENI_FIRST = "eni-first"
     PLACE_FIRST = "place-first"
 
 
 class AssignAnswer(StrEnum):
-    """What an Assign answers with."""
+    """The addresses in the answer to an Assign."""
 
     NEW = "new"
     ALL = "all"
 
 
 class ManagedResources(StrEnum):
-    """Whether the endpoint knows ENIs that AWS services manage."""
+    """Whether the endpoint supports ENIs that AWS services manage."""
 
     KNOWN = "known"
     UNKNOWN_PARAMETER = "unknown-parameter"
@@ -82,7 +82,7 @@ class ManagedResources(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """One choice for each."""
+    """The chosen alternative of each rule."""
 
     token_of_deleted: TokenOfDeleted = TokenOfDeleted.DEAD_ENI
     token_check: TokenCheck = TokenCheck.FIRST

@@ -20,7 +20,7 @@ KEPT_S = 600.0  # ours, because: longer than any lag a test sets; older moments 
 
 @dataclass(frozen=True)
 class World:
-    """Everything EC2 knows at one moment, by ID, in order of creation."""
+    """All objects of the simulated EC2 at one moment, by ID, in order of creation."""
 
     subnets: Mapping[str, Subnet] = field(default_factory=dict)
     instances: Mapping[str, Instance] = field(default_factory=dict)
@@ -28,28 +28,28 @@ class World:
     groups: Mapping[str, SecurityGroup] = field(default_factory=dict)
 
     def subnet(self, subnet_id: str) -> Subnet:
-        """Return one subnet or raise EC2's not-found."""
+        """Return one subnet. Raises: Ec2Error if there is none of this ID."""
         found = self.subnets.get(subnet_id)
         if found is None:
             raise errors.subnet_not_found(subnet_id)
         return found
 
     def group(self, group_id: str) -> SecurityGroup:
-        """Return one security group or raise EC2's not-found."""
+        """Return one security group. Raises: Ec2Error if there is none of this ID."""
         found = self.groups.get(group_id)
         if found is None:
             raise errors.group_not_found(group_id)
         return found
 
     def instance(self, instance_id: str) -> Instance:
-        """Return one instance or raise EC2's not-found."""
+        """Return one instance. Raises: Ec2Error if there is none of this ID."""
         found = self.instances.get(instance_id)
         if found is None:
             raise errors.instance_not_found(instance_id)
         return found
 
     def eni(self, eni_id: str) -> Eni:
-        """Return one ENI or raise EC2's not-found."""
+        """Return one ENI. Raises: Ec2Error if there is none of this ID."""
         found = self.enis.get(eni_id)
         if found is None:
             raise errors.interface_not_found([eni_id])
@@ -101,7 +101,7 @@ class World:
 
 @dataclass(frozen=True)
 class Change:
-    """What one API changed of one ENI, and when; before or after is None for an ENI that was not there."""
+    """One change of one ENI by an API. `before`, `after`: the ENI before and after it; None if it did not exist then."""
 
     at: float
     api: str
@@ -111,14 +111,14 @@ class Change:
 
 
 class History:
-    """The worlds of the last KEPT_S seconds. Not thread-safe: the store's lock is around it."""
+    """The worlds of the last KEPT_S seconds. Not thread-safe: the caller holds the store's lock."""
 
     def __init__(self, at: float, world: World) -> None:
         self._moments: deque[tuple[float, World]] = deque([(at, world)])
         self._changes: deque[Change] = deque()
 
     def append(self, at: float, world: World, *, api: str = "") -> None:
-        """Add the newest moment, with what an API changed since the one before, and forget those nobody can ask for any more."""
+        """Add the newest world with the changes of an API since the last one, and drop worlds that are too old to be requested."""
         if api:
             before = self._moments[-1][1].enis
             for eni_id in dict.fromkeys([*before, *world.enis]):
@@ -131,7 +131,7 @@ class History:
             self._moments.popleft()
 
     def changes(self) -> tuple[Change, ...]:
-        """List what the APIs changed, ascending in time."""
+        """List the changes by APIs, in the order of time."""
         return tuple(self._changes)
 
     def at(self, when: float) -> World:

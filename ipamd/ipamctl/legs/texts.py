@@ -9,7 +9,7 @@ EXTRA_ADDRESS_COLUMN = ("EGRESS", "other_address")
 """Head and field of the column of `ipamctl attachments` with the address of an extra leg."""
 
 UPLINK_PROBLEM_COLUMN = ("BRANCH ENI", "branch_problem")
-"""Head and field of the column of `ipamctl attachments` with EC2's contradiction."""
+"""Head and field of the column of `ipamctl attachments` that shows how EC2's answer contradicts the recorded branch ENI."""
 
 OWN_ENI = "branch ENI"
 """The place of an ENI that one pod has for itself, as `ipamctl path` names it."""

@@ -9,7 +9,7 @@ from ipamd.model.words import counted
 
 
 def render_audit(answer: Answer, layout: Layout) -> str:
-    """Write silent sources first, then one row per finding, worst first."""
+    """Write a line for each source that did not answer, then one row per finding, worst first."""
     lines = [filled(f"silent: {sentence}", layout, indent=8) for sentence in answer["unavailable_sources"]]
     if not answer["findings"]:
         agree = "the sources agree"

@@ -22,7 +22,7 @@ STDOUT = "-"
 
 
 def render_bundle(answer: Answer, layout: Layout) -> str:
-    """Write where the archive is and which parts failed; nothing if it went to standard output."""
+    """Write the file of the archive, and a table of the parts that failed; nothing if the archive went to standard output."""
     if answer["file"] == STDOUT:
         return ""
     failed = [part for part in answer["parts"] if part["problem"]]
@@ -62,7 +62,7 @@ def _parts(daemon: Ask, arguments: argparse.Namespace) -> list[Part]:
     from ipamd.ipamctl.archive_parts import LOGS, parts
     from ipamd.settings import load_valid
 
-    settings = load_valid().daemon  # wrong settings are a reason to collect
+    settings = load_valid().daemon  # a wrong setting must not prevent the archive, because it may be the reason for it
     return parts(
         daemon,
         run_dir=settings.run_dir,

@@ -22,7 +22,8 @@ POOL_COLUMNS: Columns = {
     "ADDRESSES AT MOST": "{address_limit}",
     "BOUND": lambda pool: pool["share"] or "-",
 }
-"""Of the pools that share the node; each counts the places that are free now, so that they exceed the node together."""
+"""Columns of the table of pools that share the node. The limits of each pool include all places for ENIs that are free now, so their
+sum can exceed the limits of the node."""
 
 
 def render_capacity(answer: Answer, layout: Layout) -> str:

@@ -48,7 +48,7 @@ def _notes(enis: Sequence[Answer], layout: Layout) -> list[str]:
 
 
 def _address_columns(states: Sequence[str], layout: Layout) -> Columns:
-    """A column for each state on a wide screen; else one that names the states that there are."""
+    """Return a column for each state on a wide screen; otherwise one column that names the states with at least one address."""
     if not layout.is_wide:
         return {"ADDRESSES": lambda eni: ", ".join(_count(eni, state) for state in states if eni[f"{state}_count"]) or "none"}
     return {**{state.upper(): f"{{{state}_count}}" for state in states}, "FREE": lambda eni: usable(eni["free_count"])}

@@ -21,7 +21,7 @@ def render_explain(answer: Answer, layout: Layout) -> str:
 
 
 def _explain(daemon: Ask, arguments: argparse.Namespace) -> Answer:
-    """Ask the daemon, or make an explanation from the files. Raises: VerbError if the files have nothing."""
+    """Ask the daemon; if it is away, make an explanation from the history files. Raises: VerbError if the files have no record."""
     answer = ask_or_read(daemon, "Explain", arguments, limit=EXPLAIN_LIMIT)
     if "sentences" in answer:
         return answer

@@ -11,7 +11,7 @@ from ipamd.ipamctl.verb import Answer, Verb, argument
 
 
 def causes(answer: Answer) -> list[str]:
-    """One line per cause that is in force."""
+    """Write one line per cause of a freeze that is in force."""
     return [f"frozen  {freezing['cause']}: {freezing['reason']} (since {freezing['since']})" for freezing in answer["freezes"]]
 
 

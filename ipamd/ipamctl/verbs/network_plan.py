@@ -1,4 +1,4 @@
-"""The part of `ipamctl plan --network FILE`: read the file, and show what a start with it would do to this node's ENIs and pods."""
+"""The code of `ipamctl plan --network FILE`: read the file, and show what a start with it would do to this node's ENIs and pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipamd.model.words import counted, printable, usable
 STANDARD_INPUT = "-"
 
 PODS_SHOWN = 3
-"""Pods that a row names. Ours: `-o wide` and JSON have all."""
+"""Most pods that a row names. Ours: `-o wide` and JSON have all."""
 
 FATES = {
     "kept": "kept",
@@ -22,7 +22,7 @@ FATES = {
 
 
 def read_network(path: str) -> tuple[bytes, str]:
-    """Read the file that the daemon shall judge. Returns: its content, and where it is. Raises: UsageError if it cannot be read."""
+    """Read the file that the daemon shall judge. Returns: its content, and its name. Raises: UsageError if it cannot be read."""
     from ipamd.settings.settings_file import SIZE_MAX, content_of  # costs the other verbs 20 ms
 
     if path == STANDARD_INPUT:
@@ -34,14 +34,14 @@ def read_network(path: str) -> tuple[bytes, str]:
 
 
 def loses_something(network: Answer) -> bool:
-    """Whether the file is refused, stops growth on this node, or takes an ENI from new pods that serves them now."""
+    """Whether the file is refused, stops growth on this node, or excludes new pods from an ENI that can have new pods now."""
     if network["refused_code"] or network["problem"]:
         return True
     return any(eni["reason"] and not eni["reason_now"] for eni in network["enis"])
 
 
 def render_network(network: Answer, layout: Layout) -> str:
-    """Write the judgement: whether the file is taken, where new ENIs go, and a row per ENI."""
+    """Write the judgement: whether the file is accepted, where new ENIs go, and a row per ENI."""
     if network["refused_code"]:
         return filled(
             f"refused   {network['source']} ({network['refused_code']}): {network['refused_reason']}; a start would end with status 2",

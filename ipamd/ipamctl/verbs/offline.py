@@ -11,7 +11,10 @@ from ipamd.ipamctl.verb import Answer, Ask, AwayError
 def ask_or_read(daemon: Ask, rpc: str, arguments: argparse.Namespace, *, limit: int) -> Answer:
     """Ask the daemon; if it is away, answer from the history files on the node's disk.
 
-    Returns: the RPC's reply, or GetHistory's with `source` file. Raises: VerbError, InvalidRequestError.
+    Args:
+        rpc: "GetHistory" or "Explain".
+    Returns: the reply of the RPC; from the files always a reply of GetHistory, whose `source` is "file".
+    Raises: VerbError, InvalidRequestError.
     """
     fields: dict[str, object] = {"subject": arguments.subject, "since": arguments.since or "", "at": arguments.at or ""}
     try:

@@ -49,7 +49,7 @@ def render_plan(answer: Answer, layout: Layout) -> str:
 
 
 def _auto_lines(auto: Answer | None) -> list[str]:
-    """The lines about the target of VPC_IPAMD_WARM_TARGET_MODE=auto; none if the answer has no such target."""
+    """Write the lines about the target of VPC_IPAMD_WARM_TARGET_MODE=auto; none if the answer has no such target."""
     if not auto:
         return []
     sentence = auto["sentence"]
@@ -63,7 +63,7 @@ def _auto_lines(auto: Answer | None) -> list[str]:
 
 
 def _unusable(answer: Answer) -> str:
-    """The number of addresses in none of the other counts, so that the counts add up to the total."""
+    """Write the number of addresses that are not in use, cooling or free, so that the counts add up to the total; "" if it is 0."""
     if answer["total_count"] >= MANY:
         return ""
     count = answer["total_count"] - answer["in_use_count"] - answer["cooling_count"] - answer["free_count"]
@@ -81,7 +81,7 @@ def ask_plan(daemon: Ask, arguments: Any) -> Answer:
         raise UsageError("--network is judged under the settings in force: give it without --set, --instance-type and --pool")
     content, source = read_network(arguments.network)
     answer = daemon("Plan", **request, network_file=content, network_source=source)
-    if not answer.get("network"):  # it ignores the field
+    if not answer.get("network"):  # the daemon of another release ignored the field
         raise RefusedError("the daemon is of another release and does not know --network: use its own ipamctl")
     return answer
 

@@ -32,7 +32,7 @@ def _probe(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "probe-aws.json").write_text(json.dumps(report, indent=2) + "\n")
             (directory / "probe-aws.md").write_text(render_probe(report, WHOLE) + "\n")
-        except OSError as error:  # nothing is lost: it is printed in any case
+        except OSError as error:  # the report is not lost, because it is printed in any case
             print(f"ipamctl: the report was not written: {error}", file=sys.stderr)
     return report
 

@@ -1,4 +1,4 @@
-"""`ipamctl retry`: repeat now what EC2 refused, after IAM, a subnet or a quota was mended."""
+"""`ipamctl retry`: repeat now the requests that EC2 refused, after IAM, a subnet or a quota was mended."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _colour(answer: Answer) -> Colour:
 
 
 def targets(answer: Answer) -> str:
-    """Write the targets that have an effect."""
+    """Write each target that is defined; "none" if there is none."""
     return ", ".join(f"{target['name']}={target['value']}" for target in answer["targets"] if target["defined"]) or "none"
 
 
@@ -67,7 +67,7 @@ def address_states(pool: Answer) -> str:
 
 
 def _conditions(answer: Answer) -> list[str]:
-    """Each condition with its start, what to do, and its page."""
+    """Write each condition, and below it its start, the next step and the page about it."""
     lines = []
     for condition in answer["conditions"]:
         lines.append(f"{DEGRADED} {fitting(condition['text'], LINE_MAX)}")
@@ -102,13 +102,13 @@ def _without_repetition(line: str, printed: Sequence[str]) -> str:
 
 
 def _cores(text: str) -> list[str]:
-    """The parts of a condition's text that other lines may repeat."""
+    """Return the parts of a condition's text that other lines may repeat."""
     parts = [text.partition(": ")[2].partition("; ")[0], *re.split(r"[:;] | \(next try", text)]
     return [part for part in parts if len(part) >= REPEATED_MIN]
 
 
 def _topics(answer: Answer) -> list[str]:
-    """One topic per line."""
+    """Write the lines below the conditions, one topic per line."""
     readiness = "not ready"
     if answer["ready"]:
         readiness = "ready"
@@ -148,7 +148,7 @@ def _pool_lines(pool: Answer) -> list[str]:
 
 
 def pod_pool_lines(pools: Sequence[Answer]) -> list[str]:
-    """A line for each pool, the node's own first; none unless the network file names pools."""
+    """Write a line for each pool, the node's own pool first; none if the network file names no pools."""
     return [_pod_pool_line(pool) for pool in pools]
 
 
@@ -171,7 +171,7 @@ def _cloud(cloud: Answer) -> str:
 
 
 def _feature_lines(answer: Answer) -> list[str]:
-    """A line for each feature that is on."""
+    """Write the lines about settings, policy, branch ENIs and the source check; a feature that is off has no line."""
     lines = [f"settings {_settings(answer['settings'])}"]
     lines += [f"differs  {sentence}" for sentence in answer["settings"]["differences"]]
     if answer["policy_mode"] != "none":
@@ -192,7 +192,7 @@ def _busy(operation: Answer) -> str:
 
 
 def _freeze_lines(answer: Answer) -> list[str]:
-    """A line for each cause of a freeze."""
+    """Write a line for each cause of a freeze."""
     return [f"frozen   {freezing['cause']}: {freezing['reason']} (since {freezing['since']})" for freezing in answer["freezes"]]
 
 

@@ -16,7 +16,7 @@ from ipamd.model.words import counted, fitting, pool_size
 INTERVAL_S = 2.0
 
 INTERVAL_MIN_S = 0.2
-"""Ours: two questions cost the daemon a millisecond or two."""
+"""Shortest pause between two reads of the daemon. Ours: a read is two RPCs, which cost the daemon a millisecond or two."""
 
 INTERVAL_MAX_S = 3600.0
 
@@ -40,7 +40,8 @@ def _watch(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
         for kind, texts in now.items():
             for text in _changes(before.get(kind, {}), texts):
                 yield {"at": at, "kind": kind, "text": text}
-        # While the daemon is away, `now` has no other kinds. Their last state stays, and is compared once the daemon is back.
+        # While the daemon is away, `now` has only the kind `daemon`. `before` keeps the last state of the other kinds, which is
+        # compared once the daemon answers again.
         before |= now
         read_count += 1
         if read_count == arguments.count:
@@ -49,7 +50,10 @@ def _watch(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Describe new, changed and removed texts. A kind with a single text has it under an empty name, and is shown without a sign."""
+    """Describe new, changed and removed texts. Both mappings: name -> text.
+
+    A kind with a single text has it under an empty name; its changes are shown without a sign.
+    """
     for name, text in now.items():
         if name and name not in before:
             yield f"+ {text}"
@@ -61,7 +65,7 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]
 
 
 def read_state(daemon: Ask) -> dict[str, dict[str, str]]:
-    """Read the current state. Returns: kind -> name -> text."""
+    """Read the current state. Returns: kind -> name -> text; only the kind `daemon` if the daemon is away."""
     try:
         status, rows = daemon("GetStatus"), daemon("ListAttachments")["attachments"]
     except AwayError as error:
