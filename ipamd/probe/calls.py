@@ -33,7 +33,8 @@ PAGE_SIZE = 1000
 """ENIs in a page of a list, as in the daemon. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
 PAGES_MAX = 5
-"""Most pages of one list. Ours: 5,000 ENIs of one subnet or VPC. Further pages are ignored, so that the bound on calls holds."""
+"""Most pages of one list. Ours: 5,000 ENIs of one subnet or VPC. A longer list counts as no answer, so that the bound on calls
+holds."""
 
 NO_ANSWER = "(no answer)"
 """Stands for EC2's code in a call that got no answer."""
@@ -162,8 +163,8 @@ class Calls:
     def list_enis(self, about: str, filters: Mapping[str, str]) -> CallAnswer:
         """List the ENIs that pass all filters, page by page: in a large account an empty page need not be the last.
 
-        Returns: the last answer, with the ENIs of the first PAGES_MAX pages. If one page is refused, the answer is that refusal and
-            has no ENIs (I11).
+        Returns: the last answer, with all ENIs. If one page is refused, the answer is that refusal and has no ENIs. If there are more
+            than PAGES_MAX pages, the code is NO_ANSWER, because a part of a list must not pass for the whole (I11).
         Raises: as `ask`.
         """
         params: dict[str, Any] = {
@@ -179,6 +180,8 @@ class Calls:
             params["NextToken"] = answer.body["NextToken"]
         if not answer.ok:
             return replace(answer, body={})
+        if answer.body.get("NextToken"):
+            return replace(answer, code=NO_ANSWER, message=f"the list has more than {PAGES_MAX} pages", body={})
         return replace(answer, body={"NetworkInterfaces": enis})
 
     def ask_for_enis(self, about: str, **params: Any) -> CallAnswer:

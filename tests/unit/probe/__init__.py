@@ -1,0 +1,1 @@
+"""The probe of EC2, without EC2."""
