@@ -14,7 +14,8 @@ import json
 import os
 import struct
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 IMAGE = "vpc-lab.local/pause:1"
 BASE = 0x400000  # the traditional load address; anything above vm.mmap_min_addr would do
@@ -38,14 +39,28 @@ def archive(image: str, name: str, program: bytes, machine: str | None = None) -
     return archive_of_layers(image, [_tar({name: (program, 0o755)})], entrypoint=[f"/{name}"], machine=machine)
 
 
-def archive_of_layers(image: str, layers: Sequence[bytes], *, entrypoint: Sequence[str], machine: str | None = None) -> bytes:
-    """Build the OCI archive of an image. `image`: its reference. `layers`: uncompressed tar files, the lowest first."""
+def archive_of_layers(
+    image: str,
+    layers: Sequence[bytes],
+    *,
+    entrypoint: Sequence[str],
+    environment: Mapping[str, str] = MappingProxyType({}),
+    machine: str | None = None,
+) -> bytes:
+    """Build the OCI archive of an image.
+
+    Args:
+        image: its reference.
+        layers: uncompressed tar files, the lowest first.
+        environment: of its processes; if it is given, PATH should be among it.
+    """
     architecture, _ = MACHINES[machine or os.uname().machine]
+    variables = [f"{name}={value}" for name, value in environment.items()]
     config = _json(
         {
             "architecture": architecture,
             "os": "linux",
-            "config": {"Entrypoint": list(entrypoint)},
+            "config": {"Entrypoint": list(entrypoint), **({"Env": variables} if variables else {})},
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
         }
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.node import pause
+from lab.node.process import BASE_ENVIRONMENT
 
 REGISTRY = "stand-in.local"
 """Their `--test-image-registry`."""
@@ -25,6 +26,10 @@ _STAND_INS = {
 }
 """Reference -> what it runs by default. Source of the names: test/framework/utils/const.go of amazon-vpc-cni-k8s v1.23.1."""
 
+_HELPER_ENVIRONMENT = {"PATH": BASE_ENVIRONMENT["PATH"], "GODEBUG": "urlstrictcolons=0"}
+"""Their tests name the metric server of a cluster of IPv6 without brackets (test/framework/resources/agent/traffic_tester.go), and Go
+from 1.26 on refuses such a URL. Their image is older; the programs here are of the compiler that their go.mod asks for."""
+
 
 def archives(rootfs: Path, helpers: Path) -> Iterator[bytes]:
     """Yield an OCI archive for each image.
@@ -36,7 +41,9 @@ def archives(rootfs: Path, helpers: Path) -> Iterator[bytes]:
     root = rootfs.read_bytes()
     for reference, entrypoint in _STAND_INS.items():
         yield pause.archive_of_layers(reference, [root], entrypoint=entrypoint)
-    yield pause.archive_of_layers(_HELPER, [root, _programs(helpers)], entrypoint=["/bin/busybox", "sh"])
+    yield pause.archive_of_layers(
+        _HELPER, [root, _programs(helpers)], entrypoint=["/bin/busybox", "sh"], environment=_HELPER_ENVIRONMENT
+    )
 
 
 def _programs(folder: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network
@@ -218,25 +219,38 @@ def test_custom_resources_have_their_plurals(name: str, scope: str) -> None:
 
 
 def test_stand_ins_carry_their_names_and_the_helper_its_programs(tmp_path: Path) -> None:
-    """The helper's image has a second layer: their programs, executable, at the root."""
+    """The helper's image has a second layer: their programs, executable, at the root. Only it has an environment, PATH included."""
     rootfs, helpers = tmp_path / "rootfs.tar", tmp_path / "agent"
     helpers.mkdir()
     (helpers / "networking").write_bytes(b"#!")
     with tarfile.open(rootfs, "w"):
         pass
-    named = {}
+    named, environments = {}, {}
     for archive in images.archives(rootfs, helpers):
         with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
             index = json.load(opened.extractfile("index.json"))  # type: ignore[arg-type]
             (entry,) = index["manifests"]
             manifest = _blob(opened, entry["digest"])
-            named[entry["annotations"]["io.containerd.image.name"]] = [
-                _layer(opened, layer["digest"]) for layer in json.loads(manifest)["layers"]
-            ]
-    helper = named.pop("stand-in.local/networking-e2e-test-images/aws-vpc-cni-test-helper:20231212")
+            name = entry["annotations"]["io.containerd.image.name"]
+            named[name] = [_layer(opened, layer["digest"]) for layer in json.loads(manifest)["layers"]]
+            config = json.loads(_blob(opened, json.loads(manifest)["config"]["digest"]))["config"]
+            environments[name] = {variable.partition("=")[0] for variable in config.get("Env", ())}
+    helper_name = "stand-in.local/networking-e2e-test-images/aws-vpc-cni-test-helper:20231212"
+    helper = named.pop(helper_name)
+    assert {name: names for name, names in environments.items() if names} == {helper_name: {"PATH", "GODEBUG"}}
     assert helper == [[], [("networking", 0o755)]]
     assert len(named) == 4
     assert all(layers == [[]] for layers in named.values())
+
+
+def test_an_address_in_brackets_is_asked_by_http() -> None:
+    """The stand-in's wget takes it for FTP without a scheme; what has one, and every option, is handed on as it is."""
+    script = (REPOSITORY / "tools" / "stand_in_wget.sh").read_text(encoding="utf-8")
+    assert "exec /usr/bin/wget" in script
+    shown = script.replace("exec /usr/bin/wget", "printf '%s\\n'")
+    words = ["--spider", "-T", "5", "[fd30::1]:80", "http://[fd30::1]:80", "10.0.0.1:80", "a b"]
+    said = subprocess.run(["/bin/sh", "-c", shown, "wget", *words], capture_output=True, text=True, check=True, timeout=10)
+    assert said.stdout.splitlines() == ["--spider", "-T", "5", "http://[fd30::1]:80", *words[4:]]
 
 
 @pytest.fixture
