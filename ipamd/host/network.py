@@ -47,8 +47,8 @@ from ipamd.model.legs.condition_codes import EXTRA_LEGS, LegConditionCode
 from ipamd.model.repair_messages import repair_text, repair_texts
 from ipamd.model.repairs import CONFINEMENT, NODE_ROUTING, RepairCode, RepairedObject, RepairKind, RepairReport, refusals_of
 from ipamd.model.source_rules import single_priority
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.model.wiring_difference import advised_texts
-from ipamd.model.wiring_differences import wiring_differences
 from ipamd.model.words import first_of
 from ipamd.ports.datastore import Datastore
 from ipamd.ports.kernel import HostNetwork

@@ -58,8 +58,8 @@ from ipamd.model.legs import Leg, decode_first_alias, extra_veth_names, first_le
 from ipamd.model.record import dataclass, replace
 from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind, RepairReport
 from ipamd.model.uplink import Uplink
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.model.wiring_difference import WiringDifference, wiring_difference
-from ipamd.model.wiring_differences import wiring_differences
 from ipamd.ports.kernel import VlanLinks, Wiring
 
 Failpoint = Callable[[str], bool]

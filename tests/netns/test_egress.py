@@ -23,7 +23,7 @@ from ipamd.model.ids import MacAddress
 from ipamd.model.legs import legs_of
 from ipamd.model.legs.egress import EGRESS_TAG
 from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.settings import NetworkConfig
 from tests.errors import failed
 from tests.netns import packets
