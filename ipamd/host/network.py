@@ -106,8 +106,8 @@ REPAIR_WAIT_S = 1.0
 class _CleanSurvey(NamedTuple):
     """The last survey that showed no fault.
 
-    `announced`: what would have changed by now if another survey were needed: the last announcement of the kernel before the survey
-        began, and the attachments at that time.
+    `announced`: the kernel's last announcement, and the attachments, both read before the survey began. While both are the same now,
+        no other survey is needed.
     `pass_count`: number of passes since then that made no survey.
     `compared`: the survey, and the attachments with which it was compared.
     """
