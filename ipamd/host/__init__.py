@@ -1,1 +1,1 @@
-"""What the node itself must look like: routes and rules, the conflist, the plugins beside ours."""
+"""Compare and repair what the node itself needs: routes and rules, the conflist, and the plugins beside ours."""

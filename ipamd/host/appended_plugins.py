@@ -16,17 +16,18 @@ from ipamd.model.words import counted, first_of
 from ipamd.ports.process import Clock
 
 GONE_S = 600.0
-"""How long a binary must be missing before its entry is removed. Ours: long against the update of an agent that brings its binary."""
+"""How long a binary must be missing before its entry is removed. Ours: long against the time in which an agent's update replaces its
+binary."""
 
 ASKED_MAX = 8
-"""Appended plugins that are asked for their versions. Ours: a node has one or two."""
+"""How many appended plugins are asked for their versions. Ours: a node has one or two."""
 
 LIFTS_MAX, LIFT_WINDOW_S = 3, 600.0
-"""How often within LIFT_WINDOW_S the version limit of a removed plugin is lifted. Ours: otherwise a plugin that comes and goes all the
-time would make us write the file all the time."""
+"""How often within LIFT_WINDOW_S the version limit of a plugin is lifted after its entry was removed. Ours: without this bound a
+plugin whose entry is added and removed all the time would make us write the file all the time."""
 
 NAMED_MAX = 5
-"""Problems that a condition names. Ours."""
+"""How many problems a condition names. Ours."""
 
 
 class AppendedPlugins:
@@ -56,7 +57,7 @@ class AppendedPlugins:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The plugins that lack later versions, as in `ChainVersions.limits`."""
+        """Texts about the plugins that lack later versions, as in `ChainVersions.limits`."""
         return tuple(f"{name} ends at {highest}" for name, highest in limits(self._limits).items() if name not in self._refused)
 
     def wait_s(self) -> float | None:
@@ -75,7 +76,7 @@ class AppendedPlugins:
         self._unasked_count = max(len(appended.types) - ASKED_MAX, 0)
 
     def _set_limits(self, appended: OthersPart, now_s: float) -> None:
-        """Remember the versions of each plugin. Those of a plugin whose entry was removed are forgotten, but not often."""
+        """Remember the versions of each plugin. Forget a plugin whose entry was removed, at most LIFTS_MAX times in LIFT_WINDOW_S."""
         for name, answer in self._answers.items():
             if answer is not None and answer.versions:
                 self._limits[name] = answer.versions
@@ -84,16 +85,22 @@ class AppendedPlugins:
                 del self._limits[name]
 
     def narrow(self, versions: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the versions in which every appended plugin can be called. `versions`: those of our own plugins."""
+        """Return the versions that every appended plugin has too. A plugin that has none of `versions` is disregarded.
+
+        `versions`: the versions that our own plugins have.
+        """
         offered, self._refused = narrowed(versions, self._limits)
         return offered
 
     def present(self, appended: OthersPart) -> OthersPart:
-        """Return the part without plugins whose binaries are missing: such an entry stays in the file, but is never put back."""
+        """Return the part without the entries whose plugins have no binary. It is used to restore a lost file.
+
+        Such an entry stays in the file while it is there, but is never put back.
+        """
         return appended.without(name for name in appended.types if self._directory.ask_appended(name) is None)
 
     def missing_problem(self, file: str) -> str:
-        """Name the plugins without a binary; "" if there is none."""
+        """Describe the plugins without a binary; "" if there is none. `file`: name of the conflist."""
         names = first_of(sorted(self._gone_since), NAMED_MAX)
         if not names:
             return ""
@@ -103,7 +110,10 @@ class AppendedPlugins:
         )
 
     def other_problems(self) -> str:
-        """Name the appended plugins that did not answer correctly, that lack all our versions, or whose entries are doubled."""
+        """Describe the appended plugins that did not answer correctly, that lack all our versions, or whose entries are doubled.
+
+        The text also counts the plugins that were not asked. Returns: "" if there is no problem.
+        """
         problems = [answer.problem for answer in self._answers.values() if answer is not None and answer.problem]
         problems += [f"{name} speaks no CNI version of the plugins before it, so its calls fail" for name in self._refused]
         problems += [

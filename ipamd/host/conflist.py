@@ -1,11 +1,12 @@
-"""The CNI configuration that makes the runtime call us: written last, atomically, and removed by an export only.
+"""Write the conflist, the CNI configuration that makes the runtime call us.
 
-A shutdown leaves the file in place, because without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that
-every libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). A version is offered
-only if every chained plugin has it (docs/adr/0039). Entries that other software appends stay (docs/adr/0060).
+A start writes it last, and atomically. A shutdown leaves it in place, because without it a runtime cannot delete sandboxes (containerd
+#8774); only an export removes it. `cniVersion` is a version that every libcni accepts. `cniVersions` lets a newer libcni choose a
+later version, with GC and STATUS (docs/adr/0009). A version is offered only if every chained plugin has it (docs/adr/0039). Entries
+that other software appends stay (docs/adr/0060).
 
-A hidden file beside it, which no runtime reads, lists the plugins that we rendered under earlier settings. Without that list they
-would count as appended by other software.
+A hidden file beside the conflist, which no runtime reads, lists the plugins that we wrote into it under earlier settings. Without that
+list they would count as appended by other software.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ from ipamd.settings.settings_file import SIZE_MAX, content_of, created
 log = logging.getLogger(__name__)
 
 NETWORK_NAME = "vpc-ipamd"
+"""The `name` of the conflist."""
 
 PLUGIN_TYPE = "vpc-cni"
+"""The `type` of our plugin, which is the name of its binary."""
 
 MODE = 0o644
 """Permissions of a new file, before the umask."""
@@ -57,10 +60,11 @@ OF_AWS_NODE = frozenset(("aws-cni", *EXTRA_LEG_PLUGINS, "portmap", "bandwidth", 
 """Plugins of the conflist of amazon-vpc-cni-k8s. Source: amazon-vpc-cni-k8s, misc/10-aws.conflist, cmd/aws-vpc-cni/main.go."""
 
 FORMER_MAX = 16
-"""Plugins of earlier settings that are remembered. Ours."""
+"""How many plugins of earlier settings are remembered. Ours."""
 
 READ_AGAIN_S = 0.2
-"""Pause before a file that no runtime can load is read again: when Linkerd's agent ends, it writes the file in place. Ours."""
+"""Pause before a file that no runtime can load is read again, because it may be half written: Linkerd's agent writes the file in place
+when it ends. Ours."""
 
 TRIES_MAX = 5
 """Tries of a write, if another program replaces the file between our reading and writing. Ours."""
@@ -70,9 +74,11 @@ POD_IPV6_OFF = {f"net.ipv6.conf.{name}.disable_ipv6": "1" for name in ("all", "d
 
 
 def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
-    """Build the conflist. The settings name the plugins that are chained behind ours; all speak `versions` (oldest first).
+    """Build the conflist. The settings name the plugins that are chained behind ours.
 
-    The pod's annotations are requested only where they are read: they may have 256 KiB, in every call.
+    The pod's annotations are requested only if a setting needs them, because they may have 256 KiB, in every call.
+
+    `versions`: the CNI versions that all of these plugins have, oldest first.
     """
     config = settings.daemon
     ours: dict[str, Any] = {"type": PLUGIN_TYPE}
@@ -95,7 +101,7 @@ def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -
 
 
 def _reads_annotations(settings: Settings) -> bool:
-    """Whether anything that is on reads the pod's annotations."""
+    """Whether a feature that reads the pod's annotations is turned on."""
     network = settings.network
     has_facts = network.pod_eni and settings.pod_facts.source == FROM_ANNOTATIONS
     choices = (network.snat_annotation_namespaces, network.pinned_ranges, network.multi_nic, settings.subnets.pool_annotations)
@@ -103,19 +109,19 @@ def _reads_annotations(settings: Settings) -> bool:
 
 
 def former_list(conflist: Path) -> Path:
-    """The hidden file beside a conflist that lists the plugins of earlier settings."""
+    """Return the path of the hidden file beside a conflist that lists the plugins of earlier settings."""
     return conflist.with_name(f".{conflist.name}.ours")
 
 
 class ConflistFile:
-    """The conflist at its path. It remembers the appended entries, in case the file is removed or destroyed. One thread."""
+    """Reads and writes the conflist. Remembers the appended entries, in case the file is removed or damaged. Used by one thread."""
 
     def __init__(self, settings: Settings, *, read_again_s: float = 0.0, writer: str = "") -> None:
         """Set up; reads nothing.
 
         Args:
             read_again_s: pause before a file that no runtime can load is read again, because another program may be writing it.
-            writer: names the scratch file; two threads that write one conflist must differ in it.
+            writer: part of the scratch file's name; two threads that write the same conflist must have different ones.
         """
         self._read_again_s = read_again_s
         self.path = settings.daemon.conflist_path
@@ -125,23 +131,27 @@ class ConflistFile:
         self._remembered: OthersPart | None = None
 
     def appended(self) -> OthersPart:
-        """Return the part that other software appended; the last one that was read, if the file is damaged or gone.
+        """Return the part that other software appended. If the file is damaged or gone, return the part that was read last.
 
         Raises: SettingsError if the file cannot be read.
         """
         return self._appended_in(self._document(), self.own_part(SUPPORTED_VERSIONS))
 
     def defect(self, versions: tuple[str, ...]) -> PartDefect | None:
-        """Compare our part of the file with what is rendered for these versions. Raises: SettingsError if it cannot be read."""
+        """Compare our part of the file with the part that is rendered for these versions.
+
+        Returns: None if our part is right. Raises: SettingsError if the file cannot be read.
+        """
         if not os.path.lexists(self.path):
             return PartDefect.MISSING
         return defect_of(self._document(), self.own_part(versions))
 
     def write(self, versions: tuple[str, ...], appended: OthersPart | None = None) -> Path:
-        """Put our part in place, atomically: a reader sees the whole old file or the whole new one. A correct file is not written.
+        """Put our part in place, atomically: a reader sees the whole old file or the whole new file. A correct file is not written.
 
         Args:
-            appended: the part behind ours; None: the one that is in the file now.
+            versions: the CNI versions to offer.
+            appended: the entries of other software behind our part; None: the entries that are in the file now.
         Returns: the file's path. Raises: SettingsError if the directory cannot be written.
         """
         own_part = self.own_part(versions)
@@ -163,7 +173,7 @@ class ConflistFile:
         return self.path
 
     def own_part(self, versions: tuple[str, ...]) -> OwnPart:
-        """Render our part."""
+        """Return our part of the conflist, rendered for these versions."""
         rendered = render(self.settings, versions)
         plugins = tuple(rendered.pop(PLUGINS))
         return OwnPart(rendered, plugins, self._former())
@@ -180,7 +190,7 @@ class ConflistFile:
             raise failure(SettingsError, FailureCode.CONFLIST_UNREADABLE, path=self.path, cause=error.strerror) from error
 
     def _content(self) -> bytes:
-        """Read the file; b"" if there is none, or something else than a file. Raises: OSError."""
+        """Read the file; b"" if no regular file is at the path. Raises: OSError."""
         if not self.path.is_file():
             return b""
         try:
@@ -197,7 +207,11 @@ class ConflistFile:
         return self._remembered
 
     def _appended_for_aws_node(self) -> OthersPart:
-        """Return the part that other software appended to the conflist of amazon-vpc-cni-k8s, which the runtime has used so far."""
+        """Return the entries that other software appended to the conflist of amazon-vpc-cni-k8s.
+
+        They are needed on a node that is taken over, where the runtime has used that conflist so far. Entries without a binary are
+        left out.
+        """
         daemon = self.settings.daemon
         path = self.settings.takeover.conflist_beside(self.path)
         try:
@@ -215,7 +229,7 @@ class ConflistFile:
         return OthersPart(tuple(foreign))
 
     def _is_in_place(self, content: bytes, own_part: OwnPart, appended: OthersPart) -> bool:
-        """Whether the file has the right content, in any JSON form; a symbolic link is replaced."""
+        """Whether the file has the right content, in any JSON form. A symbolic link is never right, so that it is replaced."""
         document = parse(content)
         return not self.path.is_symlink() and document is not None and canonical(document) == canonical(merge(own_part, appended))
 
@@ -230,7 +244,7 @@ class ConflistFile:
         return True
 
     def _mode(self) -> int:
-        """Return the permissions of the present file, whose appended entries may be secret, or those of a new file."""
+        """Return the permissions of the present file, which may protect a secret in an appended entry, or else those of a new file."""
         with suppress(OSError):
             status = self.path.lstat()
             if stat.S_ISREG(status.st_mode):
@@ -238,7 +252,7 @@ class ConflistFile:
         return MODE
 
     def _former(self) -> tuple[Plugin, ...]:
-        """Read the plugins of earlier settings; () if no setting ever chained one, or the list is lost."""
+        """Read the list of plugins of earlier settings; () if there is no list."""
         try:
             document = parse(content_of(str(self._former_path)))
         except OSError:
@@ -249,9 +263,10 @@ class ConflistFile:
         return tuple(plugin for plugin in plugins[:FORMER_MAX] if isinstance(plugin, dict))
 
     def _remember_former(self, own_part: OwnPart) -> None:
-        """List our plugins before they are in the file, so that a start under other settings recognises them.
+        """Write the list of our plugins before the conflist, so that a start under other settings recognises them as ours.
 
-        If the list cannot be written, the conflist is written anyway: the list matters only when a setting no longer chains a plugin.
+        If the list cannot be written, the conflist is written anyway, because the list matters only after a setting stops chaining a
+        plugin.
         """
         listed_by_text = {canonical(plugin): plugin for plugin in (*own_part.plugins[1:], *own_part.former)}
         listed = list(listed_by_text.values())[:FORMER_MAX]
@@ -273,7 +288,10 @@ Source: github.com/containernetworking/cni, libcni/conf.go (ConfFiles).
 
 
 def sorts_before(path: Path) -> str:
-    """Return the first file that a runtime takes instead of ours; "" if there is none. A runtime skips unreadable files."""
+    """Return the path of the file that a runtime uses instead of the conflist at `path`; "" if there is none.
+
+    A runtime uses the first file by name, and skips unreadable files.
+    """
     with suppress(OSError):
         for name in sorted(os.listdir(path.parent)):  # noqa: PTH208  # names are what is sorted
             if name >= path.name:
@@ -284,7 +302,7 @@ def sorts_before(path: Path) -> str:
 
 
 def _may_be_taken(path: Path) -> bool:
-    """Whether a runtime may take the file; one that is too large for us to read counts."""
+    """Whether a runtime may use the file as its configuration. True for a file that is too large for us to read."""
     try:
         content = content_of(str(path))
     except (OSError, ValueError):
@@ -294,7 +312,7 @@ def _may_be_taken(path: Path) -> bool:
 
 
 def difference(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
-    """Describe the defect of our part of the file; "" if there is none. Raises: SettingsError if it cannot be read."""
+    """Return the name of the defect of our part of the file; "" if there is none. Raises: SettingsError if it cannot be read."""
     return ConflistFile(settings).defect(versions) or ""
 
 

@@ -1,12 +1,13 @@
-"""Put our part of the conflist back when something removes or changes it: without it the runtime calls another plugin, or cannot
+"""Put our part of the conflist back when something removes or changes it. Without our part the runtime calls another plugin, or cannot
 delete sandboxes.
 
-Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may do that under a running daemon. inotify and
-regular checks notice it. They notice changes of the chained plugins too: a missing plugin of our image is put back, and the file
-offers the versions that all plugins have. A problem that cannot be repaired is a condition, and the file stays, because DEL needs it
-(`conflist.py`). Entries that other software appends behind our part are not ours (docs/adr/0060). If another program changes our part
-again and again, we back off, and a condition reports it (`repair_backoff.py`). The file is kept only while the daemon serves: an
-uninstallation removes the DaemonSet first.
+Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may change the file while the daemon runs. inotify
+and regular checks notice such a change. They also notice changes of the chained plugins: a missing plugin of our image is put back,
+and the file offers the versions that all plugins have. A problem that cannot be repaired is a condition, and the file stays, because
+DEL needs it (`conflist.py`). Entries that other software appends behind our part are left to that software, unless their plugins are
+missing for long (docs/adr/0060). If another program changes our part again and again, it is restored less and less often, and a
+condition reports it (`repair_backoff.py`). The file is kept only while the daemon serves, because an uninstallation removes the
+DaemonSet first.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ FIRST_FILE_CODES = {
     Target.NOT_KNOWN: ConditionCode.CONFLIST_NOT_FOLLOWED,
     Target.OURS: ConditionCode.CONFLIST_STALE_COPY,
 }
-"""The problem with a file that a runtime takes instead of ours, by the plugin to which the file leads."""
+"""Plugin to which a file leads that a runtime uses instead of ours -> code of the problem."""
 
 log = logging.getLogger(__name__)
 
 CONDITION = "plugins"
+"""Condition: a plugin without which no sandbox can be made is missing or does not answer correctly."""
 
 MISSING_APPENDED = "appended plugins"
 """Condition: plugins that other software appended have no binary, so no new pod starts."""
@@ -56,16 +58,16 @@ ODD_APPENDED = "appended entries"
 """Condition: plugins that other software appended do not answer, or have none of our versions."""
 
 OTHER_FIRST = "other conflist"
-"""Condition: the runtime takes a file that does not lead to our plugin."""
+"""Condition: the runtime uses a file that does not lead to our plugin."""
 
 STALE_COPY = "other conflist copy"
-"""Condition: the runtime takes a file that leads to our plugin, with other settings than ours."""
+"""Condition: the runtime uses a file that leads to our plugin, with other settings than ours."""
 
 NOT_FOLLOWED = "other conflist unclear"
-"""Condition: the runtime takes a file for which it cannot be seen on this node whether it leads to our plugin."""
+"""Condition: the runtime uses a file of which the node's files do not show whether it leads to our plugin."""
 
 LINES_MAX = 5
-"""Lines to change that a condition names. Ours."""
+"""How many lines to change a condition names. Ours."""
 
 START_CHECK_INTERVAL_S = 10.0
 """Longest time between two checks while the start waits for the plugins. Ours: a check costs a few stats."""
@@ -74,15 +76,16 @@ WITHOUT_LOOPBACK = ("cri-o",)
 """Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
 
 BLOCKED_CHECK_INTERVAL_S = 1.0
-"""Time between two checks while another daemon blocks ADD: nothing is announced when that daemon ends. Ours."""
+"""Time between two checks while ADD is blocked because of another daemon. Short, because no notification comes when that daemon ends.
+Ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherCni:
-    """Another CNI on the node.
+    """The conflist of another CNI on the node, which must not stay in use.
 
-    `take`: renames its conflist, which sorts before ours.
-    `directories`: a change in them shows that the conflist was installed.
+    `take`: renames it, because it sorts before ours. Called at each check.
+    `directories`: directories in which it is installed; a change in them leads to a check.
     """
 
     take: Callable[[], str]
@@ -113,9 +116,9 @@ class ConflistKeeper(FollowedFile):
 
         Args:
             runtime: returns the runtime, None before it has answered.
-            note: records a repair in the ledger.
-            other_cni: another CNI, whose conflist is renamed at each check.
-            companions: gets the plugins and files of other software beside ours.
+            note: records the text of a repair in the ledger.
+            is_stopped: returns whether the conflist must not be written any more.
+            companions: the plugins and files of other software beside ours are published in it.
             more_directories: returns further plugin directories of the runtime; None while they are not known.
         """
         config = settings.daemon
@@ -153,13 +156,13 @@ class ConflistKeeper(FollowedFile):
 
     @property
     def versions_text(self) -> str:
-        """The CNI versions that all needed plugins have, and what limits them, for reports; "" before the plugins have answered."""
+        """A text for reports: the CNI versions to offer, and the plugins that lack later versions; "" before the plugins answered."""
         if self._chain_versions is None:
             return ""
         return "; ".join([f"CNI {', '.join(self.versions)}", *self._chain_versions.limits, *self._appended.limits])
 
     def begin(self) -> None:
-        """Keep the file in place from now on. The start calls this after it has written the file."""
+        """Make `check` keep the file in place. The start calls this after it has written the file."""
         self._is_begun = True
 
     def check(self) -> None:
@@ -182,11 +185,15 @@ class ConflistKeeper(FollowedFile):
         self._check_first_file()
 
     def write(self) -> Path:
-        """Write the file for the start, from its thread. Raises: SettingsError."""
+        """Write the file. Called by the start, in its thread. Raises: SettingsError."""
         return write(self._file.settings, self.versions)
 
     def _ask(self, hindrance: str) -> bool:
-        """Ask plugins whose files changed; a missing plugin is a condition. Returns: whether other versions must be offered."""
+        """Ask plugins whose files changed for their versions. A missing plugin is a condition.
+
+        `hindrance`: why plugins of our image could not be put in place; "" if all are there. Returns: whether other versions must be
+        offered than before.
+        """
         before = self.versions
         with suppress(SettingsError):  # `_keep` reports a file that cannot be read
             self._appended.ask(self._file.appended())
@@ -196,7 +203,8 @@ class ConflistKeeper(FollowedFile):
             self._health.report(CONDITION, problem(ConditionCode.PLUGIN_LACKING, cause=error), error=error)
             return False
         self._versions = self._appended.narrow(self._chain_versions.versions)
-        self._health.report(CONDITION, None)  # last: the start waits for this, and then writes the file with these versions
+        # After the versions are set, because the start waits for this report, and then writes the file with these versions.
+        self._health.report(CONDITION, None)
         return self.versions != before
 
     def _keep(self, *, is_offer_changed: bool, is_backed_off: bool) -> None:
@@ -218,7 +226,7 @@ class ConflistKeeper(FollowedFile):
         self._health.report(ODD_APPENDED, problem_of(ConditionCode.APPENDED_ODD, odd, file=file))
 
     def _repair(self, defect: PartDefect) -> None:
-        """Put our part back. If the file is lost, also put back those of the appended plugins that have a binary."""
+        """Put our part back. If the file is lost or damaged, also put back the appended entries whose plugins have a binary."""
         appended = None
         if defect in (PartDefect.MISSING, PartDefect.CHANGED):
             appended = self._appended.present(self._file.appended())
@@ -237,7 +245,7 @@ class ConflistKeeper(FollowedFile):
         self._record_all([removed])
 
     def _check_first_file(self) -> None:
-        """Follow the file that a runtime takes instead of ours, and publish the plugins and files of other software."""
+        """Find out whether a runtime uses another file than ours, report it, and publish the plugins and files of other software."""
         own_parts = [self._file.own_part(self.versions)]
         if self._chain_versions is not None and self._chain_versions.versions != self.versions:
             own_parts.append(self._file.own_part(self._chain_versions.versions))
@@ -248,7 +256,10 @@ class ConflistKeeper(FollowedFile):
         self._companions.seen = (*self._first_companions(first), *self._appended_companions())
 
     def _problem(self, first: FirstConflist | None, target: Target) -> Problem | None:
-        """Return the problem with the file that a runtime takes instead of ours, if it leads to `target`; None if there is none."""
+        """Return the problem with the file that a runtime uses instead of ours.
+
+        Returns: None if there is no such file, if it does not lead to `target`, or if it needs no change.
+        """
         is_in_order = first is not None and first.target is Target.OURS and not first.lines
         if first is None or first.target is not target or is_in_order:
             return None

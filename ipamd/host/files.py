@@ -20,20 +20,26 @@ SETTLE_S = 0.1
 """Wait after a change, so that a file which is being written is read whole. Ours."""
 
 FAILED_S = 5.0
-"""Wait after a failed check. A check that fails to write to a full disk changes the directory, and would wake itself. Ours."""
+"""Pause after a failed check. Without it a check that fails because the disk is full would cause the next check, because its attempt
+to write changes the directory. Ours."""
 
 
 class FollowedFile(ABC):
     """A file on the host that is checked after each change in `directories`, and at regular intervals."""
 
     def __init__(self, *directories: Path, subject: str) -> None:
-        """Watch nothing yet. `subject`: that of the condition while a check fails."""
+        """Watch nothing yet.
+
+        Args:
+            directories: a change in them leads to a check.
+            subject: subject of the condition while a check fails.
+        """
         self.directories = directories
         self.subject = subject
 
     @abstractmethod
     def check(self) -> None:
-        """Read the file and act. An exception is a condition until a later check succeeds."""
+        """Read the file and act on its content. An exception becomes a condition until a later check succeeds."""
 
     def wait_s(self) -> float:
         """Return the longest time until the next check, in seconds."""

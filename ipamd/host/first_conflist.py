@@ -1,8 +1,9 @@
-"""Find the file that the runtime takes instead of our conflist, and whether it leads to our plugin.
+"""Find the file that the runtime uses instead of our conflist, and whether it leads to our plugin.
 
-A runtime takes only the first file by name. Multus, Istio's own conflist, Antrea and Cilium in chaining mode put their file there on
-purpose and call our plugin: by `delegates`, by `clusterNetwork`, or by a copy of our list (docs/adr/0060). Such a file is not a fault,
-and to remove it would break the cluster. References are followed from file to file, bounded in number and size, and no file twice.
+A runtime uses only the first file by name. Multus, Istio, Antrea, and Cilium in chaining mode put a file before ours on purpose, and
+call our plugin by `delegates`, by `clusterNetwork`, or by a copy of our list (docs/adr/0060). Such a file is not a fault, and its
+removal would break the cluster. References are followed from file to file. Their number and the size of the files are bounded, and no
+file is followed twice.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ MULTUS_DIRECTORY = "/etc/cni/multus/net.d"
 """The directory in which Multus looks up a network's name, unless `confDir` is set. Source: multus-cni, docs/configuration.md."""
 
 STEPS_MAX = 64
-"""Configurations that one walk follows. Ours: Multus has a handful, each called by another."""
+"""How many configurations one walk follows. Ours: Multus has a handful, each called by another."""
 
 FILES_MAX = 128
-"""Files of a directory that are read. Ours: a node has a handful."""
+"""How many files of a directory are read. Ours: a node has a handful."""
 
 BYTES_MAX = 8 << 20
-"""Bytes of all files that one walk reads. Ours: each may have 1 MiB."""
+"""How many bytes one walk reads, of all files together. Ours: each file may have 1 MiB."""
 
 
 class Target(StrEnum):
-    """Whose plugin makes a sandbox's first interface."""
+    """Whose plugin makes a sandbox's first interface. NOT_KNOWN: the node's files do not show it."""
 
     OURS = "ours"
     OTHERS = "others"
@@ -43,10 +44,11 @@ class Target(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FirstConflist:
-    """The file that a runtime takes instead of ours.
+    """The file that a runtime uses instead of ours.
 
-    `steps`: the keys and files by which it leads to another plugin.
-    `lines`: lines that must change, in it and in the files that it leads to; each names its file.
+    `target`: whose plugin it leads to.
+    `steps`: the keys and files by which it leads to our plugin; empty if it does not, or if it calls our plugin itself.
+    `lines`: the lines that must change, in it and in the files to which it leads, each with the path of its file.
     """
 
     path: str
@@ -56,7 +58,12 @@ class FirstConflist:
 
 
 def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | None:
-    """Follow the first file that a runtime takes instead of ours; None if there is none. `own_parts`: see `lines_of_copy`."""
+    """Follow the file that a runtime uses instead of ours; None if there is none.
+
+    Args:
+        ours: path of our conflist.
+        own_parts: the renderings of our part with which a copy is compared (`lines_of_copy`).
+    """
     first = sorts_before(ours)
     if not first:
         return None
@@ -64,7 +71,7 @@ def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | 
 
 
 class _ConflistWalk:
-    """One walk from the first file on. It stops at the first configuration that calls our plugin."""
+    """One walk along the references from the first file on. It stops at the first configuration that calls our plugin."""
 
     def __init__(self, ours: Path, own_parts: Sequence[OwnPart]) -> None:
         self._ours = ours
@@ -76,7 +83,7 @@ class _ConflistWalk:
         self._lines: list[str] = []
 
     def follow_file(self, path: Path) -> FirstConflist:
-        """Walk from a file on."""
+        """Walk along the references that begin in a file."""
         self._visited.add(path)
         document = self._read(path)
         target = Target.NOT_KNOWN
@@ -85,7 +92,7 @@ class _ConflistWalk:
         return FirstConflist(str(path), target, tuple(self._steps), tuple(self._lines))
 
     def _follow(self, document: Plugin, path: Path) -> Target:
-        """Return whose plugin a configuration calls. `path`: of the file that has the configuration."""
+        """Return whose plugin a configuration calls. `path`: the file that contains the configuration."""
         self._steps_left -= 1
         if self._steps_left < 0:
             return Target.NOT_KNOWN
@@ -97,7 +104,7 @@ class _ConflistWalk:
         return self._combined_target(self._follow_plugin(plugin, path) for plugin in plugins if isinstance(plugin, dict))
 
     def _follow_plugin(self, plugin: Plugin, path: Path) -> Target:
-        """Return whose plugin another plugin calls first."""
+        """Return whose plugin is called by the entry `plugin` of a configuration: by the entry's first reference."""
         network = plugin.get("clusterNetwork")
         delegate = plugin.get("delegate")
         if isinstance(network, str) and network:  # with it Multus ignores `delegates`
@@ -129,7 +136,7 @@ class _ConflistWalk:
         return self._follow_first(self._files_of_network(network, dict.fromkeys(directories)))
 
     def _files_of_network(self, network: str, directories: Iterable[Path]) -> Iterator[Path]:
-        """Yield the files with a network's name, and then ours if it has that name. Reads each file only when it is needed."""
+        """Yield the files that have a network's name, and then our conflist if it has that name. A file is read when it is needed."""
         for directory in directories:
             for path in _files(directory):
                 if self._name_of(path) == network:
@@ -138,7 +145,10 @@ class _ConflistWalk:
             yield self._ours
 
     def _follow_first(self, paths: Iterator[Path]) -> Target:
-        """Follow the first file that can be read and was not visited. A visited file is part of a circle, which leads to no plugin."""
+        """Follow the first of the files that can be read and was not visited, or that is our conflist.
+
+        A visited file is part of a circle, which leads to no plugin.
+        """
         answer = Target.NOT_KNOWN
         for path in paths:
             if path == self._ours:
@@ -171,7 +181,10 @@ class _ConflistWalk:
         return document.get("name")
 
     def _place_of(self, network: str) -> Path | None:
-        """Find on the node a path of another program's container: there it may have a prefix (`/host`), or another directory."""
+        """Find the file or directory on the node for a path inside another program's container; None if there is none.
+
+        In the container the path may have a further prefix (`/host`), or another directory.
+        """
         parts = Path(network).parts[1:]
         for start in range(min(len(parts), FILES_MAX)):
             place = Path("/", *parts[start:])
@@ -187,7 +200,7 @@ class _ConflistWalk:
 
     @staticmethod
     def _combined_target(targets: Iterator[Target]) -> Target:
-        """Return OURS if it is among the targets, else NOT_KNOWN if that is, else OTHERS. Stops at the first OURS."""
+        """Return OURS if one of the targets is OURS, else NOT_KNOWN if one is NOT_KNOWN, else OTHERS. Stops at the first OURS."""
         answer = Target.OTHERS
         for target in targets:
             if target is Target.OURS:
@@ -198,7 +211,7 @@ class _ConflistWalk:
 
 
 def _first_delegate(plugin: Plugin) -> Plugin | None:
-    """Return the delegate that makes a sandbox's first interface: the one with `masterplugin`, or the first.
+    """Return the delegate that makes a sandbox's first interface: the delegate with `masterplugin`, or else the first delegate.
 
     Source: multus-cni, pkg/types/conf.go.
     """

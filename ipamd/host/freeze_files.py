@@ -1,7 +1,10 @@
-"""Two files that freeze the pool: an operator's, which outlives the daemon, and one that a drain hook writes and removes.
+"""Two files that freeze the pool: the operator's file and the drain hook's file.
 
-A setting names the hook's file. While it exists, the pool is frozen; its text is the reason. It is noticed by inotify and at regular
-checks. A file that cannot be read freezes too: only its absence thaws. The operator's file has the boot's ID, so a boot thaws.
+`ipamctl freeze` makes the daemon write the operator's file, so that a freeze lasts over restarts of the daemon. The file contains the
+ID of the boot, so the freeze ends with a reboot.
+
+A drain hook writes and removes the other file, whose path is a setting. While it exists, the pool is frozen, and its text is the
+reason. inotify and regular checks notice changes. A file that cannot be read freezes too: only its absence thaws.
 """
 
 from __future__ import annotations
@@ -22,15 +25,16 @@ from ipamd.settings.places import DIRECTORY, FILE, move_aside
 from ipamd.settings.settings_file import created, opened
 
 OPERATOR_NAME = "freeze.json"
+"""Name of the operator's file in the run directory. It is a JSON object with `boot_id`, `reason` and `since_at` (ISO 8601)."""
 
 TEXT_BYTES_MAX = 4096
-"""Bytes that are read of a file; a reason is cut to fewer. Ours."""
+"""How many bytes of a file are read; `Freeze` cuts a reason to fewer characters. Ours."""
 
 log = logging.getLogger(__name__)
 
 
 class OperatorFreeze:
-    """Freezes and thaws for `ipamctl`. `freeze` and `thaw` return the error as a text, "" on success. Safe from any thread."""
+    """Freezes and thaws the pool for `ipamctl`. Safe from any thread."""
 
     def __init__(self, freeze: Freeze, *, run_dir: Path, boot_id: str, clock: Clock) -> None:
         self._freeze = freeze
@@ -40,7 +44,7 @@ class OperatorFreeze:
         self._lock = threading.Lock()
 
     def restore(self) -> None:
-        """Restore the freeze that an operator asked an earlier daemon for. A file of another boot is removed; damage is logged."""
+        """Restore the freeze that an earlier daemon recorded. A file of another boot is removed; a damaged file freezes."""
         with self._lock:
             try:
                 recorded = json.loads(_text(self._path))
@@ -58,7 +62,10 @@ class OperatorFreeze:
                 self._freeze.set(FreezeCause.OPERATOR, f"{self._path} cannot be read; `ipamctl thaw` ends it")
 
     def freeze(self, reason: str) -> str:
-        """Freeze the pool until `thaw` or the next boot; if the file cannot be written, a restart thaws."""
+        """Freeze the pool until `thaw` or the next boot. If the file cannot be written, a restart of the daemon thaws.
+
+        Returns: a text about the file that cannot be written; "" on success.
+        """
         with self._lock:
             self._freeze.set(FreezeCause.OPERATOR, reason, since_at=self._clock.now())
             (operator_freeze,) = [freeze for freeze in self._freeze.in_force() if freeze.cause is FreezeCause.OPERATOR]
@@ -74,7 +81,11 @@ class OperatorFreeze:
             return ""
 
     def thaw(self) -> str:
-        """End the operator's freeze, and no other. If the file cannot be removed, the pool stays frozen, as after a restart."""
+        """End the operator's freeze; freezes with other causes stay.
+
+        If the file cannot be removed, the pool stays frozen, because a restart would freeze it again. Returns: a text about that; ""
+        on success.
+        """
         with self._lock:
             try:
                 self._remove()
@@ -92,7 +103,7 @@ class OperatorFreeze:
 
 
 class DrainHookFile(FollowedFile):
-    """Follows the file that a drain hook sets."""
+    """Follows the file of a drain hook."""
 
     def __init__(self, freeze: Freeze, *, path: Path) -> None:
         super().__init__(path.parent, subject="drain hook")
@@ -100,7 +111,7 @@ class DrainHookFile(FollowedFile):
         self._freeze = freeze
 
     def check(self) -> None:
-        """Freeze if the file exists, with its text as the reason; end this cause if it does not exist."""
+        """Freeze if the file exists, with its text as the reason. End the freeze with this cause if the file does not exist."""
         try:
             reason = _text(self._path)
         except (FileNotFoundError, NotADirectoryError):
@@ -111,7 +122,7 @@ class DrainHookFile(FollowedFile):
             self._freeze.set(FreezeCause.DRAIN_HOOK, reason or f"{self._path} is there")
 
     def make_directory(self) -> None:
-        """Make the file's directory, so that inotify reports the file; without the directory only the regular checks notice it."""
+        """Make the file's directory, so that inotify reports the file. Without it only the regular checks notice the file."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

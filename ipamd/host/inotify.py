@@ -1,8 +1,8 @@
 """Wait until something in directories changes, by inotify(7). Python has no binding of its own, so this calls two
 functions of the C library.
 
-A node may have no inotify instance left (fs.inotify.max_user_instances), or the directory may be gone. Then only the time-out ends the
-wait, and the next `arm` tries again.
+A node may have no inotify instance left (fs.inotify.max_user_instances), or a directory may be missing. Then no change ends the wait,
+only its time-out does, and the next `arm` tries again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ IN_MOVE_SELF = 0x800
 CHANGES = IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
 
 EVENTS_BYTES = 65536
+"""Room for the events of one read."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,7 +38,7 @@ class DirectoryWatch:
         self._set_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def arm(self, directories: Iterable[Path]) -> None:
-        """Watch the directories that are at the paths now. Idempotent. Check the files after this, so that no change is missed."""
+        """Watch directories. Idempotent. Call this before the files are checked, so that no change is missed."""
         if self._fd < 0:
             self._fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._fd >= 0:
@@ -45,7 +46,7 @@ class DirectoryWatch:
                 _libc.inotify_add_watch(self._fd, os.fsencode(directory), CHANGES)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until a change or `set`, at most `timeout` seconds. Returns: False if the time is up."""
+        """Sleep until a change or `set`, at most `timeout` seconds. Returns: False if neither came."""
         poll = select.poll()
         for fd in self._fds():
             poll.register(fd, select.POLLIN)
@@ -53,7 +54,7 @@ class DirectoryWatch:
         return bool(poll.poll(timeout_ms))
 
     def set(self) -> None:
-        """End `wait`, or the next one at once; from any thread."""
+        """End a running `wait`, or else make the next one end at once. From any thread."""
         os.eventfd_write(self._set_fd, 1)
 
     def clear(self) -> None:

@@ -1,12 +1,14 @@
 """Do the periodic work of the daemon.
 
-A turn checks that the datastore's file is still the one that is open, keeps our sockets in place, looks for another daemon on the
-node, writes the mark that ADD is served, replays the spool, has the policy agent forget deleted pods, and removes old tombstones.
+A turn does the following in order. It checks that the datastore's file is still the file that is open, and puts missing sockets of
+ours back. It looks for another daemon on the node, and writes the mark that ADD is served. If the disk refused a change, it tries
+another one. It ends the idle process that calls EC2, or keeps it ready. It replays the spool, makes the policy agent forget deleted
+pods, and removes old tombstones.
 
-A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3).
+The spool is also read while the daemon serves, because a plugin spools a DEL if the daemon was too slow to answer (I3).
 
-If the datastore's file was deleted while in use, nothing written to it survives a restart. If the disk failed so that not even a
-rollback succeeded, the content of the file is unknown. In both cases the process exits on purpose and must be restarted. The next
+If the datastore's file was deleted while in use, nothing written to it survives a restart. If even a rollback failed, the content of
+the file is unknown. In both cases the process exits on purpose and must be restarted. The next
 start reads the file again, or rebuilds the rows from kernel and runtime.
 """
 
@@ -23,8 +25,8 @@ from ipamd.model.history import LedgerEvent
 from ipamd.ports.datastore import Spool
 
 INTERVAL_S = 5.0
-"""Ours: a turn costs a line in a tmpfs, one directory listing and one stat. DELs that were spooled while the daemon stalled wait no
-longer than this."""
+"""Time between two turns. Ours: a turn costs a line in a tmpfs, one directory listing and one stat. DELs that were spooled while the
+daemon stalled wait no longer than this."""
 
 TOMBSTONE_AGE = timedelta(hours=1)
 """How long a late ADD is refused after its DEL. Ours: kubelet gives RunPodSandbox 4 minutes, and sandbox IDs are never reused."""
@@ -53,14 +55,14 @@ class Maintenance(Service):
         end: Callable[[str], None],
         clean_up_policy: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the work that other rooms do.
+        """Take the functions of other rooms that a turn calls.
 
         Args:
             leave_mark: marks that ADD is served.
             replay: carries out the spooled DELs.
             find_other_daemon: looks for another daemon on the node.
             keep_sockets: puts missing sockets of ours back.
-            release_idle: ends the idle process that calls EC2, or keeps it ready.
+            release_idle: ends the idle process that calls EC2; keeps it ready if `is_needed_soon`.
             end: exits the process, with a reason.
             clean_up_policy: makes the policy agent forget pods whose cleanup is pending.
         """
@@ -110,7 +112,10 @@ class Maintenance(Service):
             log.info("tombstones dropped count=%d age=%s", count, TOMBSTONE_AGE)
 
     def _try_datastore(self) -> None:
-        """Check whether a disk that refused a change accepts one again; the next pod may come much later."""
+        """Write an event to the datastore, to find out whether the disk that refused a change accepts changes again.
+
+        Without this the condition would last until the next pod, which may come much later.
+        """
         try:
             with self._datastore.transaction() as uow:
                 uow.record_event(

@@ -1,7 +1,7 @@
-"""Compare host routing with the expected state as soon as the kernel announces a change, and every 30 s; repair the differences.
+"""Compare host routing with the expected state soon after the kernel announces a change, and every 30 s, and repair the differences.
 
-Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network
-without an error anywhere. An object that it changes again after each repair is repaired less and less often (`repair_backoff.py`).
+Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network without an
+error anywhere. An object that other software changes again after each repair is repaired less and less often (`repair_backoff.py`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from ipamd.model.legs.condition_codes import EXTRA_LEGS, LegConditionCode
 from ipamd.model.repair_messages import repair_text, repair_texts
 from ipamd.model.repairs import CONFINEMENT, NODE_ROUTING, RepairCode, RepairedObject, RepairKind, RepairReport, refusals_of
 from ipamd.model.source_rules import single_priority
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.model.wiring_difference import advised_texts
-from ipamd.model.wiring_differences import wiring_differences
 from ipamd.model.words import first_of
 from ipamd.ports.datastore import Datastore
 from ipamd.ports.kernel import HostNetwork
@@ -57,14 +57,15 @@ from ipamd.sandbox.quarantine import QuarantineService
 log = logging.getLogger(__name__)
 
 RECONCILE_INTERVAL_S = 30.0
-"""Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
+"""Time between two passes by the clock. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s, and a pass costs
+milliseconds."""
 
 CLOCK_PASS = ("host pass",)
 """Key in `Backoffs` of the next pass by the clock."""
 
 FIRST_RECONCILE_S = 1.0
-"""Time from the start to the first pass: short, so that a daemon that restarts every few seconds repairs too. Ours: after the ADDs
-that waited for the start."""
+"""Time from the start to the first pass. Ours: long enough for the ADDs that waited for the start to come first, and short, so that
+even a daemon that restarts every few seconds repairs."""
 
 SURVEYED = frozenset(
     {
@@ -77,24 +78,26 @@ SURVEYED = frozenset(
         ChangeKind.MISSED,
     }
 )
-"""Changes that a survey may show. Changes of nftables, which kube-proxy makes every second, are not among them."""
+"""Kinds of changes after which a survey may differ. NFT is not among them: kube-proxy changes nftables every second."""
 
 REACHABILITY_TURNS = 9
-"""The reachability of each sandbox is checked once in so many passes by the clock, which take less than 5 minutes. Ours."""
+"""The reachability of each sandbox is checked at least once in so many passes by the clock, which take less than 5 minutes. Ours."""
 
 ALL_CHECKED_BELOW = 8
-"""Fewer sandboxes than this are all checked in each pass. Ours."""
+"""If a node has fewer sandboxes than this, the reachability of all of them is checked in each pass. Ours."""
 
 SURVEY_TURNS = REACHABILITY_TURNS
-"""One of so many passes by the clock surveys the sandboxes' wiring even if the kernel has announced no change. Ours: tests show that
-the kernel announces every change which a survey shows, so this is only a safeguard. For 660 sandboxes a survey costs as much as their
-reachability checks."""
+"""One in so many passes by the clock surveys the wiring of sandboxes even if the kernel has announced no change. Ours: tests show that
+the kernel announces every change that a survey shows, so this is only a safeguard. For 660 sandboxes a survey costs as much as the
+checks of their reachability."""
 
 CHECK_SOON = "reachability"
-"""First part of a key in `Backoffs`, before an address that a change named: its sandbox is checked in the next pass."""
+"""First part of a key in `Backoffs`. The second part is an address that an announced change contains: the reachability of its sandbox
+is checked in the next pass."""
 
 CHECK_TURN = "reachability turn"
-"""First part of a key in `Backoffs`, before the number of a part of the sandboxes: the part that was checked longest ago is next."""
+"""First part of a key in `Backoffs`. The second part is the number of a part of the sandboxes. The part that was checked longest ago
+is checked in the next pass."""
 
 REPAIR_WAIT_S = 1.0
 """How long a repair waits for another operation on the same sandbox. A later pass tries again. Ours."""
@@ -103,8 +106,11 @@ REPAIR_WAIT_S = 1.0
 class _CleanSurvey(NamedTuple):
     """The last survey that showed no fault.
 
-    `announced`: the last announcement of the kernel, and the attachments, from before the survey began. `pass_count`: passes since
-    then. `compared`: the survey and the attachments that were compared."""
+    `announced`: the kernel's last announcement, and the attachments, both read before the survey began. While both are the same now,
+        no other survey is needed.
+    `pass_count`: number of passes since then that made no survey.
+    `compared`: the survey, and the attachments with which it was compared.
+    """
 
     announced: object
     pass_count: int
@@ -112,7 +118,7 @@ class _CleanSurvey(NamedTuple):
 
 
 class _PoolAddresses:
-    """The addresses for sandboxes as a container, which is asked for single addresses and never lists them all."""
+    """The addresses for sandboxes, as a container that only answers whether it contains an address."""
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
@@ -148,19 +154,22 @@ class HostNetworkReconciler(Service):
         self._triggers = Triggers(context.clock)
         self._addresses = _PoolAddresses(context.datastore)
         self._backed_off: frozenset[RepairedObject] = frozenset()
-        # No lock is needed: each announcement sets a new object, and a survey remembers the object from before it began.
+        # Replaced by a new object at each announcement. A survey remembers the object from before it began, so no lock is needed.
         self._last_announced = object()
         self._last_clean_survey: _CleanSurvey | None = None
         self.repair_backoff = RepairBackoff(clock=context.clock, health=context.health, backoffs=context.backoffs)
 
     def cut_off(self) -> frozenset[str]:
-        """Return the keys of sandboxes that packets do not reach or leave. From any thread."""
+        """Return the keys of sandboxes whose repair failed, or that must be cut off: packets may not reach them. From any thread."""
         return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.must_be_cut_off)
 
     def confine(self, *, is_silent: bool = False) -> list[RepairReport]:
-        """Put the rules that confine sandboxes in place. A failure is a condition while it lasts. Returns: one report per repair."""
+        """Put the tables that confine sandboxes in place. A failure is a condition while it lasts. Returns: one report per repair.
+
+        `is_silent`: as in `HostNetwork.confine_sandboxes`.
+        """
         repairs = self._try_repair(self._confinement, CONFINEMENT, lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
-        # A link that the node uses is most likely a second CNI's: only the audit names it.
+        # A foreign link that the node uses is most likely a second CNI's. Only the audit reports it.
         unused = first_of([str(link) for link in self._hostnet.foreign_links() if not link.is_in_use], NAMED_MAX)
         unused_problem = None
         if unused:
@@ -191,11 +200,14 @@ class HostNetworkReconciler(Service):
         return repairs
 
     def turn(self) -> float:
-        """Reconcile soon after the start, after changes, and once per interval. Returns: seconds until something is due."""
+        """Make the passes that are due: soon after the start, after changes, and once in RECONCILE_INTERVAL_S.
+
+        Returns: seconds until the next pass is due.
+        """
         if not self._backoffs.keys(*CLOCK_PASS):
             self._backoffs.put(CLOCK_PASS, in_s=FIRST_RECONCILE_S)
         left_s = self._backoffs.left_s(CLOCK_PASS)
-        self._backoffs.put(CLOCK_PASS, in_s=0.0)  # if it fails, the next turn retries it after the loop's pause
+        self._backoffs.put(CLOCK_PASS, in_s=0.0)  # if the pass fails, the next turn makes it, after the loop's pause
         self.run_due(is_by_clock=not left_s)
         self._backoffs.put(CLOCK_PASS, in_s=left_s or RECONCILE_INTERVAL_S)
         return soonest_s([left_s or RECONCILE_INTERVAL_S, self.repair_backoff.wait_s(), self._triggers.wait_s()]) or 0.0
@@ -218,7 +230,7 @@ class HostNetworkReconciler(Service):
         self.loop.wake()
 
     def run_due(self, *, is_by_clock: bool) -> None:
-        """Make the passes that are due: by the clock, after changes, or because an object's pause is over."""
+        """Make the pass that is due: by the clock, after changes, or because the repair of an object need not pause any more."""
         due_scopes = self._triggers.take()
         backed_off_before = self._backed_off
         is_pause_over = bool(backed_off_before - self.repair_backoff.backed_off())
@@ -234,7 +246,7 @@ class HostNetworkReconciler(Service):
             self._check_tables()
 
     def _check_tables(self) -> None:
-        """Restore missing tables at once after a change of nftables. If their state cannot be read, the retries become rarer."""
+        """Restore our tables at once if they have changed. If their state cannot be read, schedule a TABLE pass."""
         match self._hostnet.are_tables_in_place():
             case False:
                 self._reconcile_table()
@@ -252,7 +264,7 @@ class HostNetworkReconciler(Service):
     def _reconcile_table(self, *, has_links: bool = False) -> list[RepairReport]:
         """Compare and repair only nftables, after another program changed nftables or links that our tables name.
 
-        Failed repairs are not reported here: the pass by the clock reports them.
+        `has_links`: links were changed. Returns: one report per repair; failed repairs are left to the pass by the clock.
         """
         repairs = self.confine(is_silent=not has_links)
         identity = self._identity()
@@ -267,11 +279,13 @@ class HostNetworkReconciler(Service):
     def _repair_sandboxes(
         self, survey: KernelSurvey, attachments: Collection[Attachment], cut_off_keys: Collection[AttachmentKey]
     ) -> tuple[list[RepairReport], bool]:
-        """Restore links, routes and rules of attached sandboxes. Returns: one report per repair, and whether any was damaged.
+        """Restore links, routes and rules of attached sandboxes. Returns: one report per repair, and whether any sandbox was damaged.
 
         The survey, which need not be whole, shows the sandboxes that may be damaged. Each of these is compared again, object by
         object, under its lock, so a concurrent DEL is never undone (I4). A failed repair of one sandbox is a condition, and does not
-        stop the others.
+        stop the repair of the others.
+
+        `cut_off_keys`: sandboxes that packets do not reach or leave.
         """
         repairs: list[RepairReport] = []
         moved = self._moved_tables(attachments)
@@ -292,13 +306,13 @@ class HostNetworkReconciler(Service):
     def _damaged(
         self, survey: KernelSurvey, attachments: Collection[Attachment], *, unseen: Container[AttachmentKey]
     ) -> list[Attachment]:
-        """List the sandboxes whose wiring may be damaged. `unseen`: sandboxes with a damage that a survey does not show."""
-        # On a quiet node a survey returns the same objects again, and they were compared already.
+        """Return the sandboxes whose wiring may be damaged. `unseen`: sandboxes with a fault that a survey does not show."""
+        # On a quiet node a survey returns the same objects as the last one, which were compared already.
         last = self._last_clean_survey
         was_compared = last is not None and last.compared == (survey, attachments)
         links: tuple[HostVeth | VlanLink, ...] = (*survey.host_veths, *survey.vlans)
         up = {link.name for link in links if link.is_up and not link.is_dying}
-        # Addresses with rules of amazon-vpc-cni-k8s or of an earlier release, which ours replace.
+        # Addresses with rules of amazon-vpc-cni-k8s or of an earlier release, which the repair replaces by our rules.
         former = survey.to_rules | {address for address in survey.from_rules if self._is_rule_former(address, survey)}
 
         def is_damaged(attachment: Attachment) -> bool:
@@ -318,8 +332,8 @@ class HostNetworkReconciler(Service):
         """Repair one sandbox, whose lock is held, and append a report of each repair to `repairs`.
 
         Args:
-            table: the route table of its ENI, if it has changed.
-            loses_packets: packets do not reach or leave it.
+            table: the route table of the sandbox's ENI if it has changed; otherwise None.
+            loses_packets: whether packets do not reach or leave the sandbox.
         Raises: WiringError for faults that could not be repaired, KernelDumpError, DatastoreError.
         """
         if table is not None:  # change the record first, because DEL uses it
@@ -328,7 +342,7 @@ class HostNetworkReconciler(Service):
         address = attachment.address
         spec = replace(recorded_spec(attachment), prefix=self._prefix(address), subnet=self._subnet(address))
         if not attachment.is_of_pool:
-            with suppress(UplinkPendingError):  # the trunk ENI is not known; this has EC2 asked for it
+            with suppress(UplinkPendingError):  # the trunk ENI is not known; `trunk_mac` requests a Describe for it
                 spec = replace(spec, trunk_mac=self._enis.trunk_mac())
         if attachment.must_be_cut_off:
             repairs.append(self._wiring.cut_off(spec))
@@ -338,11 +352,11 @@ class HostNetworkReconciler(Service):
         problems = [repair_text(report) for report in reports if report.needs_operator]
         if loses_packets and not problems:
             problems += self._reachability_problems([spec]).values()
-        if problems:  # a condition as long as they last
+        if problems:  # the caller turns the error into a condition while it lasts
             raise WiringError("; ".join(problems))
 
     def _find_cut_off(self) -> Collection[AttachmentKey]:
-        """Check the reachability of one part of the sandboxes, of those that a change named, and of those with a failed repair.
+        """Check the reachability of one part of the sandboxes, and of sandboxes with an announced change or a failed repair.
 
         Returns: the keys of sandboxes that are cut off.
         """
@@ -363,7 +377,7 @@ class HostNetworkReconciler(Service):
         return self._reachability_problems(specs)
 
     def _reachability_problems(self, specs: Sequence[WiringSpec]) -> dict[AttachmentKey, str]:
-        """Describe, by sandbox, the faults on the host or inside that keep packets from it, or its packets from the network."""
+        """Return the sandboxes that packets do not reach or leave, each with a text about the faults on the host or inside."""
         on_host = self._hostnet.reachability_problems(specs, enis=self._datastore.enis())
         problems = dict[AttachmentKey, str]()
         for spec in specs:
@@ -376,7 +390,7 @@ class HostNetworkReconciler(Service):
         return problems
 
     def _spec(self, attachment: Attachment) -> WiringSpec:
-        """Return the recorded wiring of a sandbox, with the trunk ENI's MAC where that is known."""
+        """Return the recorded wiring of a sandbox, with the trunk ENI's MAC if the sandbox has a branch ENI and the MAC is known."""
         spec = recorded_spec(attachment)
         if attachment.is_of_pool:
             return spec
@@ -390,7 +404,7 @@ class HostNetworkReconciler(Service):
         return row.prefix
 
     def _subnet(self, address: IpAddress) -> IPv4Network | None:
-        """Return the subnet of the ENI of an address if the rules of single addresses are in buckets; None if it is not known."""
+        """Return the subnet of an address's ENI; None if it is not known, or if rules from single addresses are not in buckets."""
         row = self._datastore.address(address)
         if row is None or not self._hostnet.has_source_tree():
             return None
@@ -398,7 +412,7 @@ class HostNetworkReconciler(Service):
         return eni.subnet_cidr if eni else None
 
     def _is_rule_former(self, address: IpAddress, survey: KernelSurvey) -> bool:
-        """Whether a rule from an address is one that a rule of its prefix, or one in a bucket, replaces."""
+        """Whether a survey has a rule from an address that a rule from its prefix, or a rule in a bucket, is to replace."""
         if self._prefix(address) is not None:
             return True
         wanted = single_priority(address, self._subnet(address))
@@ -407,7 +421,10 @@ class HostNetworkReconciler(Service):
         return any(place.priority != wanted for place in survey.rule_places.get(address, ()))
 
     def _moved_tables(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
-        """Map each sandbox with an outdated route table to that of its ENI, which was attached again at another device index."""
+        """Return the sandboxes whose recorded route table is not the table of their ENI, each with the ENI's table.
+
+        The table changes when an ENI is attached again at another device index.
+        """
         tables = {eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.host_ready}
         moved = {}
         for attachment in attachments:
@@ -421,7 +438,8 @@ class HostNetworkReconciler(Service):
 
         Returns: one report per repair.
         """
-        # An announcement during a survey leads to another survey. Changes of the records are not announced, so they are compared.
+        # Both are read before the survey, so that an announcement during the survey leads to another one. The attachments are compared
+        # too, because changes of the records are not announced.
         announced, is_silent = (self._last_announced, self._datastore.attachments()), False
         last = self._last_clean_survey
         if last is not None and last.announced == announced and last.pass_count + 1 < SURVEY_TURNS:
@@ -434,14 +452,18 @@ class HostNetworkReconciler(Service):
             repairs += self._reconcile_routing(identity, announced, is_silent=is_silent)
         self._count(repairs)
         if repairs != self._last_reported:
-            # The same reports again mean a fault that cannot be repaired: it is logged and recorded only once.
+            # If a pass has the same reports as the last one, it is a fault that cannot be repaired. It is logged and recorded only
+            # once.
             self._last_reported = repairs
             if repairs:
                 self._record(repairs)
         return repairs
 
     def _reconcile_routing(self, identity: InstanceIdentity, announced: object, *, is_silent: bool) -> list[RepairReport]:
-        """Compare and repair the routing that depends on the identity of the node."""
+        """Compare and repair the routing that depends on the identity of the node: that of the node, its ENIs and its sandboxes.
+
+        `announced`, `is_silent`: see `reconcile`. Returns: one report per repair.
+        """
         self._set_up_unready_enis()
         enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # also excluded ENIs, whose sandboxes stay
         repairs = self._try_repair(
@@ -470,7 +492,7 @@ class HostNetworkReconciler(Service):
                 self._enis.routing.set_up(eni, is_counted=False)
 
     def _reconcile_sandboxes(self, announced: object, cut_off_keys: Collection[AttachmentKey]) -> list[RepairReport]:
-        """Compare and repair by one survey of the kernel: wiring of sandboxes, leftovers, and wiring of other software."""
+        """Survey the kernel, repair sandboxes, remove leftover rules, and quarantine addresses that other software has wired."""
         survey = self._wiring.survey(may_be_torn=True)
         compared = survey, self._datastore.attachments()
         repairs, is_damaged = self._repair_sandboxes(*compared, cut_off_keys)
@@ -487,7 +509,10 @@ class HostNetworkReconciler(Service):
         return repairs
 
     def _stale_rules(self, survey: KernelSurvey) -> frozenset[IpAddress]:
-        """Return addresses without an owner whose rules lead nowhere: the namespace ended before the DEL, and the row was lost."""
+        """Return addresses that have no owner but still have rules.
+
+        The rules lead nowhere: the sandbox's namespace, and with it the veth, was deleted before the DEL, and the row was lost.
+        """
         stale = set()
         for address in stray_rules(survey, self._networks(survey)):
             row = self._datastore.address(address)
@@ -496,16 +521,19 @@ class HostNetworkReconciler(Service):
         return frozenset(stale)
 
     def _networks(self, survey: KernelSurvey) -> set[IpNetwork]:
-        """Return the networks of addresses in a survey: subnets of ENIs, and IPv6 prefixes, which have no row for every address."""
+        """Return the networks to which addresses of sandboxes belong: the ENIs' subnets, and the IPv6 prefixes of surveyed addresses.
+
+        An IPv6 prefix does not have a row for every address.
+        """
         rows = (self._datastore.address(address) for address in (*survey.to_rules, *survey.from_rules))
         prefixes = {row.prefix for row in rows if row is not None and row.prefix and family_of(row.address).is_sparse}
         return prefixes.union(eni.subnet_cidr for eni in self._datastore.enis())
 
     def _remove_strays(self, stray_addresses: frozenset[IpAddress]) -> list[RepairReport]:
-        """Remove the rules of these addresses that a second survey shows too. Returns: one report per repair.
+        """Remove the rules of stray addresses, if a second survey confirms that they are stray. Returns: one report per repair.
 
         The second survey begins after the first one has read the rules. So it shows veth and route of an ADD that was in progress
-        during the first one.
+        during the first survey.
         """
         confirmed: frozenset[IpAddress] = frozenset()
         if stray_addresses:
@@ -526,7 +554,7 @@ class HostNetworkReconciler(Service):
         self._backed_off = self.repair_backoff.backed_off()
 
     def _record(self, repairs: list[RepairReport]) -> None:
-        """Log and record repairs. In a repair conflict an object is logged less often, because its condition has the count."""
+        """Log and record repairs. Repairs of an object in a repair conflict are logged less often: its condition has their number."""
         logged = []
         for repair in repairs:
             if not repair.is_repair or self._backoffs.is_due((ALWAYS_REPAIRED, repair.object)):
@@ -542,5 +570,5 @@ class HostNetworkReconciler(Service):
 
 
 def _has_foreign_veth(survey: KernelSurvey) -> bool:
-    """Whether other software wired a veth: its address may later be in our pool."""
+    """Whether a survey shows a veth that other software wired. Its address may later be in our pool."""
     return any(veth.key is None and not veth.is_dying for veth in survey.veths)

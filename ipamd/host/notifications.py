@@ -1,6 +1,8 @@
-"""Decide which of the kernel's notifications may need a repair. For the others, most of them about our own ADDs, no pass is made.
+"""Decide which of the kernel's notifications may need a repair, and so a pass. Most notifications are about our own ADDs and need
+none.
 
-Each notification is compared with the records, in memory. If this leaves out a change wrongly, the next pass by the clock finds it.
+Each notification is compared with the records, in memory. If the comparison wrongly finds no need, the next pass by the clock finds
+the change.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ipamd.ports.datastore import Datastore
 
 
 def scope_of(change: HostChange, datastore: Datastore) -> PassScope | None:
-    """Return the scope of the pass that a change needs; None if it concerns nothing of ours. From any thread."""
+    """Return the scope of the pass that a change needs; None if it needs none. From any thread."""
     match change.kind:
         case ChangeKind.NFT:
             return PassScope.CHECK
@@ -55,7 +57,7 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
     for leg in legs_of(recorded_spec(attachment)):
         if leg.is_first is veth.is_first:
             return veth.name != leg.host_veth or bool(veth_differences(leg, veth))
-    return False  # an extra link that is not recorded is not ours: a sandbox may make any link
+    return False  # the sandbox has no such extra leg: it may have made the link itself
 
 
 def _attachment_of_veth_name(name: str, datastore: Datastore) -> Attachment | None:
@@ -81,12 +83,12 @@ def _is_vlan_damaged(change: HostChange, datastore: Datastore) -> bool:
 
 
 def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
-    """Whether an address, a route or a rule is of our addresses, subnets, tables or priorities."""
+    """Whether a change of an address, a route or a rule concerns addresses, subnets, tables or priorities of ours."""
     address = change.address
     if address is not None:
         row = datastore.address(address)
         if row is not None:
-            # The kernel announces an IPv6 route that it removes with its link: after a DEL this needs no pass.
+            # The kernel announces the removal of an IPv6 route that it removes with its link. After a DEL this needs no pass.
             is_of_del = change.is_gone and change.length == address.max_prefixlen
             return row.is_in_use or not is_of_del
         if may_be_extra(address):
@@ -95,7 +97,7 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
 
 
 def _concerns_routing(change: HostChange, datastore: Datastore) -> bool:
-    """Whether a change about no address of a sandbox is of a route table, subnet or priority of ours."""
+    """Whether a change that concerns no sandbox's address concerns a route table, subnet or priority of ours."""
     address = change.address
     if _is_uplink_table(change.table, datastore):
         return True
@@ -110,24 +112,24 @@ def _concerns_routing(change: HostChange, datastore: Datastore) -> bool:
 
 
 def _is_extra_address(address: IpAddress, datastore: Datastore) -> bool:
-    """Whether a sandbox has this address by an extra leg."""
+    """Whether a sandbox has this address, for example at an extra leg."""
     return any(address in addresses_of(attachment) for attachment in datastore.attachments())
 
 
 def _is_uplink_table(table: int, datastore: Datastore) -> bool:
-    """Whether a route table is that of a sandbox's uplink, or one that all uplinks share."""
+    """Whether a route table is the table of a sandbox's uplink, or a table that all uplinks share."""
     if not may_be_uplink_table(table):
         return False
     return any(table in first_leg(attachment.wiring).uplink_tables for attachment in datastore.attachments())
 
 
 def _is_eni_table(table: int, enis: Sequence[Eni]) -> bool:
-    """Whether a route table is that of a secondary ENI."""
+    """Whether a route table is the table of a secondary ENI."""
     return any(table == eni.route_table and not eni.is_primary for eni in enis)
 
 
 def _may_divert_ours(change: HostChange, address: IpAddress, enis: Sequence[Eni]) -> bool:
-    """Whether a rule may select packets of ours, which it would divert if it is ahead of our rules."""
+    """Whether a rule may select packets of sandboxes or ENIs. It would divert them if it is ahead of our rules."""
     family = family_of(address)
     selected = family.network((address, change.length), strict=False)
     if family.is_sparse:  # an IPv6 node has few rules, and none of ours selects by a network

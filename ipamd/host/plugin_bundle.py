@@ -15,19 +15,22 @@ from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind, RepairRe
 from ipamd.settings.settings_file import content_of, created
 
 SUMS_NAME = "SHA256SUMS"
-"""Beside the plugins in the image: what `tools/build_reference_plugins.sh` built."""
+"""Name of the list of plugins and their SHA-256, beside the plugins in the image. `tools/build_reference_plugins.sh` writes it."""
 
 RECORD_NAME = ".vpc-ipamd-plugins"
+"""Name of the list of plugins that we put into the node's plugin directory, in that directory and in the same form."""
 
 SCRATCH = ".{}.vpc-ipamd"
+"""Name of a file while it is written; {} is its final name."""
 
 MODE = 0o755
 
 LIST_BYTES_MAX = 65536
+"""A list that is longer than this is ignored."""
 
 AGAIN_S = 30.0
-"""Time between two tries to put a plugin in place. A try copies megabytes into a directory that is watched, and on a full disk removes
-them again: without a pause each try would cause the next. Ours."""
+"""Time between two tries to put a plugin in place. A try on a full disk copies megabytes and removes them again. The directory is
+watched, so without a pause each try would cause the next. Ours."""
 
 CHUNK_BYTES = 1 << 20
 
@@ -36,7 +39,11 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *]([a-z0-9][a-z0-9-]{0,63})")
 
 @dataclass(frozen=True, slots=True)
 class BundleFailure:
-    """Why a plugin could not be put in place, and when it is tried again."""
+    """A failed try to put a plugin in place.
+
+    `sentence`: why it failed.
+    `again_monotonic_s`: time of the next try.
+    """
 
     sentence: str
     again_monotonic_s: float
@@ -44,7 +51,12 @@ class BundleFailure:
 
 @dataclass(slots=True)
 class PlacedPlugins:
-    """The plugins that were put in place, those that were replaced, and the failures, one sentence each."""
+    """The results of `put_in_place`.
+
+    `missing`: a report for each missing plugin that was put in place.
+    `replaced`: a report for each plugin from an earlier image that was replaced.
+    `problems`: a sentence for each plugin that could not be put in place or replaced.
+    """
 
     missing: list[RepairReport] = field(default_factory=list)
     replaced: list[RepairReport] = field(default_factory=list)
@@ -60,19 +72,20 @@ class Bundle:
         self._directory = directory
         self._monotonic = monotonic
         self._wanted: dict[str, str] = {}
-        self._outdated: dict[str, str] | None = None  # name -> recorded digest of a file of ours from another image
+        # Name -> recorded digest of each plugin that we put there from another image; None before the first reading.
+        self._outdated: dict[str, str] | None = None
         self._failures: dict[str, BundleFailure] = {}
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the plugins of the image, as `put_in_place` read them."""
+        """Names of the image's plugins; empty before `put_in_place` has read them."""
         return frozenset(self._wanted)
 
     def put_in_place(self, *, backed_off: Container[RepairedObject] = ()) -> PlacedPlugins:
-        """Put missing plugins in place, and once replace ours from an earlier image. Cost if nothing is missing: one stat each.
+        """Put missing plugins in place. The first call also replaces plugins that we put there from an earlier image.
 
-        A plugin that cannot be put in place does not stop the others, and is tried again after AGAIN_S. `backed_off`: missing plugins
-        that are not put in place now.
+        A plugin that cannot be put in place does not stop the others, and is tried again after AGAIN_S. If nothing is missing, a call
+        costs one stat for each plugin. `backed_off`: missing plugins that must not be put in place now.
         """
         placed = PlacedPlugins()
         try:
@@ -110,7 +123,7 @@ class Bundle:
         self._failures.pop(name, None)
 
     def _put(self, name: str) -> bool:
-        """Place one file; False if another program was first."""
+        """Put one missing file in place. Returns: False if another program did so first."""
         self._directory.mkdir(parents=True, exist_ok=True)
         scratch = self._copy(name)
         try:
@@ -123,7 +136,7 @@ class Bundle:
         return True
 
     def _replace(self, name: str, recorded: str) -> bool:
-        """Replace one file of ours; False if it is not ours any more."""
+        """Replace a file that we put there. `recorded`: its digest. Returns: False if another program has replaced it."""
         target = self._directory / name
         if target.is_symlink() or not target.is_file():
             return False
@@ -135,7 +148,10 @@ class Bundle:
         return True
 
     def _copy(self, name: str) -> Path:
-        """Write a whole, checked copy beside its place. Returns: its path. Raises: ValueError if it is damaged."""
+        """Write a copy of an image's plugin beside its final path, and check its digest.
+
+        Returns: the copy's path. Raises: ValueError if the plugin is damaged; OSError.
+        """
         scratch = self._directory / SCRATCH.format(name)
         digest = hashlib.sha256()
         try:
@@ -153,7 +169,7 @@ class Bundle:
         return scratch
 
     def _record(self, name: str) -> None:
-        """Record a file that we put there. If the daemon dies before this, the file counts as another program's."""
+        """Record that we put a file in place. If the daemon dies before this, the file counts as another program's."""
         record = self._directory / RECORD_NAME
         recorded = _read_list(record) | {name: self._wanted[name]}
         scratch = record.with_name(SCRATCH.format(RECORD_NAME.lstrip(".")))
@@ -169,7 +185,10 @@ def _create(path: Path, mode: int) -> BinaryIO:
 
 
 def _read_list(path: Path) -> dict[str, str]:
-    """Map names to SHA-256 in hexadecimal. Lines of any other form, and a file that is absent or too long, are ignored."""
+    """Read a list: name of a plugin -> its SHA-256 in hexadecimal. Lines of another form are skipped.
+
+    Returns: an empty dictionary if the file is absent or too long.
+    """
     try:
         content = content_of(str(path))
     except FileNotFoundError:

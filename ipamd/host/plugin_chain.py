@@ -4,9 +4,9 @@ The runtime calls the plugins of a conflist one after the other. If a plugin beh
 after ours has succeeded, and DEL, which begins at the end of the chain, fails before it reaches ours (containerd issue 12130). So
 each attempt would cost an address.
 
-The runtime passes its plugin directories to each plugin (CNI_PATH); our own setting may differ. It runs the plugins of the first file
-in the configuration directory that it can load. ADD is refused only if the plugin is proven to be missing, because the daemon may not
-see every directory (I11). If our own plugin is in a directory, that is the host's directory and not the image's.
+The runtime passes its plugin directories to each plugin (CNI_PATH), and our own setting may differ from these. It runs the plugins of
+the first file in the configuration directory that it can load. ADD is refused only if a plugin is proven to be missing, because the
+daemon may not see every directory (I11). A directory that contains our own plugin is the host's directory, and not one of the image.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.settings.settings_file import content_of
 
 FILES_MAX = 64
-"""Files of the configuration directory that are read. Ours: it has one or two."""
+"""How many files of the configuration directory are read. Ours: it has one or two."""
 
 UNCHECKED_S = 1.0
-"""Time for which a chain counts as unchanged without a look. Ours: a change of the conflist and an ADD may cross anyway, and the looks
-are system calls that other threads may delay."""
+"""For how long a chain counts as unchanged after it was compared with the files. Ours: an ADD may come just before a change of the
+conflist anyway, and each comparison makes system calls, which other threads may delay."""
 
 SETTLED_S = 0.1
-"""Time after which two changes of a directory differ in their times. Ours: ten times the longest tick of a kernel's clock."""
+"""If two changes of a directory are farther apart than this, their times differ. Ours: ten times the longest tick of a kernel's
+clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class _KnownChain:
     """The chain as it was read, and the statuses by which a change of it is noticed.
 
     `paths`: the configuration directory, and the files that were read until one could be loaded.
-    `statuses`: of each path.
+    `statuses`: for each path the values that a change of it changes (`_status`).
+    `chained`: types of the plugins in one chain with ours.
     """
 
     paths: tuple[str, ...]
@@ -49,15 +51,15 @@ class _KnownChain:
     chained: tuple[str, ...]
 
     def is_current(self) -> bool:
-        """Whether nothing has changed since. Raises: OSError if one of the paths is gone."""
+        """Whether no path has changed since it was read. Raises: OSError if a path is gone."""
         return tuple(_status(path) for path in self.paths) == self.statuses
 
 
 class PluginChain:
-    """The chain of plugins that the runtime runs. Keeps the file's content while no file changes. Safe from any thread."""
+    """The chain of plugins that the runtime runs. Files are read again only after a change. Safe from any thread."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory`: the one with the runtime's CNI configuration."""
+        """Read nothing yet. `directory`: the runtime's directory of CNI configuration."""
         self._directory = directory
         self._known: _KnownChain | None = None
         self._checked_monotonic_s = -math.inf
@@ -65,9 +67,10 @@ class PluginChain:
     def require_plugins(self, directories: Sequence[str]) -> None:
         """Raise ChainedPluginMissingError if a plugin of the chain is in none of the runtime's directories.
 
-        `directories`: CNI_PATH of the ADD; if it is empty, nothing is refused. Every ADD calls this. While nothing changes and no
-        plugin is missing it costs one stat of each plugin beside ours, and once in UNCHECKED_S one of the configuration directory and
-        of its first file.
+        Every ADD calls this. While nothing changes and no plugin is missing, a call costs a stat of each plugin beside ours, and once
+        in UNCHECKED_S a stat of the configuration directory and of its first file.
+
+        `directories`: CNI_PATH of the ADD; if it is empty, nothing is refused.
         """
         unseen = [name for name in self._chained_plugins() if not _is_in_any(directories, name)]
         if not unseen:
@@ -92,9 +95,9 @@ class PluginChain:
         return known.chained
 
     def _read(self) -> _KnownChain:
-        """Read the first file that a runtime can load. Like the runtime, skip the others. Raises: OSError.
+        """Read the first file that a runtime can load, and skip the files before it. Raises: OSError.
 
-        What is read within SETTLED_S after a change is not kept, because a second change may leave the same time.
+        The result is not kept if a path has changed within the last SETTLED_S, because a second change may leave the same time.
         """
         directory = str(self._directory)
         paths, statuses = [directory], [_status(directory)]
@@ -117,7 +120,7 @@ class PluginChain:
 
 
 def _status(path: str) -> object:
-    """Return what a change of a file or a directory changes. Raises: OSError."""
+    """Return values of a file or a directory that differ after it was changed. Raises: OSError."""
     status = os.stat(path)  # noqa: PTH116  # a Path costs more than the call, at every ADD
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -133,13 +136,14 @@ def _loaded(path: str) -> dict[str, Any] | None:
 
 
 def _missing_plugins(directories: Sequence[str], unseen: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the unseen plugins that are proven to be in none of the directories."""
+    """Return the plugins that are proven to be in none of the directories. `unseen`: plugins that the daemon sees in none of them."""
     for directory in directories:
         if _has_plugin(directory, PLUGIN_TYPE):
             shared = Path(directory)
             break
     else:
-        return ()  # the runtime has just run our plugin from one of them, so the daemon sees other directories than the host's
+        # The runtime has just run our plugin from one of these directories, so the daemon does not see the host's directories.
+        return ()
     missing = []
     for name in unseen:
         if all(_is_proven_missing(directory, name, shared=shared) for directory in directories):
@@ -165,7 +169,7 @@ def _may_be_plugin(mode: int) -> bool:
 
 
 def _is_proven_missing(directory: str, name: str, *, shared: Path) -> bool:
-    """Whether it is proven that a directory of the host lacks a plugin. `shared`: a directory that host and daemon both see."""
+    """Whether it is proven that a directory of the host lacks a plugin. `shared`: a directory that is the same for host and daemon."""
     path = Path(directory)
     try:
         if not _is_shared(path, shared):

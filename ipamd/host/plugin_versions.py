@@ -24,7 +24,7 @@ from the disk."""
 OUTPUT_BYTES_MAX = 65536
 
 SHOWN_MAX = 120
-"""Characters of an answer that status shows. Ours."""
+"""How many characters of an answer `ipamctl status` shows. Ours."""
 
 NO_INTERPRETER = "the interpreter or loader that it names is not in the daemon's container"
 
@@ -34,9 +34,9 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def ask_versions(path: Path, *, timeout_s: float = ANSWER_S) -> tuple[str, ...]:
-    """Run the plugin with VERSION. Returns: its versions.
+    """Run a plugin with the command VERSION. Returns: the CNI versions that it has.
 
-    Raises: PluginLackingError with the unexpected answer, and advice.
+    Raises: PluginLackingError, with the unexpected answer and advice, if it cannot be run or does not answer correctly.
     """
     # Plugins that use an old version of the CNI library demand these variables even for VERSION.
     # Source of the values: github.com/containernetworking/cni pkg/invoke/exec.go.
@@ -70,7 +70,10 @@ _ADVICE = "put a plugin there that speaks CNI, for this machine, or do not chain
 
 
 def _run(path: Path, environment: dict[str, str], timeout_s: float) -> tuple[bytes | None, int]:
-    """Run a plugin and end its process group. Returns: the output, None if it was too slow or too long; the exit status."""
+    """Run a plugin, and then kill its process group. Returns: the output, and the exit status.
+
+    The output is None if it is too long, or if the plugin does not end in time.
+    """
     reader, writer = os.pipe()
     os.write(writer, REQUEST)  # far less than a pipe holds
     os.close(writer)
@@ -94,13 +97,13 @@ def _run(path: Path, environment: dict[str, str], timeout_s: float) -> tuple[byt
             if output is not None and not _has_ended(process.pid, deadline_monotonic_s):
                 output = None
         finally:
-            # The plugin is not reaped yet, so no other group can have its ID. This ends its children too.
+            # The plugin is not reaped yet, so no other process group can have its ID. Its children are killed too.
             os.killpg(process.pid, signal.SIGKILL)
     return output, process.returncode
 
 
 def _has_ended(pid: int, deadline_monotonic_s: float) -> bool:
-    """Wait for a process's end without reaping it."""
+    """Wait until a process ends, without reaping it. Returns: False if it does not end in time."""
     descriptor = os.pidfd_open(pid)
     try:
         poll = select.poll()
@@ -111,7 +114,7 @@ def _has_ended(pid: int, deadline_monotonic_s: float) -> bool:
 
 
 def _read(descriptor: int, deadline_monotonic_s: float) -> bytes | None:
-    """Read the stream to its end; None if the end does not come in time, or the output is too long."""
+    """Read a stream to its end; None if the end does not come in time, or if the output is too long."""
     output = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

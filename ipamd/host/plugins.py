@@ -31,9 +31,12 @@ Signature = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class PluginVersions:
-    """The answer of a plugin whose file has this signature. Without a good answer `versions` is () and `problem` a sentence.
+    """The answer of a plugin to the question for its versions.
 
-    No file has the signature (), so such a plugin is asked again the next time.
+    `signature`: values that identify the content of the plugin's file; () if the plugin must be asked again the next time.
+    `at_monotonic_s`: when it was asked.
+    `versions`: the CNI versions that it has; () without a good answer.
+    `problem`: a sentence about the missing or bad answer; "" for a good one.
     """
 
     signature: Signature
@@ -44,14 +47,18 @@ class PluginVersions:
 
 @dataclass(frozen=True, slots=True)
 class ChainVersions:
-    """The versions in which the chain can be called, oldest first, and the plugins that lack later versions."""
+    """The CNI versions of a chain of plugins.
+
+    `versions`: the versions that all its plugins have, oldest first.
+    `limits`: a text for each plugin that lacks later versions.
+    """
 
     versions: tuple[str, ...]
     limits: tuple[str, ...] = ()
 
 
 class PluginDirectory:
-    """The node's plugin directory. One thread at a time."""
+    """Asks the plugins in the node's plugin directory for their versions. One thread at a time."""
 
     def __init__(
         self,
@@ -86,11 +93,11 @@ class PluginDirectory:
         self._answers: dict[Path, PluginVersions] = {}
 
     def ask_needed(self, hindrance: str = "") -> ChainVersions:
-        """Return the versions of the needed plugins. Cost if no file changed: a stat each.
+        """Return the versions that all needed plugins have. If no file changed, a call costs a stat of each plugin.
 
         Args:
-            hindrance: why plugins of our image could not be put in place.
-        Raises: PluginLackingError that names everything that is missing, with advice.
+            hindrance: why plugins of our image could not be put in place; "" if all are in place.
+        Raises: PluginLackingError that describes every missing plugin and bad answer, with advice.
         """
         needs_loopback = self._needs_loopback()
         needed = [self._own, *self._chained]
@@ -107,12 +114,13 @@ class PluginDirectory:
         return ChainVersions(common, tuple(f"{name} ends at {highest}" for name, highest in limits(by_plugin).items()))
 
     def ask_appended(self, name: str) -> PluginVersions | None:
-        """Ask a plugin that other software appended; None if no directory of the runtime has it. Cost: as of `ask_needed`.
+        """Ask a plugin that other software appended for its versions. If its file did not change, a call costs a stat.
 
-        If a directory cannot be seen from here, it may have the plugin: then the answer is a problem and not None.
+        Returns: None if no directory of the runtime has the plugin. A directory that the daemon cannot see may have it: then the
+            answer has a problem.
         """
         if not _is_file_name(name):
-            return None  # a runtime runs no such name
+            return None  # a runtime does not run a plugin with such a name
         if os.path.lexists(self._directory / name):
             return self._versions_of(self._directory / name, "")
         more = self._more_directories()
@@ -130,14 +138,14 @@ class PluginDirectory:
         return PluginVersions((), self._clock.monotonic(), problem=f"{name} may be in {place}")
 
     def _problems(self, answers: Mapping[str, PluginVersions], *, needs_loopback: bool) -> list[str]:
-        """Describe the plugins without a good answer, and a `loopback` without the version in which containerd calls it."""
+        """Return a sentence for each plugin without a good answer, and for a `loopback` without the version that containerd uses."""
         problems = [answer.problem for answer in answers.values() if answer.problem]
         if needs_loopback and not answers[LOOPBACK].problem and LOOPBACK_VERSION not in answers[LOOPBACK].versions:
             problems.append(f"{self._directory / LOOPBACK} does not speak {LOOPBACK_VERSION}, in which containerd calls it")
         return problems
 
     def _versions_of(self, path: Path, hindrance: str) -> PluginVersions:
-        """Return the remembered versions of a plugin if its file is the same; otherwise ask it."""
+        """Return the remembered answer of a plugin if its file is the same; otherwise ask the plugin."""
         now_s = self._clock.monotonic()
         try:
             status = path.stat()
@@ -168,7 +176,7 @@ class PluginDirectory:
         except PluginLackingError as error:
             is_being_written = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ETXTBSY
             if is_being_written:
-                # The complete file may have this signature already, while its writer waits for the disk before it closes the file.
+                # The file may be complete and have its final signature already, while its writer waits for the disk before closing it.
                 signature = ()
             return PluginVersions(signature, now_s, problem=log_text(error))
 

@@ -4,9 +4,11 @@ Two programs that each correct one object at once would change it without end: e
 CONFLICT_REPAIRS repairs of one object within CONFLICT_WINDOW_S a condition names the object, the number of its repairs, and programs
 that may be the cause. If each repair was undone within UNDONE_SOON_S, the object is not repaired for a pause, which doubles each time.
 If something undoes the repairs only every 30 s, the object is repaired each time: then it is missing only for the fraction of a second
-that a repair takes, while with a pause it would be missing for the whole 30 s. Netlink does not name the process that made a change;
-nftables does.
-Rejected: giving up for good (the other program may be stopped at any time), a pause for all objects (one conflict would delay all).
+that a repair takes, while with a pause it would be missing for the whole 30 s. Notifications of nftables contain the process that made
+a change; those of rtnetlink do not.
+
+Rejected: no repair ever again (the other program may be stopped at any time); a pause for all objects (one conflict would delay the
+repair of all).
 """
 
 from __future__ import annotations
@@ -24,21 +26,23 @@ from ipamd.model.repairs import PUT_BACK_ALWAYS, RepairedObject, RepairKind, Rep
 from ipamd.ports.process import Clock
 
 CONFLICT_REPAIRS = 3
-"""So many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: a flush by a restarted service is one or two."""
+"""So many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: a flush by a restarted service needs one or
+two."""
 
 CONFLICT_WINDOW_S = 600.0
-"""Ours: long against the cycle of agents that correct at regular intervals (10 to 60 s), short against an operator's patience."""
+"""Time within which repairs of one object count together. Ours: long against the interval of agents that correct regularly (10 to 60
+s), short against an operator's patience."""
 
 UNDONE_SOON_S = 5.0
-"""If a repair follows within this time after the one before, that one was undone at once. Ours: the other program reacts within about
-a second, and so do we; agents that correct at regular intervals do so every 10 to 60 s."""
+"""If an object is repaired again within this time, its last repair was undone at once. Ours: a program that follows changes reacts
+within about a second, and so does the daemon; agents that correct at regular intervals do so every 10 to 60 s."""
 
 BACKED_OFF, ALWAYS_REPAIRED = "backed off", "always repaired"
-"""First parts of keys in `Backoffs`, before an object. BACKED_OFF: the object is not repaired until its pause is over.
-ALWAYS_REPAIRED: it is repaired each time, but not logged until its pause is over."""
+"""First parts of keys in `Backoffs`; the second part is an object. BACKED_OFF: the object is not repaired until the key is due.
+ALWAYS_REPAIRED: the object is repaired each time, but its repairs are not logged until the key is due."""
 
 CHANGERS_MAX = 16
-"""Remembered names of programs that changed nftables. Ours: a node has a handful."""
+"""How many names of programs that changed nftables are remembered. Ours: a node has a handful."""
 
 SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.LINK: "systemd-networkd, NetworkManager, or udev's MACAddressPolicy: `networkctl status`, `udevadm info`",
@@ -50,16 +54,19 @@ SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.CONFLIST: "another CNI's installer, or configuration management: `lsof`, `auditctl -w <file>`",
     RepairKind.PLUGIN: "another CNI's uninstaller, or configuration management: `auditctl -w <file>`",
 }
-"""Programs that may be the cause and commands that show it, by kind of object. docs/troubleshooting.md has the full list."""
+"""Kind of object -> programs that may undo its repairs, and commands that show them. docs/troubleshooting.md has the full list."""
 
 
 @dataclass(slots=True)
 class _RepairRecord:
-    """Repairs of one object: monotonic times within the window, and the last pause before the next one.
+    """The repairs of one object.
 
-    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S of the one before.
+    `repaired_monotonic_s`: times of the repairs within CONFLICT_WINDOW_S before the last repair.
+    `count`: number of all repairs since this record began.
+    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S after the repair before.
     `is_conflict`: there were CONFLICT_REPAIRS within the window.
     `changers`: names of programs that changed nftables before each of the repairs.
+    `pause_s`: the last pause, in which the object is not repaired; 0 before the first one.
     """
 
     repaired_monotonic_s: deque[float] = field(default_factory=deque)
@@ -71,8 +78,10 @@ class _RepairRecord:
 
 
 class RepairBackoff:
-    """Counts repairs, and delays those of objects in a repair conflict. From any thread; takes the lock of `Backoffs` within its
-    own."""
+    """Counts repairs, and makes objects in a repair conflict be repaired less often.
+
+    Concurrency: safe from any thread. While its lock is held, only the lock of `Backoffs` is taken.
+    """
 
     def __init__(self, *, clock: Clock, health: Health, backoffs: Backoffs) -> None:
         self._clock = clock
@@ -89,9 +98,10 @@ class RepairBackoff:
             return dict(self._counts)
 
     def record_changer(self, process: str) -> None:
-        """Remember that a process changed nftables now: the last one of each name, for the CHANGERS_MAX names that changed it last.
+        """Remember that a process has just changed nftables.
 
-        `process`: as the text "name (process ID)".
+        Of processes with the same name only the last one is remembered, and only the CHANGERS_MAX names with the latest changes.
+        `process`: the text "NAME (process ID)", or only the name.
         """
         with self._lock:
             name = process.partition(" (process ")[0]
@@ -116,7 +126,7 @@ class RepairBackoff:
                 self._health.report(_subject(repaired_object), conflict)
 
     def backed_off(self) -> frozenset[RepairedObject]:
-        """Return the objects that must not be repaired now, and end the conditions of objects that nothing undid for a while."""
+        """Return the objects that must not be repaired now. End the conditions of objects that need no repair any more."""
         now_s = self._clock.monotonic()
         ended, backed_off = [], set()
         with self._lock:
@@ -134,11 +144,11 @@ class RepairBackoff:
         return frozenset(backed_off)
 
     def wait_s(self) -> float | None:
-        """Seconds until the first backed-off object may be repaired again; None if there is none."""
+        """Return the seconds until the first backed-off object may be repaired again; None if no object is backed off."""
         return self._backoffs.next_s(BACKED_OFF)
 
     def _record_repair(self, repaired_object: RepairedObject, sentence: str, now_s: float) -> Problem | None:
-        """Record one repair. Returns: the problem if there is a repair conflict, else None. The lock is held."""
+        """Record one repair. The caller holds the lock. Returns: the problem if there is a repair conflict, else None."""
         self._counts[repaired_object.kind] += 1
         record = self._records.setdefault(repaired_object, _RepairRecord())
         times = record.repaired_monotonic_s
@@ -149,7 +159,7 @@ class RepairBackoff:
         record.soon_count = record.soon_count + 1 if is_soon else 0
         times.append(now_s)
         record.count += 1
-        # A conflict lasts: with growing pauses fewer than CONFLICT_REPAIRS repairs fall into the window.
+        # A conflict stays one, although with growing pauses fewer than CONFLICT_REPAIRS repairs are within the window.
         record.is_conflict = record.is_conflict or len(times) >= CONFLICT_REPAIRS
         if not record.is_conflict:
             return None
@@ -168,11 +178,10 @@ class RepairBackoff:
         )
 
     def _narrow_changers(self, record: _RepairRecord, *, since_s: float) -> None:
-        """Keep only those `changers` that changed nftables again since the last repair, at `since_s`.
+        """Keep only the programs in `record.changers` that changed nftables again since the last repair, at `since_s`.
 
-        If none of them did, replace them by all programs that did.
-
-        Programs that change it all the time (kube-proxy) stay, because nothing shows that they are not the cause.
+        If none of them did, replace them by all programs that changed nftables since then. A program that changes nftables all the
+        time (kube-proxy) stays, because nothing shows that it is not the cause.
         """
         recent = frozenset(name for name, (at_s, _) in self._changers.items() if at_s >= since_s)
         record.changers = record.changers & recent or recent
@@ -185,12 +194,13 @@ class RepairBackoff:
         return f"; nftables was changed before, probably by {', '.join(sorted(processes))}"
 
     def _back_off(self, repaired_object: RepairedObject, record: _RepairRecord) -> str:
-        """Delay the next repair if the last ones were undone at once. Returns: a text about the object's treatment. The lock is held.
+        """Delay the next repair if the last repairs were undone at once. The caller holds the lock.
 
         After a pause the next delay needs CONFLICT_REPAIRS repairs again, because the other program may behave differently by then.
+        Returns: a text that says how the object is treated.
         """
         if repaired_object in PUT_BACK_ALWAYS or record.soon_count < CONFLICT_REPAIRS - 1:
-            # This delays only the next line in log and ledger, not the repair.
+            # This delays only the next entry in log and ledger, not the repair.
             self._backoffs.back_off((ALWAYS_REPAIRED, repaired_object), REPAIR)
             return "put back each time"
         record.soon_count = 0

@@ -1,4 +1,7 @@
-"""Ask the runtime for its plugin directories: seldom, and only if a plugin is not in the directory of the settings."""
+"""Ask the runtime for its plugin directories, at most once in ASK_AGAIN_S.
+
+`PluginDirectory` needs them only if a plugin is not in the directory of the settings.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class RuntimeDirectories:
-    """The directories by the runtime's last answer. One thread."""
+    """The plugin directories in the runtime's last answer. Used by one thread."""
 
     def __init__(self, runtime: Runtime | None, *, clock: Clock) -> None:
         self._runtime = runtime

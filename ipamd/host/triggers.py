@@ -8,23 +8,25 @@ from ipamd.core.backoffs import soonest_s
 from ipamd.ports.process import Clock
 
 COALESCE_S = 0.2
-"""From the first change to its pass. Ours: short against the second in which it must be repaired, long against a burst."""
+"""Time from the first change to the pass for it. Ours: short against the second in which a change must be repaired, long against a
+burst of changes."""
 
 GAP_MAX_S = 5.0
-"""Longest gap between two passes that changes ask for. Ours."""
+"""Longest time between two passes that follow changes. Ours."""
 
 CALM_S = 60.0
-"""After so long without a pass that repaired nothing, the next change leads to a pass at once again. Ours."""
+"""If the last pass without a repair is longer ago than this, the gap after the next one is short again (COALESCE_S). Ours."""
 
 
 class PassScope(StrEnum):
     """The part of the host that a pass compares.
 
-    EVERYTHING: all, with the nftables tables.
-    TABLE: only these tables.
-    LINKS: the same after a change of other software's links, which the tables name; a sandbox may make such a link, so this pass waits
-        for no gap.
-    CHECK: only whether the tables are unchanged; if the kernel does not answer, TABLE follows.
+    EVERYTHING: the whole routing of the host, and our nftables tables.
+    LINKS: our nftables tables, after a change of other software's links, which the tables name. A sandbox may have made such a link,
+    so
+        this pass is made without a gap.
+    TABLE: our nftables tables.
+    CHECK: only whether our nftables tables are unchanged. If the kernel does not answer, a TABLE pass follows.
     """
 
     EVERYTHING = "everything"
@@ -36,18 +38,18 @@ class PassScope(StrEnum):
 class Triggers:
     """The scopes that are due, and when. `mark` from any thread; the rest from the thread that makes the passes.
 
-    No lock is needed, because single operations of dictionaries are atomic. A mark that comes while its scope is taken is served by
-    the pass that follows.
+    No lock is needed, because single operations of dictionaries are atomic. If a scope is marked while `take` removes it, the pass
+    that follows includes the change.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._due: dict[PassScope, float] = {}
         self._gaps: dict[PassScope, tuple[float, float]] = {}
-        """By scope: when the last pass that repaired nothing ended, and how long the next one waits after it."""
+        """Scope -> monotonic time at which the last pass without a repair ended, and the seconds until the next pass may begin."""
 
     def mark(self, scope: PassScope) -> None:
-        """Schedule a pass of a scope soon, because a part of it changed."""
+        """Schedule a pass of a scope soon, because something in the scope has changed."""
         ended_s, gap_s = self._gaps.get(scope, (0.0, 0.0))
         self._due.setdefault(scope, max(self._clock.monotonic() + COALESCE_S, ended_s + gap_s))
 
@@ -65,7 +67,7 @@ class Triggers:
         return due_scopes
 
     def done(self, scope: PassScope, *, has_repaired: bool) -> None:
-        """Record the end of a requested pass: if it repaired nothing, the next one waits longer."""
+        """Record the end of a pass that followed a change. If it repaired nothing, the next pass waits longer."""
         if has_repaired:
             self._gaps.pop(scope, None)
             return

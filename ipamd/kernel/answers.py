@@ -23,19 +23,24 @@ _OTHER_SELECTORS = frozenset(
         uapi.FRA_SPORT_RANGE,
     }
 )
-"""Selectors of a rule that we do not read; a rule with any of them is marked (`PolicyRule.has_other_selectors`). Source: the kernel's
-net/core/fib_rules.c."""
+"""Attributes that select packets and that `read_rule` does not read. A rule with any of them is marked
+(`PolicyRule.has_other_selectors`). Source: the kernel's net/core/fib_rules.c."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link. MAC in lower case; MTU in bytes.
+    """One link.
 
-    `peer_index`: index of a veth's other end, in the peer's namespace, or of the link below.
-    `netnsid`: the number of the namespace of its other end, lower link or tunnel, not decoded; empty for this namespace.
+    `kind`: the kernel's name for the type of a virtual link, for example "veth"; "" for hardware and the loopback.
+    `mac`: in lower case.
+    `mtu`: in bytes.
+    `group`: number of its link group.
+    `peer_index`: index of the other end of a veth, in the namespace of that end; for a VLAN link the index of its parent.
+    `families`: its settings for each address family, not decoded (`ipamd/kernel/devconf.py`).
     `master`: index of the bridge or other link that takes its packets, or 0.
-    `families`: its settings per address family, not decoded (`ipamd/kernel/devconf.py`).
-    `vlan`, `vlan_protocol`: ID and tag protocol (Ethernet type) of a VLAN link; 0 for other links.
+    `netnsid`: number of the namespace that contains the link with index `peer_index`, not decoded; empty for this namespace.
+    `vlan`: ID of a VLAN link; 0 for other links.
+    `vlan_protocol`: tag protocol (Ethernet type) of a VLAN link; 0 for other links.
     `has_carrier`: meaningful only while the link is up.
     """
 
@@ -58,7 +63,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """One address on a link. `is_secondary`: the kernel removes it with the first address of its subnet (IFA_F_SECONDARY)."""
+    """One address on a link.
+
+    `index`: of the link.
+    `length`: of the prefix of its subnet.
+    `scope`: one of RT_SCOPE_*.
+    `is_secondary`: the kernel removes it together with the first address of its subnet (IFA_F_SECONDARY).
+    """
 
     index: int
     address: IpAddress
@@ -69,7 +80,15 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route with one next hop; `destination` None: the default route. `index` 0: no or several links."""
+    """One route.
+
+    `destination`: first address of the network that it leads to; None for a default route.
+    `length`: length of the network's prefix.
+    `index`: of the link that it leads through; 0 if it has no link or several.
+    `via`: the next hop; None if it has none or several.
+    `route_type`: one of RTN_*.
+    `protocol`: the kernel's number for the origin of the route, one of RTPROT_*.
+    """
 
     destination: IpAddress | None
     length: int
@@ -81,7 +100,7 @@ class Route:
     protocol: int = 0
 
     def is_to(self, address: IpAddress) -> bool:
-        """Whether it is the route to this one address."""
+        """Whether the route leads to this single address and to no larger network."""
         return self.destination == address and self.length == address.max_prefixlen
 
 
@@ -89,10 +108,20 @@ class Route:
 class PolicyRule:
     """One policy rule.
 
-    It looks up a table, refuses the packets that it selects (`is_refusal`), has the kernel go on at the rules of priority `target`, or
-    does nothing (`is_nop`). `table`, `target`: 0 for a rule of another kind. `ports`: the lowest and the highest destination port that
-    it selects, None for any. `has_other_selectors`: it also selects by a field that is not read here, for example a user, or it is
-    inverted.
+    A rule does one of four things with the packets that it selects: it looks up a route table, refuses them, makes the kernel continue
+    at the rules of another priority (`goto`), or does nothing (`nop`).
+
+    `table`: number of the table that it looks up; 0 for a rule that looks up none.
+    `source`, `source_length`: network of the selected source addresses; None for any.
+    `destination`, `destination_length`: network of the selected destinations; None for any.
+    `mark`, `mask`: it selects packets whose mark has the value `mark` in the bits of `mask`; 0 for any mark.
+    `is_refusal`: it refuses the packets.
+    `incoming`: name of the link by which selected packets arrive; "" for any.
+    `protocol`: number of the selected IP protocol; 0 for any.
+    `ports`: the lowest and the highest selected destination port; None for any.
+    `has_other_selectors`: it also selects by a field that is not read here, for example a user, or it is inverted.
+    `target`: priority at which a `goto` rule makes the kernel continue; 0 for any other rule.
+    `is_nop`: it does nothing.
     """
 
     priority: int
@@ -114,7 +143,12 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One neighbour entry. `is_permanent`: the kernel does not verify it."""
+    """One neighbour entry.
+
+    `address`: the neighbour's IP address.
+    `mac`: its MAC in lower case; "" if the kernel has not resolved it.
+    `is_permanent`: the kernel neither verifies nor removes the entry.
+    """
 
     address: IpAddress | None
     mac: str

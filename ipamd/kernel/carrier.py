@@ -26,7 +26,7 @@ class CarrierMonitor:
         self._missed_s: dict[int, float] = {}
 
     def links_without_carrier(self, links: Mapping[EniId, answers.Link]) -> list[RoutingDifference]:
-        """Report the links that have had no carrier for GRACE_S. `links`: of all ENIs whose link exists."""
+        """Report the links that have had no carrier for GRACE_S. `links`: the link of each ENI whose link exists."""
         now_s = self._monotonic()
         missed_s: dict[int, float] = {}
         for link in links.values():

@@ -20,22 +20,25 @@ _Route = tuple[IpAddress | None, int, IpAddress | None, int]
 """Destination, length, next hop and type of a route."""
 
 _ExpectedRoute = tuple[IpAddress, _Route, DifferenceCode, dict[str, object]]
-"""An address to look up, the route that the kernel should take for it, and code and fields of the difference if it takes another."""
+"""An address to look up, the route that the kernel should take for it, and the code and fields of the difference that is reported if
+the kernel takes another route."""
 
 REFUSALS = frozenset({errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL})
-"""The kernel's errnos for routes that are unreachable, prohibit and blackhole. Source: its net/ipv6/route.c, ip6_rt_type_to_error."""
+"""The kernel's errnos if a lookup ends at a route of type unreachable, prohibit or blackhole. Source: the kernel's net/ipv6/route.c,
+ip6_rt_type_to_error."""
 
 
 def sandbox_differences(
     sock: NetlinkSocket, leg: Leg, *, host_link: answers.Link | None, is_arrival_only: bool
 ) -> list[WiringDifference]:
-    """Compare the sandbox side. Raises: WiringError.
+    """Compare the objects inside the sandbox with what the leg needs. Raises: WiringError.
 
     Processes in the sandbox may have created any number of links and routes, so single objects are read, and nothing is dumped (I16).
     Routes are looked up through our link, so that a route through another link, for example a VPN's, neither hides nor replaces ours.
 
     Args:
         sock: a socket of the sandbox's namespace.
+        host_link: the leg's host veth, which must be the other end of the interface; None: not compared.
         is_arrival_only: compare only the objects without which no packet arrives.
     """
     name = leg.ifname
@@ -63,8 +66,8 @@ def _differences_through_link(
         source = leg.address
     route_requests = [messages.match_route(address, index=link.index, source=source) for address, *_ in expected]
     # With IPv6 two more lookups are needed. The route of the wiring outlives the address (`messages.add_local_route`), so the address
-    # itself is looked up; with IPv4 the kernel answers no request for a single address. And a route that refuses packets belongs to no
-    # link, so a lookup through our link does not find it: the route to the outside is also looked up without naming a link.
+    # itself is looked up. (With IPv4 the kernel answers no request for a single address.) A route that refuses packets belongs to no
+    # link, so a lookup through our link does not find it. Therefore the route to the outside is also looked up without naming a link.
     ipv6_requests: list[Message] = []
     if family is IPV6:
         ipv6_requests = [messages.get_address(link.index, leg.address), messages.look_up_route(family.outside, leg.address)]
@@ -157,7 +160,10 @@ def _link_differences(link: answers.Link, leg: Leg, *, is_mtu_compared: bool) ->
 def _ipv6_differences(
     has_address: AnswerOutcome, sent: AnswerOutcome, leg: Leg, *, is_arrival_only: bool
 ) -> list[WiringDifference]:
-    """Compare the answers that only IPv6 gives: to the question for the address, and to the lookup of a route to the outside."""
+    """Compare the answers to the two lookups that are made only for IPv6.
+
+    `has_address`: the answer to the request for the interface's address. `sent`: the answer to the lookup of a route to the outside.
+    """
     differences: list[WiringDifference] = []
     if has_address.errno in messages.ABSENT:
         fields = {"ifname": leg.ifname, "address": leg.address}

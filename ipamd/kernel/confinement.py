@@ -37,14 +37,15 @@ from ipamd.model.routing_difference import RoutingDifference, repair_difference,
 from ipamd.settings import NetworkConfig
 
 MISSING_MODULE_HINT = "if nftables reports that something does not exist, the kernel lacks"
-"""Beginning of a hint in error details; the name of a kernel module follows. The kernel refuses a table for other reasons too."""
+"""Beginning of a hint in error details; the name of a kernel module follows. It is only a hint, because the kernel also refuses tables
+for other reasons."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 """Link names that can be written into an nftables rule without quoting. The names of our host veths match; a sandbox may give a link
 any name and any alias."""
 
 OWN_ALIASES = tuple(f"{tag} " for tag in WIRED_TAGS)
-"""How the aliases of host veths begin whose neighbour entry our own ADD has made permanent."""
+"""Beginnings of the aliases of host veths that our own ADD has wired. ADD made their neighbour entries permanent."""
 
 NAMED_MAX = 3
 """How many host veths one sentence names at most."""
@@ -68,7 +69,12 @@ class Confinement:
         attachments: Callable[[], Iterable[Attachment]],
         vlan_kind: str = uapi.VLAN_KIND,
     ) -> None:
-        """`vlan_kind`: kind of the uplinks."""
+        """Read nothing, and write no table yet.
+
+        Args:
+            attachments: returns the recorded sandboxes.
+            vlan_kind: the kernel's name of the kind of the uplinks.
+        """
         self._vlan_kind = vlan_kind
         self._host = host
         self._attachments = attachments
@@ -88,14 +94,15 @@ class Confinement:
             follows="the host veths' names or of a setting",
             optional={confinement_ruleset.ARP, confinement_ruleset.BRIDGE},
         )
-        # Indexes of the links of other software of which we know whether they lead into a sandbox. The tables treat all other links as
-        # if they did.
+        # Indexes of the links of other software that have been inspected: it is known whether they lead into a sandbox. The tables
+        # treat all other links as if they led into a sandbox.
         self._inspected_links = list[int]()
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
         self._other_veths: frozenset[str] | None = None  # None before the first uninterrupted dump
-        # Host veths in strict mode: kernel rules lead (or led, until the link is deleted) their packets to uplinks.
+        # Names of host veths in strict mode: a rule leads their packets to an uplink. A dying veth stays in this set after its rule
+        # was removed.
         self._strict_veths = frozenset[str]()
-        # The links as they were at the last repair, if no setting had to be changed then.
+        # The links as they were at the last repair, if that repair found every setting right; otherwise None.
         self._veths_in_order: list[answers.Link] | None = None
 
     def is_in_place(self) -> bool | None:
@@ -108,8 +115,9 @@ class Confinement:
         return self._tables.is_unchanged()
 
     def is_source_checked(self) -> bool:
-        """Whether the tables are in place and no extra sources are allowed; with these a sandbox may send from addresses that are not
-        routed to it.
+        """Whether the tables are in place and no extra sources are allowed.
+
+        With extra sources a sandbox may send from addresses that are not routed to it.
         """
         return not self.config.extra_sources and self.is_in_place() is True
 
@@ -191,7 +199,10 @@ class Confinement:
         return differences + [routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=refusal) for refusal in refusals]
 
     def has_strict(self) -> bool:
-        """Whether sandboxes have uplinks in strict mode: by settings or rows, or by the kernel's rules if the rows were lost."""
+        """Whether sandboxes have uplinks in strict mode: by the settings or the datastore's rows.
+
+        If those rows were lost, the kernel's policy rules show it.
+        """
         return bool(self._strict_veths) or ruleset.has_strict(self.config, self._attachments())
 
     def _commands(self) -> dict[NftTable, str]:
@@ -230,7 +241,7 @@ class Confinement:
         return family in ruleset.families(self.config, self._attachments())
 
     def _fix_neighbours(self, veths: Iterable[answers.Link]) -> None:
-        """Make the neighbour entries of sandboxes permanent before the tables drop the messages that would keep them alive.
+        """Make the neighbour entries of sandboxes permanent, before the tables drop the messages that keep other entries alive.
 
         Sandboxes that amazon-vpc-cni-k8s wired have no permanent entry. Our sandboxes have it since their ADD and are left out, so
         that a start does not make hundreds of requests; a pass of the reconciler compares them.
@@ -247,8 +258,8 @@ class Confinement:
     def _read_links(self) -> list[answers.Link]:
         """Read all links of the node, and remember those of other software.
 
-        Returns: our host veths that are in use, and the uplinks; an empty list if every dump was interrupted, which the
-            next repair repeats (I11).
+        Returns: our host veths that are in use, and the uplinks; an empty list if every attempt of the dump was interrupted. The next
+            repair then reads the links again (I11).
         """
         try:
             with self._host.netlink() as sock:
@@ -262,13 +273,13 @@ class Confinement:
             return []
         self._strict_veths = strict_veths
         self._remember_foreign_links(links, foreign_links, sandboxes_behind=sandboxes_behind, routed=routed)
-        # Dying veths too: their sandboxes may still send.
+        # Dying veths are included, because their sandboxes may still send.
         self._other_veths = frozenset(link.name for link in ours if not self._has_our_name(link))
         uplinks = [link for link in foreign_links if link.name.startswith(LINK_PREFIX)]
         return [link for link in (*ours, *uplinks) if link.group != uapi.DYING_GROUP]
 
     def _split_by_owner(self, links: Iterable[answers.Link]) -> tuple[list[answers.Link], list[answers.Link]]:
-        """Return our host veths, and the links of other software. Links without a kind, as those of ENIs, are in neither."""
+        """Return our host veths, and the links of other software. Links without a kind, such as those of ENIs, are in neither list."""
         ours = list[answers.Link]()
         foreign_links = list[answers.Link]()
         for link in links:
@@ -286,7 +297,7 @@ class Confinement:
         sandboxes_behind: Mapping[int, AttachmentKey],
         routed: Container[int],
     ) -> None:
-        """Remember which links of other software lead into sandboxes, and of which links this is known.
+        """Remember which links of other software lead into sandboxes (`foreign`), and which links are inspected (`_inspected_links`).
 
         Args:
             links: all links of the node; a link into a sandbox may look like ours.
@@ -306,7 +317,7 @@ class Confinement:
         self._inspected_links = [link.index for link in foreign_links if link.index in known_indexes or not link.netnsid]
 
     def _indexes_with_routes(self, sock: NetlinkSocket, foreign_links: Iterable[answers.Link]) -> set[int]:
-        """Return the indexes of the links that routes use; nothing if no link of other software leads into a namespace.
+        """Return the indexes of the links that routes use; an empty set if no link of other software leads into a namespace.
 
         If there is exactly one such link, only its routes are read, and not those of all sandboxes.
         """

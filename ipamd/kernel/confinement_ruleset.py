@@ -2,8 +2,8 @@
 
     from_veths     prerouting -450, before the kernel assembles fragments, so that a forged fragment cannot join another datagram
     from_sandbox   for every packet that comes by a host veth
-    from_strict    the same for sandboxes in strict mode, whose routes are in a separate table: during the lookup of the source the
-                   packet has a mark bit that selects this table
+    from_strict    as from_sandbox, for sandboxes in strict mode, whose routes are in a separate route table: while the source is
+                   looked up, the packet has a mark bit that selects that table
     as_strict      drops packets that forge the source of a sandbox in strict mode. It is for links that have not been inspected yet,
                    and for sandboxes that may use extra sources
     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: for packets whose source is not routed back through their link
@@ -13,8 +13,8 @@
                    (`sysctls.unreachable_route_repairs`)
 
 The tables drop all packets of a family that sandboxes do not have. For IPv6 they drop all neighbour discovery, because neighbour
-entries are permanent at both ends. So the tables need neither addresses of links nor connection tracking. Dropped packets that every
-healthy sandbox sends have a counter of their own.
+entries are permanent at both ends. So the tables need neither addresses of links nor connection tracking. A packet that every healthy
+sandbox sends is counted by a separate counter when it is dropped.
 
 A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
 and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
@@ -60,7 +60,8 @@ Source: linux/netfilter_ipv4.h, linux/netfilter_ipv6.h.
 """
 
 COUNTER_PREFIX = "dropped_"
-"""How the names of counters begin: each of `DROP_REASONS` has a counter in one of the tables. Only counters change by themselves."""
+"""Beginning of the names of counters. Each of `DROP_REASONS` has a counter in one of the tables. Only counters change without a
+command of ours."""
 
 
 def ipv4_table(
@@ -74,7 +75,8 @@ def ipv4_table(
     """Return commands that replace the IPv4 table, to be run as one transaction.
 
     Args:
-        other_veths: host veths in use whose names do not begin with the configured prefix, which was changed since they were made.
+        other_veths: names of host veths in use that do not begin with the configured prefix, because the setting was changed after
+            they were made.
         is_served: whether sandboxes have addresses of the family.
         has_strict: whether some sandboxes have uplinks in strict mode.
         vlan_kind: kind of the uplinks, as the kernel names it.
@@ -140,7 +142,7 @@ def ipv6_table(
         # In fragments the type may not be visible. All neighbour discovery has this hop limit (RFC 4861, 6.1 and 7.1), and the kernel
         # accepts none in fragments (net.ipv6.conf.all.suppress_frag_ndisc).
         f"meta l4proto ipv6-icmp ip6 hoplimit 255 exthdr frag exists {_drop('discovery')}",
-        # Where a veth of amazon-vpc-cni-k8s has a link-local address, `fib` finds a route back for all of them.
+        # If a veth of amazon-vpc-cni-k8s has a link-local address, `fib` finds a route back to any link-local address.
         f"ip6 saddr {{ ::, fe80::/10, ff00::/8 }} {_drop('source')}",
         f"fib saddr . iif oif missing {_drop('source')}",
     ]
@@ -173,9 +175,10 @@ def _served_family_chains(
 
     Args:
         rules: for every packet of a sandbox; the last rule checks the source.
-        link_wide: the nft condition for packets that the kernel delivers to the node's own sockets, whatever the rules of strict mode.
+        link_wide: the nft condition for packets that the kernel delivers to the node's own sockets, even though the rules of strict
+            mode lead to the uplink (`_LINK_WIDE_4`).
     """
-    # These rules apply to a new link from its first packet on, when it is not known yet where the link leads.
+    # These rules apply to a new link from its first packet on, before it is known where the link leads.
     foreign_rules = [f'{_excluding(router_link)}meta iifkind "veth" {redirects}']
     if has_strict:  # a routing rule sends packets from a link of this name to a sandbox, whoever made the link
         foreign_rules.append(f'iifname "{LINK_PREFIX}*" meta iifkind != "{vlan_kind}" {_drop("foreign")}')
@@ -250,10 +253,11 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str], has_strict
 
     The kernel remembers the senders of requests, and the node and all sandboxes share its table of neighbours
     (net.ipv4.neigh.default.gc_thresh3, 1024): requests from a thousand senders keep the node from resolving any other address. If
-    rp_filter is 0, nothing else stops them.
+    rp_filter is 0, nothing but this table stops such requests.
     """
     parts = [*_counters("arp"), chain("from_sandbox", "", [f"arp operation request {_drop('arp')}"])]
-    # Sandboxes of a second CNI send few requests. The kernel does not evict an entry that is younger than 5 s for another one.
+    # A limit is enough for the sandboxes of a second CNI, which send few requests. It must be low, because the kernel does not evict
+    # an entry that is younger than 5 s for a new one.
     rate_limit = [f"{_NEW_VETH} arp operation request limit rate over 100/second {_drop('arp')}"]
     foreign_rules = rate_limit
     if config.foreign_links == DROP:
@@ -265,7 +269,10 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str], has_strict
 
 
 def bridge_table(config: NetworkConfig) -> str:
-    """Return commands that replace the table of bridges: only with DROP, and only for links that are known to lead into a sandbox."""
+    """Return commands that replace the table of bridges. It exists only if the policy is DROP.
+
+    It drops packets only from links that are known to lead into a sandbox.
+    """
     if config.foreign_links != DROP:
         return BRIDGE.removal()
     head = f"type filter hook prerouting priority {_BEFORE_DEFRAG}; policy accept;"
@@ -275,7 +282,10 @@ def bridge_table(config: NetworkConfig) -> str:
 def links(table: NftTable, commands: str, links: Iterable[int], *, foreign: Collection[int]) -> str:
     """Return commands that fill the sets of a table with the links of other software.
 
-    `commands`: those that make the table. `foreign`: which of `links` lead into sandboxes.
+    Args:
+        commands: the commands that make the table.
+        links: indexes of the links that have been inspected.
+        foreign: the indexes of links that lead into sandboxes.
     """
     if _LINK_SETS not in commands:
         return ""
@@ -296,7 +306,8 @@ def _foreign_link_rules(config: NetworkConfig, reason: str) -> list[str]:
 
 
 def _to_node_chain(rule: str, router_link: int = 0) -> str:
-    # Only packets to the node itself: between the ports of a bridge such packets may be intended. An ENI's link has no kind.
+    # The hook sees only packets to the node itself: between the ports of a bridge such packets may be intended. The kind excludes
+    # links of ENIs, which have none.
     rule = f'{_excluding(router_link)}meta iifkind != "none" {rule}'
     return chain("to_node", "type filter hook input priority filter; policy accept;", [rule])
 
@@ -341,13 +352,14 @@ def _veth_chain(
     rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _veth_patterns(config, other_veths)]
     if strict:  # the uplinks have another kind, except those of a lab
         rules.insert(0, f'iifname "{STRICT_VETH_PREFIX}*" iifname != "{LINK_PREFIX}*" meta iifkind "veth" goto {strict}')
-    # Other links: a sandbox with NET_ADMIN may have made any of them on the node. Packets of a bridge's port arrive by the bridge.
+    # The foreign rules concern all other links: a sandbox with NET_ADMIN may have made any of them on the node. Packets that come by a
+    # port of a bridge have the bridge as their incoming link.
     rules += foreign_rules
     return [_LINK_SETS, chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)]
 
 
 def _veth_patterns(config: NetworkConfig, other_veths: Collection[str]) -> list[str]:
-    """Return nft expressions that together match the names of all host veths of ours."""
+    """Return nft expressions that together match the names of all our host veths."""
     names = [f'"{config.veth_prefix}*"']
     if other_veths:
         names.append("{ " + ", ".join(f'"{name}"' for name in sorted(other_veths)) + " }")

@@ -4,9 +4,10 @@ An entry outlives the sandbox of its connection, by 30 s to five days, and it de
 rule again for a tracked connection. A reassigned address would therefore receive packets of its former owner's connections.
 
 Each entry has four addresses: source and destination of the original direction and of the reply. With a service in between only one of
-the four is the sandbox's, so all are compared. The kernel can filter by one of them at a time (CTA_FILTER, Linux 5.8). So for few
-addresses and a large table each address takes four filtered dumps. In all other cases one dump of the whole family is read, and only
-the matching entries are kept. The filtered entries are compared again, because a kernel that does not know the filter ignores it.
+the four is the sandbox's, so all four are compared. The kernel can filter by one of the four at a time (CTA_FILTER, Linux 5.8). So if
+the addresses are few and the table is large, each address takes four filtered dumps. In all other cases one dump of the whole family
+is read, and only the matching entries are kept. The entries of a filtered dump are compared again, because a kernel without this
+filter returns every entry.
 
 Source: the kernel's net/netfilter/nf_conntrack_netlink.c (ctnetlink_dump_table, ctnetlink_filter_match, ctnetlink_del_conntrack) and
 include/uapi/linux/netfilter/nfnetlink_conntrack.h.
@@ -54,7 +55,7 @@ class KernelConnectionTracking(ConnectionTracking):
         self._host = host
 
     def remove(self, addresses: Collection[IpAddress]) -> int:
-        """See `ConnectionTracking.remove`. For few addresses in a large table there are four dumps each, which the kernel filters."""
+        """See `ConnectionTracking.remove`. For few addresses in a large table the kernel filters, in four dumps for each address."""
         count, buckets = self._table_size()
         if count == 0:
             return 0
@@ -64,7 +65,7 @@ class KernelConnectionTracking(ConnectionTracking):
             if packed:
                 removed += self._remove_of_family(family, packed, is_small=count <= WHOLE_DUMP_MAX * len(packed) ** 2)
         if self._table_size()[1] != buckets:
-            # The kernel does not mark such a dump as interrupted, but an entry that moved may have been passed over (I11).
+            # The kernel does not mark a dump as interrupted by a resize, but the dump may lack an entry that moved (I11).
             raise KernelDumpError("the connection tracking table was resized during a dump", details="it is tried again")
         return removed
 

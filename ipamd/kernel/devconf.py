@@ -1,8 +1,8 @@
 """A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), in the form in which netlink reports and sets them.
 
 Setting them by netlink needs only NET_ADMIN, while /proc/sys is read-only in an ordinary container. An ENI's link must forward, and
-the primary ENI's must accept replies to addresses of the other ENIs. The settings of host veths are the second line of a sandbox's
-confinement; the first is the nftables table (`ruleset`, docs/adr/0021).
+that of the primary ENI must also accept replies to addresses of the other ENIs. The settings of host veths are the second line of a
+sandbox's confinement; the first is the nftables tables (`confinement_ruleset`, docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from ipamd.model.family import IPV4, IPV6, Family
 OFF = 0
 STRICT = 1
 LOOSE = 2
-"""Values of rp_filter: no check; the source must be routed back through the link; it must be routed at all.
+"""Values of rp_filter. OFF: sources are not checked. STRICT: the source must be routed back through the link. LOOSE: the source must
+be routed through any link.
 
-On a link without an address of its own, as host veths are, loose is strict. Source: the kernel's net/ipv4/fib_frontend.c,
-__fib_validate_source (no_addr).
+On a link without an address of its own, such as a host veth, the kernel treats LOOSE as STRICT. Source: the kernel's
+net/ipv4/fib_frontend.c, __fib_validate_source (no_addr).
 """
 
 ENI = {uapi.IPV4_DEVCONF_FORWARDING: 1}
 PRIMARY_ENI = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
-"""Settings of the links of ENIs. Loose, because replies to addresses of other ENIs arrive on the primary one: NodePort connections.
-Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. The kernel evaluates the link's forwarding setting
-(net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
+"""Settings of the links of ENIs. The primary ENI's is loose, because with NodePort connections replies to addresses of other ENIs
+arrive on it. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. The kernel evaluates the link's
+forwarding setting (net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
 
 UPLINK = {
     uapi.IPV4_DEVCONF_FORWARDING: 1,
@@ -53,7 +54,7 @@ _U32 = struct.Struct("=I")
 def host_veth(*, is_strict: bool) -> Mapping[int, int]:
     """Settings of every host veth: number of the setting -> value.
 
-    If sandboxes may send from further CIDRs, the link does not check sources: the nftables table alone does.
+    Without `is_strict` sandboxes may send from further CIDRs. Then the link does not check sources, and only the nftables tables do.
     """
     return {
         uapi.IPV4_DEVCONF_FORWARDING: 1,
@@ -80,7 +81,7 @@ def wrong_settings(link: answers.Link, wanted: Mapping[int, int]) -> dict[int, i
 
 
 def has_ipv6(link: answers.Link) -> bool | None:
-    """Whether IPv6 is on for a link (disable_ipv6 is 0); None if the kernel does not report it, as one without IPv6."""
+    """Whether IPv6 is on for a link (disable_ipv6 is 0); None if the kernel does not report it, because it lacks IPv6."""
     is_off = _ipv6_setting(link, uapi.IPV6_DEVCONF_DISABLE_IPV6)
     if is_off is None:
         return None
@@ -94,7 +95,7 @@ ACCEPT_RA_ALWAYS = 2
 def accepts_router_messages(link: answers.Link) -> bool:
     """Whether the kernel changes routes because of IPv6 router advertisements or redirects that come by a link.
 
-    A link that forwards ignores both unless its accept_ra is 2; new links get it from net.ipv6.conf.default.
+    A link that forwards ignores both unless its accept_ra is 2. A new link gets its accept_ra from net.ipv6.conf.default.
     """
     if not has_ipv6(link):
         return False

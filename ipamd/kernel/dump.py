@@ -1,7 +1,7 @@
 """Dump everything that the kernel has of one kind, for people who read a support archive. The image has neither `ip` nor `nft`.
 
-Our own netlink code reads the tables, because it recognises an interrupted dump (I11). pyroute2 decodes all attributes, which the
-daemon does not need (docs/adr/0004). If every attempt of a dump was interrupted, a first row says so.
+Our own netlink code reads the tables, because it recognises an interrupted dump (I11). pyroute2 decodes the answers, because our code
+reads only the attributes that the daemon needs (docs/adr/0004). If every attempt of a dump was interrupted, the first row says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipamd.kernel.nft import Nftables
 from ipamd.model.family import IPV4, IPV6
 
 Rows = list[dict[str, Any]]
-"""Objects of the kernel, with its names for their fields."""
+"""Objects of the kernel, each as names and values of its fields; the names are pyroute2's."""
 
 OpenSocket = Callable[[], NetlinkSocket]
 

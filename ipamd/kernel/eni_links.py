@@ -15,7 +15,7 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import MacAddress
 
 LINK_WAIT_S = 10.0
-"""How long an attached ENI's link may take to appear. Our choice: EC2 hot-plug takes 1-2 s; the caller retries."""
+"""How long an attached ENI's link may take to appear. Ours: EC2's hot-plug takes 1-2 s, and the caller retries."""
 
 BORROWING_KINDS = frozenset({"bridge", "bond", "team", "vlan", "macvlan", "macvtap", "macsec", "ipvlan", "ipvtap", "vrf"})
 """Kinds of links on top of others, which may have the MAC of the link below: none of them is an ENI. Source: ip-link(8), TYPE."""
@@ -56,7 +56,7 @@ def may_be_eni(link: answers.Link, *, veth_prefix: str) -> bool:
 
 
 def eni_links(links: Collection[answers.Link], *, veth_prefix: str) -> list[answers.Link]:
-    """Choose from all links of the node those that can be ENIs'.
+    """Choose the links of ENIs from all links of the node, as far as kind and name show it.
 
     If the node has hardware links, only these: a sandbox with NET_ADMIN can make virtual links with any MAC and any free index on the
     node. The node of a lab has no hardware.
@@ -71,6 +71,6 @@ def is_hardware(link: answers.Link) -> bool:
 
 
 def lowest_by_mac(links: Collection[answers.Link], mac: MacAddress, veth_prefix: str) -> answers.Link | None:
-    """Choose the link with a MAC from all links of the node that can be ENIs'; the lowest index if several have it."""
+    """Choose the link with a MAC among the links of ENIs (`eni_links`). If several have it, choose the one with the lowest index."""
     matches = [link for link in eni_links(links, veth_prefix=veth_prefix) if link.mac == mac]
     return min(matches, key=lambda link: link.index, default=None)

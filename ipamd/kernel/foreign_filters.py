@@ -36,7 +36,7 @@ class ForeignFilters:
     """Reads the rules of other software's base chains, and names those that may drop sandboxes' packets."""
 
     def __init__(self, sock: NetlinkSocket, *, veth_prefix: str, families: Collection[str]) -> None:
-        """`families`: those of sandboxes, by their names in nftables."""
+        """`families`: nftables' names of the address families that sandboxes have."""
         self._sock = sock
         self._veth_prefix = veth_prefix
         self._families = {*EVERY_FAMILY, *families}
@@ -44,7 +44,7 @@ class ForeignFilters:
     def suspicions(self, chains: Sequence[Chain]) -> Iterator[RoutingDifference]:
         """Yield a difference for each suspected chain and rule. Its subject is NODE, a host veth, or an address as text.
 
-        The address need not be a sandbox's: the caller selects. Raises: WiringError, KernelDumpError.
+        The address may be any address that a rule names; `concerns` selects those of sandboxes. Raises: WiringError, KernelDumpError.
         """
         places = {str(chain) for chain in chains}
         for chain in chains:

@@ -3,8 +3,8 @@
 EC2 shows every address of an ENI to software on the host, and amazon-ec2-net-utils or systemd-networkd may configure them all. Packets
 to an address that is local on the host never reach its sandbox. On the link of an ENI only the ENI's primary address belongs: an
 address of the pool there is always wrong and is removed. On any other link somebody configured it on purpose, so it is reported with
-the command that removes it. A default route of main that is missing or leads through a secondary ENI is reported in the same way, and
-so is a missing rule to main: these are not ours either.
+the command that removes it. Three more faults of routes and rules that are not ours are reported in the same way: table main has no
+default route, its default route leads through a secondary ENI, or no rule leads to table main.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from ipamd.model.routing_difference import RoutingDifference, routing_difference
 def pod_address_repairs(
     host_state: HostState, identity: InstanceIdentity, link: answers.Link, addresses: Container[IpAddress]
 ) -> Iterator[Repair]:
-    """Yield the repairs that remove addresses of the pool from the primary ENI's link; `address_repairs` does it for other ENIs."""
+    """Yield the repairs that remove addresses of the pool from the primary ENI's link.
+
+    `routing.address_repairs` does the same for other ENIs.
+    """
     present = [configured for configured in host_state.addresses if configured.index == link.index]
     for configured in present:
         if configured.address in addresses and configured.address != identity.primary_address:
@@ -90,7 +93,7 @@ def _misplaced_addresses(
 def _refusing_rules(host_state: HostState, addresses: Container[IpAddress]) -> Iterator[RoutingDifference]:
     """Find rules ahead of ours that refuse packets of sandboxes, or all packets.
 
-    Such a rule may select a port or mark, which no route lookup of ours contains.
+    Our route lookups do not find every such rule, because it may select a port or mark that no lookup contains.
     """
     for rule in host_state.rules:
         if not rule.is_refusal or rule.priority >= source_rules.END_PRIORITY:
@@ -101,7 +104,7 @@ def _refusing_rules(host_state: HostState, addresses: Container[IpAddress]) -> I
 
 
 def _leads_to_main(rule: answers.PolicyRule) -> bool:
-    """Whether a rule leads all packets to table main: neither our rules for a mark nor those for a destination do."""
+    """Whether a rule leads all packets to table main. Our rules for a mark or a destination lead only some packets there."""
     return (rule.table, rule.mask, rule.source, rule.destination) == (uapi.RT_TABLE_MAIN, 0, None, None)
 
 

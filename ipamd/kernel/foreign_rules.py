@@ -26,8 +26,10 @@ _NO_CONDITION = frozenset({"counter", "log", "immediate", "reject", "target", "m
 class ForeignRule:
     """One rule of a chain.
 
-    `handle`: nftables' number for it. `drops`: its own action is drop or reject; a jump to a chain that drops does not count.
-    `compared`: the values that fields of a packet, or names of its interfaces, must equal.
+    `handle`: nftables' number of the rule in its table.
+    `drops`: the rule's own action is drop or reject. A jump to a chain that drops does not count.
+    `has_condition`: the rule may not select every packet.
+    `compared`: the values that a field of the packet, or the name of its link, must equal.
     """
 
     handle: int

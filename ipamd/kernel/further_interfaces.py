@@ -3,11 +3,12 @@
 Inside the sandbox the interface gets a route table of its own with the next hop and a default route, and a rule from its address to
 that table. So replies to a packet leave by the interface that it came by, whatever the default route of the sandbox is. A sandbox
 without any default route also gets one through the interface, with a metric so high that the pod's own interface, if it is added
-later, is preferred. An interface of a further network card (`mNicIf1`) has the table and the priority of its number
-(`ipamd/model/card_interfaces.py`), any other interface ours.
+later, is preferred. For an interface of a further network card (`mNicIf1`), table and priority follow from the number in its name
+(`ipamd/model/card_interfaces.py`). Any other interface has the table TABLES plus its index, and the priority FROM_SANDBOX_PRIORITY.
 
-On the host a further interface is wired like any other. With the link the kernel removes all of the sandbox's side except the rule,
-which `remove_source_rule` removes. A rule that stays after a crash has no effect, because its table is empty (docs/adr/0070).
+On the host a further interface is wired like any other. When the link is deleted, the kernel removes everything inside the sandbox
+except the rule, which `remove_source_rule` removes. A rule that stays after a crash has no effect, because its table is empty
+(docs/adr/0070).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def routing(leg: Leg, index: int, *, has_default_route: bool) -> list[Message]:
     """Build the routes of a further interface and the rule that leads to them, in the order that the kernel needs.
 
     Args:
-        index: of the link inside the sandbox.
-        has_default_route: whether the sandbox has a default route already; then none is added to its table main.
+        index: index of the link inside the sandbox.
+        has_default_route: whether the sandbox has a default route already; then no route is added to its table main.
     """
     name = leg.ifname
     gateway = leg.gateway
@@ -54,7 +55,10 @@ def routing(leg: Leg, index: int, *, has_default_route: bool) -> list[Message]:
 
 
 def _place(ifname: str, index: int) -> tuple[int, int]:
-    """Return the table of an interface, and the priority of the rule to it. `index`: of the link inside the sandbox."""
+    """Return the route table of an interface, and the priority of the rule to that table.
+
+    `index`: of the link inside the sandbox.
+    """
     table, priority = inside_routing(interface_number(ifname) or 0)
     if priority is not None:
         return table, priority
@@ -69,7 +73,7 @@ def has_default_route(sandbox: NetlinkSocket, family: Family) -> bool:
 
 
 def remove_added_rules(sandbox: NetlinkSocket, removals: list[Message], *, cause: BaseException) -> None:
-    """Remove the rules that a failed wiring has added. A refusal is appended to the notes of `cause`."""
+    """Remove the rules that a failed wiring has added. If the kernel refuses a removal, a note about it is added to `cause`."""
     if not removals:
         return
     for outcome in sandbox.request(removals):
@@ -78,9 +82,13 @@ def remove_added_rules(sandbox: NetlinkSocket, removals: list[Message], *, cause
 
 
 def remove_source_rule(host: HostNetns, netns: str, identity: NetnsIdentity | None, *, ifname: str, address: IpAddress) -> None:
-    """Remove the rule from an address in its sandbox. Does nothing if the path leads to another namespace by now.
+    """Remove the rule that selects packets from an address, inside its sandbox.
 
-    `identity`: of the sandbox's namespace; None: whatever the path leads to. Raises: NetnsError, WiringError.
+    Does nothing if the path leads to the host's namespace, or to another namespace than `identity`. Raises: NetnsError, WiringError.
+
+    Args:
+        netns: path of the sandbox's namespace.
+        identity: of the sandbox's namespace; None: the namespace at the path is not compared.
     """
     _, priority = _place(ifname, 0)
     removal = messages.delete_rule(priority, table=0, source=address)

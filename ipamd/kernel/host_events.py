@@ -1,11 +1,14 @@
 """Follow the kernel's notifications, so that changes of the host by other software are noticed at once and at little cost.
 
-Our own ADDs and DELs cause most notifications of a node. They are read together after SETTLE_S, so a burst wakes this thread at most
-ten times a second. Notifications of routes and rules name the socket that made the change: changes by our sockets are ignored.
-Notifications of links name no socket, so only the last state of each link is read, and the service compares it with its records. An
-ENI whose link goes away is a separate event (`LinkEvent`). If the queue is full, the kernel drops notifications and reports that once:
-MISSED. Changes inside sandboxes cause no notification here.
-Rejected: only comparing everything at regular intervals, which finds the same half a minute later.
+Our own ADDs and DELs cause most notifications of a node. The thread waits for SETTLE_S after the first notification and then reads all
+of them, so a burst wakes it at most ten times a second. Notifications of routes and rules contain the port of the socket that made the
+change: changes by our sockets are ignored. Notifications of links contain no port. So only the last state of each link is read, and
+`ipamd/host/notifications.py` compares it with the records. An ENI's link that appears or goes away is a `LinkEvent`. If the queue is
+full, the kernel drops notifications and reports the loss once; this becomes a MISSED of each type. Changes inside sandboxes cause no
+notification here.
+
+Rejected: only comparing everything at regular intervals, which finds the same changes half a minute later.
+
 Source of the format: rtnetlink(7); a link that is moved to another namespace is announced as deleted (net/core/dev.c,
 __dev_change_net_namespace). IPv4 routes that go with their link are not announced (net/ipv4/fib_frontend.c, fib_disable_ip), IPv6
 routes are.
@@ -33,7 +36,7 @@ from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
 from ipamd.ports.kernel import VlanLinks
 
 SETTLE_S = 0.1
-"""Wait after the first notification before all are read. Ours: short against the second in which a change must be repaired."""
+"""Pause between the first notification and the reading of all. Ours: short against the second in which a change must be repaired."""
 
 AF_UNSPEC = 0
 
@@ -55,7 +58,13 @@ class HostEvents:
     def __init__(
         self, host: HostNetns, *, veth_prefix: str, families: Collection[Family], vlan_links: VlanLinks | None = None
     ) -> None:
-        """`vlan_links` makes VLAN links where the kernel does not."""
+        """Open nothing yet.
+
+        Args:
+            veth_prefix: beginning of the names of our host veths.
+            families: address families whose addresses, routes, rules and sysctls are followed.
+            vlan_links: creates VLAN links if the kernel cannot, as in a lab.
+        """
         self._host = host
         self._vlan_links = vlan_links
         self._veth_prefix = veth_prefix
@@ -99,7 +108,12 @@ class HostEvents:
 def host_events(
     notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str, vlan_links: VlanLinks | None = None
 ) -> list[LinkEvent | HostChange]:
-    """Convert notifications to events: one for the last state of each link, and one for each other change that is not ours."""
+    """Convert notifications to events: one for the last state of each link, and one for each other change that we did not make.
+
+    Args:
+        host: has the sockets by which our own changes are recognised.
+        vlan_links: as in `HostEvents`.
+    """
     link_notices: dict[int, Notice] = {}
     changes: dict[HostChange, None] = {}  # a set that keeps the order
     for notice in notices:
@@ -115,7 +129,10 @@ def host_events(
 
 
 def _change(notice: Notice, host: HostNetns) -> HostChange | None:
-    """Convert a notification that is not of a link; None for our own changes, and for changes that no comparison needs."""
+    """Convert a notification about something else than a link.
+
+    Returns: None for our own changes of routes and rules, and for changes that no comparison needs.
+    """
     kind, port, body = notice
     if kind in RULES:
         if host.is_own(port):
@@ -136,7 +153,7 @@ def _change(notice: Notice, host: HostNetns) -> HostChange | None:
 
 
 def _rule_change(body: bytes) -> HostChange:
-    """Convert a notification of a rule. The change has the rule's destination as its address, or the source if there is none."""
+    """Convert a notification of a rule. The change's address is the destination that the rule selects, or else its source."""
     rule = answers.read_rule(body)
     address, length = rule.destination, rule.destination_length
     if address is None:
@@ -153,8 +170,9 @@ def _route_change(body: bytes, *, is_gone: bool) -> HostChange | None:
 
 
 def _sysctl_change(body: bytes) -> HostChange | None:
-    """Convert a notification of a sysctl for all links, such as ip_forward; None for one of one link, which the regular comparison
-    finds.
+    """Convert a notification of a sysctl for all links, such as ip_forward.
+
+    Returns: None for a sysctl of a single link, whose change the regular comparison finds.
     """
     index = attributes(body, _NETCONF_HEADER_BYTES).get(uapi.NETCONFA_IFINDEX, b"")
     if len(index) == _I32.size and _I32.unpack(index)[0] == uapi.NETCONFA_IFINDEX_ALL:
@@ -163,7 +181,7 @@ def _sysctl_change(body: bytes) -> HostChange | None:
 
 
 def _link_events(notices: Iterable[Notice], veth_prefix: str, vlan_links: VlanLinks | None) -> Iterator[LinkEvent | HostChange]:
-    """Report host veths, VLAN links and other links, and then the links that may be of an ENI, by MAC."""
+    """Yield the changes of host veths, VLAN links and other links, and then an event for each MAC that may be an ENI's."""
     enis: dict[str, LinkEventKind] = {}
     for kind, _, body in notices:
         link = answers.read_link(body)
@@ -175,7 +193,7 @@ def _link_events(notices: Iterable[Notice], veth_prefix: str, vlan_links: VlanLi
         if vlan:
             yield HostChange(ChangeKind.VLAN_LINK, vlan=vlan, is_gone=kind == uapi.RTM_DELLINK)
         if link.kind:
-            yield HostChange(ChangeKind.OTHER_LINK)  # it may lead into a sandbox, or have led there
+            yield HostChange(ChangeKind.OTHER_LINK)  # the link may lead into a sandbox, or may have led there
         if link.mac and eni_links.may_be_eni(link, veth_prefix=veth_prefix):
             enis[link.mac] = LINKS[kind]  # several links may have had an ENI's MAC: the last notification counts
     for mac, link_kind in enis.items():
@@ -183,9 +201,9 @@ def _link_events(notices: Iterable[Notice], veth_prefix: str, vlan_links: VlanLi
 
 
 def _process(body: bytes) -> str:
-    """Return name and ID of the process that ended a transaction of nftables, "" if its name is ours.
+    """Return name and ID of the process that made a transaction of nftables; "" if it has the name of this process.
 
-    The name is compared, because the ID is that of a thread in the initial PID namespace, and a process in a container can read its
+    Only the name can be compared: the ID is that of a thread in the initial PID namespace, and a process in a container can read its
     own IDs only in its own PID namespace.
     """
     generation = attributes(body, _NFT_HEADER_BYTES)

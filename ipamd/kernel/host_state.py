@@ -19,10 +19,13 @@ from ipamd.model.record import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What the host had of the pool's family.
+    """Links of ENIs, and the host's addresses, routes and rules of the pool's family, at one time.
 
-    `links`: of the ENIs whose link exists. `routes`: of all tables, without those to single sandboxes. `rules`: see `survey.rules_of`.
-    `tables`: the tables of these routes and rules.
+    `links`: the link of each ENI whose link exists, by MAC.
+    `addresses`: the addresses of all links.
+    `routes`: the routes of all tables, except the routes to single sandboxes.
+    `rules`: all policy rules; `survey.rules_of` says how exact they are.
+    `tables`: numbers of the tables that these routes are in or that these rules lead to.
     """
 
     links: Mapping[MacAddress, answers.Link]
@@ -35,28 +38,28 @@ class HostState:
 class HostStateReader:
     """Reads the state of the host, and remembers the links of ENIs from the last reading.
 
-    `read` is used under the lock of `KernelHostNetwork`, the rest from any thread: the remembered links are replaced as a whole. A
-    link that is gone or has another name costs a dump.
+    Concurrency: `read` under the lock of `KernelHostNetwork`; the other methods from any thread, because the remembered links are
+    replaced as a whole. A link that is gone or was renamed costs a dump of all links.
     """
 
     def __init__(self, *, veth_prefix: str, family: Family) -> None:
         self._veth_prefix = veth_prefix
         self._family = family
         self._last_links: dict[MacAddress, answers.Link] = {}
-        self._has_hardware = False  # according to the last dump of links
+        self._has_hardware = False  # whether the last dump of links showed a hardware link
         self._last: HostState | None = None
 
     def read(self, sock: NetlinkSocket, macs: Iterable[MacAddress], *, is_silent: bool = False) -> HostState:
         """Read everything once. Raises: KernelDumpError if a dump was interrupted in every attempt (I11); WiringError.
 
         Args:
-            is_silent: the kernel announced no address, route or rule since the last reading. Then only the links are read, because
-                the kernel does not announce changes of their settings.
+            is_silent: the kernel announced no change of an address, route or rule since the last reading. Then only the links are
+                read, because the kernel does not announce changes of their settings.
         """
         if is_silent and self._last is not None:
             return replace(self._last, links=self.links(sock, macs))
         self._last = None  # if this reading fails, the next one must be complete
-        # No comparison needs the routes to single sandboxes, and each would search hundreds of them for every ENI.
+        # No comparison needs the routes to single sandboxes, but each comparison of an ENI would search hundreds of them.
         routes = [route for route in survey.routes_of(sock, family=self._family) if not _leads_to_sandbox(route)]
         rules = survey.rules_of(sock, self._family)
         self._last = HostState(
@@ -69,11 +72,11 @@ class HostStateReader:
         return self._last
 
     def forget(self) -> None:
-        """Make the next reading complete: the kernel does not announce our own changes to us."""
+        """Make the next reading complete. To be called before our own changes, whose announcements are ignored (`host_events`)."""
         self._last = None
 
     def links(self, sock: NetlinkSocket, macs: Iterable[MacAddress]) -> dict[MacAddress, answers.Link]:
-        """Find the links of ENIs by MAC: first by their last known names, then the rest in one dump. Raises: as `read`."""
+        """Find the links of ENIs by MAC: first by their last known names, and the missing ones in one dump. Raises: as `read`."""
         wanted = list(dict.fromkeys(macs))
         last_links = self._last_links
         links = _links_by_mac(self._links_at_last_names(sock, last_links, wanted), wanted, self._veth_prefix)
@@ -96,12 +99,12 @@ class HostStateReader:
         return present
 
     def may_be_used(self, table: int) -> bool:
-        """Whether a table had a route or a rule at the last reading; true if nothing was read since our last change."""
+        """Whether a table may have a route or a rule, by the last reading. True if nothing was read since our last change."""
         last = self._last
         return not last or table in last.tables
 
     def last_link(self, mac: MacAddress) -> answers.Link | None:
-        """Return the link with a MAC from the last reading; None if that did not find it."""
+        """Return the link with a MAC from the last reading; None if that reading did not find it."""
         return self._last_links.get(mac)
 
 

@@ -71,7 +71,7 @@ from ipamd.ports.kernel import HostNetwork, VlanLinks
 from ipamd.settings import NetworkConfig
 
 ENI_STEPS = 5
-"""Comparisons of one ENI: settings of its link, the link, addresses, table, rules."""
+"""Number of comparisons of one ENI (`_eni_repairs`): settings of its link, the link, addresses, table, rules."""
 
 
 class KernelHostNetwork(HostNetwork):
@@ -96,11 +96,10 @@ class KernelHostNetwork(HostNetwork):
 
         Args:
             link_wait_s: how long to wait for the link of a newly attached ENI.
-            attachments: returns the recorded sandboxes. The names of some host veths may have an earlier prefix.
+            attachments: returns the recorded sandboxes. Some of their host veths may have names with an earlier prefix.
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route, each with its ENI.
             vlan_links: makes VLAN links if the kernel cannot.
-            pod_snat: the SNAT choices of single sandboxes, shared with `KernelWiring`, which changes them; None: made here, from the
-                recorded sandboxes.
+            pod_snat: the SNAT choices of single sandboxes, which `KernelWiring` changes; None: made from the recorded sandboxes.
         """
         self._host = host
         self._config = config
@@ -110,7 +109,7 @@ class KernelHostNetwork(HostNetwork):
         self._attachments = attachments
         self._prefixes = prefixes
         self._former_names: set[str] = set()
-        # The primary link's name and the former settings by which the table was last repaired; None before the first repair.
+        # Name of the primary link, and former settings, with which the table was last repaired; None before the first repair.
         self._table_inputs: tuple[str, ruleset.FormerSettings] | None = None
         vlan_kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
         self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments, vlan_kind=vlan_kind)
@@ -127,7 +126,8 @@ class KernelHostNetwork(HostNetwork):
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=families, vlan_links=vlan_links)
         self._primary_name = ""  # last known name of the primary ENI's link
         self._tree = SourceTree()
-        # The family of extra legs, and the address of the node by which they reach other hosts; None without extra legs.
+        # The family of extra legs, and the node's address to which their packets are translated; None without extra legs. The address
+        # is None if the node has none.
         self._extra_range: tuple[Family, IpAddress | None] | None = None
         self._lock = threading.Lock()
 
@@ -142,7 +142,8 @@ class KernelHostNetwork(HostNetwork):
     def apply_settings(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
         """Apply other settings, and set up the node by them if its identity is known.
 
-        Both are one step: a pass in between would report changes as repairs. Raises: as `setup_node`; the next pass tries again.
+        Both happen under one lock, because a pass in between would report the changes as repairs. Raises: as `setup_node`; the next
+        pass tries again.
         """
         with self._lock:
             self._config = self._confinement.config = config
@@ -172,7 +173,7 @@ class KernelHostNetwork(HostNetwork):
         if index == self._confinement.router_link:
             return
         self._confinement.router_link = index
-        if self._confinement.is_in_place() is not None:  # otherwise the first repair makes the tables with this link
+        if self._confinement.is_in_place() is not None:  # if it is None, the first repair makes the tables with this link
             self._confinement.repair(is_silent=True)
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[RepairReport]:
@@ -181,7 +182,7 @@ class KernelHostNetwork(HostNetwork):
             if self._confinement.is_in_place() is None:
                 try:
                     reports = self._route_strict_sandboxes()
-                except (WiringError, KernelDumpError):  # matters only if a sandbox may be in strict mode
+                except (WiringError, KernelDumpError):  # the failure matters only if a sandbox may be in strict mode
                     if self._confinement.has_strict():
                         raise
             return [*reports, *self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
@@ -220,8 +221,8 @@ class KernelHostNetwork(HostNetwork):
         return None, f"{EXTRA_LEGS}: new pods get no {family.local_range.ifname}: {cause}"
 
     def allow_neighbour_discovery(self) -> list[RepairReport]:
-        # The veths of amazon-vpc-cni-k8s have no permanent neighbour entries, so the IPv6 table, which drops neighbour discovery,
-        # goes.
+        # The veths of amazon-vpc-cni-k8s have no permanent neighbour entries, so the IPv6 table, which drops neighbour discovery, is
+        # removed.
         with self._lock:
             if self._config.family is IPV4:
                 return []
@@ -261,12 +262,12 @@ class KernelHostNetwork(HostNetwork):
         return self._confinement.foreign
 
     def filter_problems(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
-        """Name the filters of other software that lie in the way of these addresses. Changes nothing."""
+        """Return the filters of other software that may drop packets of these addresses. Changes nothing."""
         with self._lock:
             return self._inspect_other_software(addresses)
 
     def translation(self, packet: NewConnection, identity: InstanceIdentity) -> Translation:
-        """Return what the rules of our nftables tables, as last written, do with a new connection. From memory."""
+        """Return how our nftables tables, as they were last written, translate and mark a new connection. From memory."""
         _, former = self._table_inputs or ("", ruleset.NO_FORMER_SETTINGS)
         extra_family, source = self._extra_range or (None, None)
         is_extra = extra_family is family_of(packet.destination)
@@ -281,7 +282,7 @@ class KernelHostNetwork(HostNetwork):
         )
 
     def await_link(self, mac: MacAddress) -> None:
-        # No lock: reconciliation must not wait for a slow hot-plug.
+        # Without the lock, because reconciliation must not wait for a slow hot-plug.
         eni_links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
     def remove_left_chains(self, names: Collection[str] | None) -> str:
@@ -289,7 +290,7 @@ class KernelHostNetwork(HostNetwork):
             return remove_left_chains(self._host, self._nft, names)
 
     def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
-        with self._host.netlink() as sock:  # no lock: a lost link must be seen at once, not after a repair
+        with self._host.netlink() as sock:  # without the lock, because a lost link must be seen at once, not after a repair
             if macs is not None:
                 return frozenset(self.state_reader.links(sock, macs))
             links = survey.links_of(sock, kind="")
@@ -387,9 +388,10 @@ class KernelHostNetwork(HostNetwork):
     def _repair_source_tree(
         self, host_state: HostState, secondary: Collection[Eni], backed_off: Collection[RepairedObject]
     ) -> list[RepairReport]:
-        """Compare the `goto` rules to buckets of rules. Returns: reports, without those of what the daemon itself changed its mind on.
+        """Repair the `goto` rules that lead to buckets of rules (`source_tree`). Raises: WiringError.
 
-        Raises: WiringError.
+        Returns: a report for each change that other software made necessary. Changes that follow from a decision of the daemon are
+            made too, and not reported.
         """
         if self._config.family is not IPV4:
             return []
@@ -402,7 +404,7 @@ class KernelHostNetwork(HostNetwork):
     def _repair_eni_if_present(
         self, host_state: HostState, eni: Eni, backed_off: Collection[RepairedObject]
     ) -> list[RepairReport]:
-        """Repair the routing of one ENI; its refusal is a report, and does not stop the others."""
+        """Repair the routing of one ENI. A refusal becomes a report, so that the other ENIs are repaired too."""
         link = host_state.links.get(eni.mac)
         if link is None:
             eni_link = RepairedObject(RepairKind.LINK, eni.eni_id)
@@ -414,7 +416,10 @@ class KernelHostNetwork(HostNetwork):
             return [RepairReport(RepairCode.ENI_REFUSED, routing_of_eni, owner=eni.eni_id, cause=str(exc))]
 
     def _secondary(self, enis: Iterable[Eni]) -> list[Eni]:
-        """Return the ENIs that need routing of their own; for IPv6 the one that has the /80, or was created for it."""
+        """Return the ENIs that need routing of their own: for IPv4 all but the primary one.
+
+        For IPv6 only an ENI that has the node's /80, or that we created.
+        """
         secondary = [eni for eni in enis if not eni.is_primary]
         if self._config.family is IPV4:
             return secondary
@@ -471,7 +476,7 @@ class KernelHostNetwork(HostNetwork):
         return self._carriers.links_without_carrier(links)
 
     def reachability_problems(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
-        with self._host.netlink() as sock:  # no lock: this only reads
+        with self._host.netlink() as sock:  # without the lock, because this only reads
             links = self.state_reader.links(sock, (eni.mac for eni in enis))
             family = self._config.family
             eni_links_by_table: dict[int, tuple[answers.Link, IpAddress]] = {}
@@ -547,8 +552,7 @@ class KernelHostNetwork(HostNetwork):
         addresses: Container[IpAddress] = (),
         backed_off: Collection[RepairedObject] = (),
     ) -> tuple[list[RepairReport], list[WiringError]]:
-        """Repair the node's own part. Every piece is tried even if another one fails: the node keeps its SNAT if a sysctl is
-        read-only.
+        """Repair the node's own part. Every comparison is tried even if another one fails, so a read-only sysctl costs no SNAT.
 
         Returns: one report per repair, and the refusals.
         """
@@ -606,8 +610,8 @@ class KernelHostNetwork(HostNetwork):
     def _former_settings(self, host_state: HostState) -> ruleset.FormerSettings:
         """Return earlier settings that sandboxes or connections still use.
 
-        A former veth prefix counts until the next start: otherwise audit and CHECK would find a difference after the last DEL of a
-        sandbox with that prefix.
+        A former veth prefix stays among them until the next start. Otherwise audit and CHECK would report a difference of the table
+        after the last DEL of a sandbox with that prefix.
         """
         for attachment in self._attachments():
             if not attachment.host_veth.startswith(self._config.veth_prefix):
@@ -638,7 +642,7 @@ class KernelHostNetwork(HostNetwork):
             return foreign_routing.global_address(sock, link, family)
 
     def _needed_refusals(self, refused: Mapping[NftTable, WiringError], commands: Mapping[NftTable, str]) -> list[WiringError]:
-        """Return the refusals that matter: a kernel may lack the family of a table that is not needed."""
+        """Return the refusals of tables that are needed. A kernel may lack the family of a table that is not needed."""
         has_extra_legs = self.extra_family()[0] is not None
         needed = list[WiringError]()
         for table, refusal in refused.items():
@@ -648,8 +652,9 @@ class KernelHostNetwork(HostNetwork):
         return needed
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
-        """Return the commands that make the tables for translation and marks as this node needs them. The caller has the lock of
-        `PodSnatSets`.
+        """Return the commands that make the tables for translation and marks as this node needs them.
+
+        The caller holds the lock of `PodSnatSets`.
         """
         commands = {table: table.removal() for table in local_range_ruleset.TABLES.values()}
         if self._extra_range:
@@ -666,9 +671,9 @@ class KernelHostNetwork(HostNetwork):
         return commands
 
     def _inspect_other_software(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
-        """Return what other software does, or may do, to forwarded traffic.
+        """Return the rules and filters of other software that change or may drop forwarded traffic.
 
-        If nftables cannot be read, the last findings are returned (I11); the repair of our own table reports the failure.
+        If nftables cannot be read, the last findings are returned (I11). The repair of our own table reports that failure.
         """
         try:
             return self._other_software.find(addresses, self._confinement.has_strict())
@@ -690,7 +695,10 @@ class KernelHostNetwork(HostNetwork):
         return reports
 
     def _eni_repairs(self, host_state: HostState, eni: Eni, link: answers.Link) -> tuple[Iterator[Repair], ...]:
-        """Return the ENI_STEPS comparisons of one ENI in the order of their repair. The ENI has its own address only for IPv4."""
+        """Return the ENI_STEPS comparisons of one ENI in the order of their repair.
+
+        Addresses and rules are compared only for IPv4: with IPv6 the link has no address of its own.
+        """
         is_ipv4 = self._config.family is IPV4
         return (
             sysctls_module.setting_repairs(link, devconf.ENI),

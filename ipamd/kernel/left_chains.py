@@ -1,9 +1,9 @@
-"""Remove the chains that amazon-vpc-cni-k8s made with iptables-nft, and its own nftables table.
+"""Remove the chains that amazon-vpc-cni-k8s made with iptables-nft, and the nftables table that it made.
 
 A rule of amazon-vpc-cni-k8s is recognised by the chain to which it jumps or by its comment. iptables-nft stores the comment as an
-extension that libnftables does not show, so rules are read by netlink, and removed by their handles in one transaction. Tables of
-iptables-legacy are only reported. Source of names and comments: amazon-vpc-cni-k8s
-pkg/networkutils/network.go, pkg/networkutils/nftables_connmark.go; of the layout: linux/netfilter/nf_tables.h,
+extension that libnftables does not show, so rules are read by netlink, and removed by their handles in one transaction. Rules of
+iptables-legacy are neither read nor removed. Source of names and comments: amazon-vpc-cni-k8s
+pkg/networkutils/network.go, pkg/networkutils/nftables_connmark.go. Source of the layout of messages: linux/netfilter/nf_tables.h,
 linux/netfilter/nf_tables_compat.h, linux/netfilter/xt_comment.h; libnftnl udata.h.
 """
 
@@ -35,7 +35,7 @@ COMMENTS = frozenset({b"AWS SNAT CHAIN", b"AWS, outbound connections", b"AWS, CO
 def remove_left_chains(host: HostNetns, nft: Nftables, names: Collection[str] | None) -> str:
     """Remove everything that amazon-vpc-cni-k8s left, in one transaction. Raises: WiringError.
 
-    `names`: the only chains of single sandboxes to remove; None for all of them.
+    `names`: the chains to remove among those of single sandboxes; None for all of them. Other chains are removed in any case.
     Returns: what was removed, "" if there was nothing.
     """
     beginnings = (*LEFT_CHAINS, *(SANDBOX_CHAINS if names is None else names))
@@ -59,7 +59,7 @@ def _is_left_chain(place: tuple[str, str, str], beginnings: tuple[str, ...]) -> 
 
 def _chain_removals(places: Iterable[tuple[str, str, str]]) -> list[str]:
     chains = [" ".join(place) for place in places]
-    flushes = [f"flush chain {chain}" for chain in chains]  # all first: the chains may call one another
+    flushes = [f"flush chain {chain}" for chain in chains]  # before any deletion, because the chains may jump to one another
     return flushes + [f"delete chain {chain}" for chain in chains]
 
 

@@ -1,7 +1,8 @@
 """Find and remove our tables, rules and routes on a node that has gone back to amazon-vpc-cni-k8s, and that no daemon of ours keeps.
 
-What pods of ours still need stays, and is named. Links of pods stay too, with their rules 512 and 1536: these numbers are those of
-amazon-vpc-cni-k8s, which removes them with the pod. Everything is recognised by a name or number that nobody else uses.
+An object that a pod of ours still needs stays, and is reported with the reason. Links of pods stay too, and so do their rules at
+priorities 512 and 1536: amazon-vpc-cni-k8s uses the same priorities, and removes these rules with the pod. Every other object is
+recognised by a name or number that nobody else uses.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ EGRESS_TABLE = f"{TABLE_PREFIX}-egress"
 FAMILIES = (IPV4, IPV6)
 
 IP = {IPV4: "ip", IPV6: "ip -6"}
-"""How people address a family's rules and routes."""
+"""The command by which people read a family's rules and routes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One thing of ours in the kernel.
+    """One object of ours in the kernel, or several of one kind.
 
-    `name`: for people. `kept_reason`: which pods still need it, "" if none does. `nft_commands`, `messages`: what removes it.
+    `name`: how reports name it.
+    `kept_reason`: a text about the pods that still need it; "" if none does, so that it may be removed.
+    `nft_commands`: the nft commands that remove it; "" if it is not in nftables.
+    `messages`: the netlink messages that remove it; none if it is in nftables.
     """
 
     name: str
@@ -44,7 +48,7 @@ class Leftover:
 
 
 def find_leftovers(host: HostNetns, nft: Nftables, *, veth_prefix: str) -> list[Leftover]:
-    """Find everything of ours in the host's namespace. Changes nothing. Raises: KernelDumpError, WiringError."""
+    """Find all leftovers in the host's namespace. Changes nothing. Raises: KernelDumpError, WiringError."""
     host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()  # without such a socket libnftables ends the process
     with host.netlink() as sock:
         surveys = [survey.survey(sock, veth_prefix=veth_prefix, families=(family,)) for family in FAMILIES]
@@ -58,7 +62,7 @@ def find_leftovers(host: HostNetns, nft: Nftables, *, veth_prefix: str) -> list[
 def remove_leftovers(host: HostNetns, nft: Nftables, leftovers: Iterable[Leftover]) -> None:
     """Remove everything that no pod needs: nftables in one transaction, then rules, then routes. Raises: WiringError.
 
-    What is gone meanwhile is no error, so that the removal may be repeated.
+    An object that is gone by now is no error, so the removal may be repeated.
     """
     removable = [leftover for leftover in leftovers if not leftover.kept_reason]
     commands = "".join(leftover.nft_commands for leftover in removable)
@@ -69,21 +73,24 @@ def remove_leftovers(host: HostNetns, nft: Nftables, leftovers: Iterable[Leftove
         sock.carry_out(batch, operation="removal of what we left")
 
 
-def clean_up(*, veth_prefix: str, is_tried: bool) -> list[Leftover]:
-    """Find what is left in the calling thread's namespace, and remove it unless that `is_tried` only.
+def clean_up(*, veth_prefix: str, is_dry_run: bool) -> list[Leftover]:
+    """Find the leftovers in the calling thread's namespace, and remove them unless `is_dry_run`.
 
-    Raises: KernelDumpError, WiringError.
+    Returns: all leftovers that were found. Raises: KernelDumpError, WiringError.
     """
     with closing(HostNetns()) as host:
         nft = Nftables(host)
         leftovers = find_leftovers(host, nft, veth_prefix=veth_prefix)
-        if not is_tried:
+        if not is_dry_run:
             remove_leftovers(host, nft, leftovers)
     return leftovers
 
 
 def _nft_tables(nft: Nftables, extra: Iterable[HostVeth]) -> Iterator[Leftover]:
-    """Find the nftables tables of ours. The one for egress stays while a pod has a link whose packets it translates."""
+    """Find our nftables tables. The table for egress is needed while a pod has a link whose packets it translates.
+
+    `extra`: the host veths of extra legs.
+    """
     pods = dict.fromkeys(FAMILIES, 0)
     for veth in extra:
         if veth.address is not None and not veth.is_dying:
@@ -106,9 +113,9 @@ def _is_our_table(name: str) -> bool:
 def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
     """Find rules that amazon-vpc-cni-k8s does not have.
 
-    They are the rule to `OWN_TABLE`, that for reverse lookups in strict mode, rules from whole prefixes (FROM_SANDBOX_PRIORITY), and
-    rules in buckets with the `goto` rules to them (`ipamd/model/source_rules.py`).
-    A pod of ours that has no rule of its own still needs them: the export was not complete.
+    They are the rule to `OWN_TABLE`, the rule for reverse lookups in strict mode, rules from whole prefixes (FROM_SANDBOX_PRIORITY),
+    and rules in buckets with the `goto` rules that lead to them (`ipamd/model/source_rules.py`). If the export was not complete, a pod
+    of ours may lack a rule of its own, and then needs one of these.
     """
     strict = [veth for veth in seen.uplinked if not veth.is_dying]
     rules = survey.rules_of(sock, family)
@@ -133,12 +140,12 @@ def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[
 
 
 def _bucket_rules(rules: Collection[answers.PolicyRule], seen: KernelSurvey) -> Iterator[Leftover]:
-    """The rules from single addresses in buckets, and the `goto` rules that lead to these, which nothing needs."""
+    """Find the rules from single addresses in buckets, and the `goto` rules that lead to the buckets. No pod needs a `goto` rule."""
     skips = tuple(source_tree.skip_removals(rules))
     if skips:
         first, last = source_rules.JUMP_PRIORITY, source_rules.END_PRIORITY
         yield Leftover(f"{IP[IPV4]} rules {first} to {last}: {counted(len(skips), 'goto')}", messages=skips)
-    # A pod that has no rule at the place that amazon-vpc-cni-k8s knows.
+    # Pods without a rule at FROM_SANDBOX_PRIORITY, the only priority that amazon-vpc-cni-k8s uses for such rules.
     needing: dict[IpAddress, list[HostVeth]] = {}
     for veth in seen.veths:
         if veth.address is not None and not veth.is_dying and not _has_common_rule(veth.address, seen):
@@ -155,7 +162,7 @@ def _has_common_rule(address: IpAddress, seen: KernelSurvey) -> bool:
 
 
 def _routes(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
-    """Find the route tables of ours, and the second default route of IPv6 (`static_default_route`)."""
+    """Find our route tables, and the second default route of IPv6 (`static_default_route`)."""
     strict = [veth for veth in seen.uplinked if not veth.is_dying]
     reasons = {OWN_TABLE: _without_rule(seen, family), STRICT_TABLE: _needed_by(strict)}
     for table, reason in reasons.items():
@@ -170,7 +177,10 @@ def _routes(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator
 
 
 def _without_rule(seen: KernelSurvey, family: Family) -> str:
-    """Say which pods of a family only `OWN_TABLE` reaches: without a rule of their own (TO_SANDBOX_PRIORITY), or a route in main."""
+    """Return a text about the pods of a family that only `OWN_TABLE` reaches; "" if there is none.
+
+    Such a pod has no rule of its own (TO_SANDBOX_PRIORITY), or no route in table main.
+    """
     return _needed_by(
         veth
         for veth in seen.veths
@@ -182,6 +192,7 @@ def _without_rule(seen: KernelSurvey, family: Family) -> str:
 
 
 def _needed_by(veths: Iterable[HostVeth]) -> str:
+    """Return a text about the pods that need an object, by their host veths; "" if there is none."""
     names = sorted(veth.name for veth in veths)
     if not names:
         return ""

@@ -1,8 +1,8 @@
-"""Pack every netlink message that wiring, checks and surveys send, one function each: values to bytes, no I/O.
+"""Pack every netlink message that wiring, checks and surveys send, with one function for each kind of message. No I/O.
 
-Additions use CREATE|EXCL where an existing object may belong to another program, and CREATE|REPLACE where only ours can be right.
-Removals tolerate that the object is missing. The same functions pack the messages that change the node itself: its ENIs, tables and
-rules (docs/adr/0004).
+Additions use CREATE|EXCL where an existing object may belong to another program, and CREATE|REPLACE where any other object would be
+wrong. Removals tolerate that the object is missing. The same functions pack the messages that change the node itself: its ENIs, tables
+and rules (docs/adr/0004).
 Rejected: RTM_NEWLINK with NLM_F_REPLACE, which changes another owner's link of the same name.
 """
 
@@ -18,7 +18,7 @@ from ipamd.kernel.netlink import Message, attribute, text_attribute
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork, family_of
 
 ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
-"""The kernel's errnos if the object that a message removes does not exist.
+"""The kernel's errnos for a message about an object that does not exist.
 
 Source: the kernel's net/core/fib_rules.c, net/ipv4/fib_trie.c, net/core/rtnetlink.c.
 """
@@ -48,9 +48,13 @@ _LOOK_UP_FLAGS = {IPV4.number: uapi.RTM_F_LOOKUP_TABLE, IPV6.number: 0}
 
 
 def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
-    """Create a pair whose peer starts in its final namespace (an open descriptor); EEXIST if either name is taken.
+    """Create a veth pair whose peer is made directly in its final namespace. The kernel answers EEXIST if either name is taken.
 
-    `mtu` in bytes, of both ends. Creating it in the host and moving it later would cost seconds in a burst.
+    If the peer were made in the host's namespace and then moved, a burst of ADDs would take seconds longer.
+
+    Args:
+        peer_netns: an open descriptor of the peer's namespace.
+        mtu: of both ends, in bytes.
     """
     peer = _link() + b"".join(
         (
@@ -77,8 +81,8 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
 def create_vlan(name: str, *, vlan: int, parent: int, mac: str) -> Message:
     """Create an 802.1Q link on the link with index `parent`, with that link's MTU.
 
-    The kernel answers EEXIST if the parent has a link with this ID, of any name. Until the link is named it is in MAKING_GROUP.
-    Source: the kernel's net/8021q/vlan_netlink.c.
+    The kernel answers EEXIST if the parent has a link with this ID, of any name. The link is put into MAKING_GROUP, which it leaves
+    when it gets its alias. Source: the kernel's net/8021q/vlan_netlink.c.
     """
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.IFLA_VLAN_ID, struct.pack("=H", vlan)))
     body = _link() + b"".join(
@@ -94,7 +98,10 @@ def create_vlan(name: str, *, vlan: int, parent: int, mac: str) -> Message:
 
 
 def get_link(which: str | int, *, netnsid: bytes = b"") -> Message:
-    """Ask for one link by name or index, in this namespace or in the one with number `netnsid`. A missing link has no reply."""
+    """Ask for one link by name or index. The kernel sends no reply if the link is missing.
+
+    `netnsid`: number of the namespace with the link (`Link.netnsid`); empty for this namespace.
+    """
     body = _link() + text_attribute(uapi.IFLA_IFNAME, which) if isinstance(which, str) else _link(which)
     body += _NO_STATS
     if netnsid:
@@ -103,7 +110,7 @@ def get_link(which: str | int, *, netnsid: bytes = b"") -> Message:
 
 
 def get_namespace_number(fd: int) -> Message:
-    """Ask for the number by which links of this namespace name the namespace of a descriptor (`Link.netnsid`)."""
+    """Ask for the number that the namespace of a descriptor has in the links of this namespace (`Link.netnsid`)."""
     return Message("look at a namespace's number", uapi.RTM_GETNSID, 0, bytes(U32.size) + _u32(uapi.NETNSA_FD, fd))
 
 
@@ -122,8 +129,11 @@ def change_link(
 ) -> Message:
     """Change a link's state, ifalias (at most 255 bytes), group, name, MAC, MTU (bytes) or IPv4 settings.
 
-    An argument that is left out changes nothing. If an alias is given, as for a host veth of ours, the link also leaves its bridge.
-    `ipv4_conf`: number of a setting below /proc/sys/net/ipv4/conf -> value. It needs NET_ADMIN only, and no writable /proc/sys.
+    An argument that is left out changes nothing. If an alias is given, which only links of ours get, the link is also taken out of its
+    bridge.
+
+    `ipv4_conf`: number of a setting below /proc/sys/net/ipv4/conf -> value. Setting it needs only NET_ADMIN, and no writable
+        /proc/sys.
     """
     body = _link(index)
     if is_up is not None:
@@ -146,11 +156,11 @@ def change_link(
 
 
 def disable_ipv6_autoconfiguration(index: int, *, step: str) -> Message:
-    """Let a link that is still down come up without an IPv6 address of the kernel's choice; a kernel without IPv6 is fine.
+    """Keep the kernel from adding an IPv6 address to a link, which must still be down. A kernel without IPv6 is fine.
 
-    As `ip link set addrgenmode none`. It needs a message of its own: in RTM_NEWLINK the kernel refuses it (EAFNOSUPPORT), and in the
-    message that raises the link the kernel would apply it after raising the link.
-    Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
+    It does the same as `ip link set addrgenmode none`. It needs a separate message: in RTM_NEWLINK the kernel refuses the setting
+    (EAFNOSUPPORT), and in the message that raises the link the kernel would apply it only after raising the link. Source: the kernel's
+    net/core/rtnetlink.c, validate_linkmsg and do_setlink.
     """
     mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
     body = _link(index) + _family(IPV6, mode)
@@ -160,8 +170,8 @@ def disable_ipv6_autoconfiguration(index: int, *, step: str) -> Message:
 def reset_ipv6(index: int, *, mtu: int) -> list[Message]:
     """Give a link the IPv6 settings of a new link, and no address; it is then down, without routes and neighbours.
 
-    This resets disable_ipv6, which netlink cannot set, also where /proc/sys is read-only: an MTU below 1280 removes IPv6 and its
-    settings from a link. Source: the kernel's net/ipv6/addrconf.c, addrconf_notify (NETDEV_CHANGEMTU).
+    This also resets disable_ipv6, which netlink cannot set and /proc/sys may not either, if it is read-only. It works because an MTU
+    below 1280 removes IPv6 and its settings from a link. Source: the kernel's net/ipv6/addrconf.c, addrconf_notify (NETDEV_CHANGEMTU).
     """
     step = "renew IPv6"
     remove = change_link(index, step=step, is_up=False, mtu=1279)
@@ -177,7 +187,7 @@ def delete_link(index: int, *, step: str) -> Message:
 
 
 def delete_group(group: int) -> Message:
-    """Delete every link of a group in one kernel call; none is fine.
+    """Delete every link of a group in one kernel call. An empty group is fine.
 
     Raises: ValueError for group 0, which holds every link that was never put into a group (the kernel refuses it too).
     """
@@ -188,9 +198,11 @@ def delete_group(group: int) -> Message:
 
 
 def add_address(index: int, address: IpAddress, *, length: int, step: str, is_connected: bool = True) -> Message:
-    """Add an address of global scope; EEXIST if the link has it. `is_connected`: with the route to its subnet in main.
+    """Add an address of global scope. The kernel answers EEXIST if the link has the address.
 
-    It is usable at once: otherwise the kernel would probe for a second or two whether an IPv6 address is in use (RFC 4862, 5.4).
+    The kernel does not test whether another host uses an IPv6 address, because that takes a second or two (RFC 4862, 5.4).
+
+    `is_connected`: whether the kernel also adds the route to the address's subnet in table main.
     """
     flags = 0
     if address.version == 6:
@@ -202,13 +214,13 @@ def add_address(index: int, address: IpAddress, *, length: int, step: str, is_co
 
 
 def get_address(index: int, address: IpAddress) -> Message:
-    """Ask whether a link has an IPv6 address; EADDRNOTAVAIL if not."""
+    """Ask whether a link has an IPv6 address. The kernel answers EADDRNOTAVAIL if it does not."""
     body = ADDRESS.pack(family_of(address).number, 0, 0, 0, index) + attribute(uapi.IFA_ADDRESS, address.packed)
     return Message(f"look at address {address}", uapi.RTM_GETADDR, 0, body)
 
 
 def delete_address(index: int, address: IpAddress, *, length: int, step: str) -> Message:
-    """Remove an address from a link; absent is fine."""
+    """Remove an address from a link. A missing address is fine."""
     return Message(step, uapi.RTM_DELADDR, 0, _address_body(index, address, length), ABSENT)
 
 
@@ -222,10 +234,13 @@ def add_route(
     is_replaced: bool = False,
     metric: int = 0,
 ) -> Message:
-    """Add a route to one address, or the default route for None.
+    """Add a route to one address, or for None the default route.
 
-    Without a next hop (`via`) the scope is link; with one the route has its family. `metric` 0: the family's own.
-    The kernel answers EEXIST if there is a route to the same destination with the same metric, unless that `is_replaced`.
+    Args:
+        index: of the link that the route leads through.
+        via: the next hop; None: the destination is on the link. A default route has the next hop's family, and without one IPv4.
+        is_replaced: replace a route with the same destination and metric. Otherwise the kernel answers EEXIST if there is one.
+        metric: 0 for the default metric of the family.
     """
     scope = uapi.RT_SCOPE_UNIVERSE
     if via is None:
@@ -264,7 +279,7 @@ def add_unreachable_route(prefix: IpNetwork, *, table: int) -> Message:
 
 
 def add_table_end(table: int, *, metric: int, family: Family) -> Message:
-    """Add an unreachable default route, which refuses packets that match no other route of the table. Present is fine."""
+    """Add an unreachable default route, which refuses packets that match no other route of the table. An existing one is fine."""
     return Message(
         f"add unreachable default table {table}",
         uapi.RTM_NEWROUTE,
@@ -275,7 +290,7 @@ def add_table_end(table: int, *, metric: int, family: Family) -> Message:
 
 
 def delete_table_end(table: int, *, metric: int, family: Family) -> Message:
-    """Remove the route of `add_table_end`; absent is fine."""
+    """Remove the route that `add_table_end` adds. A missing route is fine."""
     return Message(
         f"delete unreachable default table {table}",
         uapi.RTM_DELROUTE,
@@ -301,9 +316,13 @@ def delete_route(
     metric: int = 0,
     via: IpAddress | None = None,
 ) -> Message:
-    """Remove one route through a link, of any scope, type and protocol; absent is fine.
+    """Remove one route of any scope, type and protocol. A missing route is fine.
 
-    `index` or `metric` 0: any. `via`: the next hop, which gives a default route its family; without it IPv4.
+    Args:
+        length: length of the destination's prefix.
+        index: of the link that the route leads through; 0 for any link.
+        metric: 0 for any metric.
+        via: the next hop; None for any. A default route has the next hop's family, and without one IPv4.
     """
     body = _route_body(destination, via, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
@@ -316,11 +335,14 @@ def delete_route(
 def look_up_route(
     destination: IpAddress, source: IpAddress | None = None, incoming: int = 0, mark: int = 0, *, port: int = 0
 ) -> Message:
-    """Ask where the kernel would send a packet to an address; an unreachable address is fine, and has no reply.
+    """Ask where the kernel would send a packet. The answer contains the table. For an unreachable address there is no reply.
 
-    `incoming`: the link by which the packet comes from `source`; without both it is a packet of the host. `port`: the TCP port at the
-    destination, for rules that select by port; with 0 the kernel looks up the route of a UDP packet without a port. The answer names
-    the table.
+    Args:
+        source: the packet's source; None: the kernel chooses one.
+        incoming: index of the link by which the packet arrives from `source`; 0 for a packet that the host itself sends.
+        mark: the packet's mark.
+        port: TCP port at the destination, for rules that select by port. With 0 the kernel looks up the route of a UDP packet without
+            a port.
     """
     family, length = family_of(destination).number, destination.max_prefixlen
     body = ROUTE.pack(family, length, length if source else 0, 0, 0, 0, 0, 0, _LOOK_UP_FLAGS[family])
@@ -333,9 +355,9 @@ def look_up_route(
 
 
 def match_route(destination: IpAddress, *, index: int, source: IpAddress | None = None) -> Message:
-    """Ask which entry of the route tables the kernel uses for an address through a link; an errno if there is none.
+    """Ask which route the kernel uses for an address through the link `index`. It answers an errno if there is none.
 
-    `source`: of the packet, for rules that select by it.
+    `source`: the packet's source, for rules that select by source.
     """
     length = destination.max_prefixlen
     source_length = source.max_prefixlen if source else 0
@@ -347,7 +369,7 @@ def match_route(destination: IpAddress, *, index: int, source: IpAddress | None 
 
 
 def get_neighbour(index: int, address: IpAddress) -> Message:
-    """Ask for one neighbour entry; ENOENT if there is none, EOPNOTSUPP from a kernel before 5.0."""
+    """Ask for one neighbour entry. The kernel answers ENOENT if there is none, and a kernel before 5.0 always EOPNOTSUPP."""
     body = NEIGHBOUR.pack(family_of(address).number, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
     return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
 
@@ -360,7 +382,7 @@ def add_neighbour(index: int, address: IpAddress, *, mac: str) -> Message:
 
 
 def dump_connections(mark: int, *, without: int) -> Message:
-    """Ask for tracked connections of IPv4 that carry all bits of a mark, and none of `without`. The kernel filters.
+    """Ask for the tracked IPv4 connections that have all bits of `mark` and none of `without`. The kernel filters.
 
     Source: the kernel's net/netfilter/nf_conntrack_netlink.c, ctnetlink_filter_match; include/uapi/linux/netfilter/nfnetlink.h.
     """
@@ -371,7 +393,7 @@ def dump_connections(mark: int, *, without: int) -> Message:
 
 
 def dump_links(*, kind: str = "") -> Message:
-    """Ask for all links, or those of a kind, without statistics."""
+    """Ask for all links, or for the links of a kind, without statistics."""
     body = _link() + _NO_STATS
     if kind:
         body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, kind))
@@ -384,9 +406,13 @@ def dump_addresses(family: Family) -> Message:
 
 
 def dump_routes(table: int, *, index: int = 0, family: Family) -> Message:
-    """Ask for a family's routes of a table and of a link, 0 for all; none is fine.
+    """Ask for a family's routes. An empty or missing table is fine.
 
-    A kernel before 4.20 does not filter, so the caller must.
+    A kernel before 4.20 returns the routes of all tables and links, so the caller must filter.
+
+    Args:
+        table: number of the table; 0 for all tables.
+        index: of the link that the routes lead through; 0 for all links.
     """
     body = ROUTE.pack(family.number, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
@@ -421,7 +447,7 @@ def _rule(
     protocol: int = 0,
     family: Family = IPV4,
 ) -> Message:
-    """Pack a rule; the step names it as `ip rule` prints it."""
+    """Pack the addition or deletion of a rule that looks up a table. The message's step has the rule as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     family = _family_or(destination or source, family)
     to_length, to = _selected(destination)
@@ -445,7 +471,7 @@ def _rule(
 
 
 def _further_selectors(mark: int, incoming: str, protocol: int) -> tuple[bytes, str]:
-    """Pack what a rule selects by beside addresses. Returns: the attributes, and how `ip rule` prints them."""
+    """Pack the selectors of a rule other than addresses. Returns: the attributes, and the same as `ip rule` prints it."""
     body, words = b"", ""
     if mark:
         body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
@@ -460,15 +486,16 @@ def _further_selectors(mark: int, incoming: str, protocol: int) -> tuple[bytes, 
 
 
 add_rule = partial(_rule, "add", uapi.RTM_NEWRULE, _ADD, PRESENT)
-"""Add a rule; present is fine.
+"""Add a rule that looks up a table. An existing rule is fine.
 
-It selects packets by source, by destination, by mark (the mark is its own mask), or by the name of the incoming link; without any of
-these it selects every packet. `family`: needed for a rule that names no address. `protocol`: number of the only protocol selected.
+It selects packets by source, by destination, by mark (the mark is its own mask), by the name of the incoming link, or by protocol.
+Without any selector it selects every packet. `family`: needed for a rule without an address. `protocol`: number of the IP protocol; 0
+for any.
 """
 
 delete_rule = partial(_rule, "delete", uapi.RTM_DELRULE, 0, ABSENT)
-"""Remove one rule with the same arguments as `add_rule`; absent is fine. `table` 0: any table. `priority` None: the first
-rule with these selectors, whatever its priority."""
+"""Remove one rule; its arguments are those of `add_rule`. A missing rule is fine. With `table` 0 the rule may lead to any table. With
+`priority` None the kernel removes the first rule with these selectors, at any priority."""
 
 
 def _skip(
@@ -481,7 +508,7 @@ def _skip(
     source: IpNetwork | None = None,
     target: int = 0,
 ) -> Message:
-    """Pack a rule that looks up no table."""
+    """Pack the addition or deletion of a rule that looks up no table: a `goto` rule if it has a target, otherwise a `nop` rule."""
     length, from_ = _selected(source)
     action = uapi.FR_ACT_GOTO if target else uapi.FR_ACT_NOP
     body = ROUTE.pack(IPV4.number, 0, length, 0, uapi.RT_TABLE_UNSPEC, 0, 0, action, 0)
@@ -496,13 +523,14 @@ def _skip(
 
 
 add_skip = partial(_skip, "add", uapi.RTM_NEWRULE, _ADD, PRESENT)
-"""Add an IPv4 rule that has the kernel continue at the rules of priority `target`, or does nothing without a target; present is fine.
+"""Add an IPv4 rule that makes the kernel continue at the rules of priority `target` (`goto`), or without a target does nothing
+(`nop`).
 
-The kernel ignores such a rule while no rule has the priority `target`.
+An existing rule is fine. The kernel ignores a `goto` rule while no rule has the priority `target`.
 """
 
 delete_skip = partial(_skip, "delete", uapi.RTM_DELRULE, 0, ABSENT)
-"""Remove one such rule; absent is fine. The kernel does not compare the target."""
+"""Remove one rule that `add_skip` adds. A missing rule is fine. The kernel does not compare the target."""
 
 
 def _selected(target: IpAddress | IpNetwork | None) -> tuple[int, bytes]:
@@ -541,7 +569,7 @@ def _family_or(target: IpAddress | IpNetwork | None, default: Family = IPV4) -> 
 
 
 def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
-    """The header of a message about links, of any family and type."""
+    """Pack the header of a message about links, of any family and type."""
     return LINK.pack(0, 0, index, flags, change)
 
 
@@ -561,5 +589,5 @@ _NO_STATS = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
 """Without counters an answer is a third as large, so a datagram has more links and fewer dumps are interrupted."""
 
 _ONE_QUEUE = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
-"""One queue per veth. By default the kernel allocates one per possible CPU and uses only one (drivers/net/veth.c,
-veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""
+"""One queue for each end of a veth. By default the kernel allocates one for each possible CPU and uses only one (drivers/net/veth.c,
+veth_init_queues). Measured on 2 CPUs, this takes 15 % of the time to create a pair; on large nodes it takes more."""

@@ -1,12 +1,14 @@
-"""A route-netlink socket that sends a batch in one call and pairs every answer with its message.
+"""A netlink socket that sends a batch of messages in one call and pairs every answer with its message.
 
 The kernel handles a batch in order, continues after a refused message, and has queued every answer when the send returns. So a batch
-costs one send and no wait; receives have a timeout all the same. Dumps check NLM_F_DUMP_INTR on every message (I11).
-A process with NET_ADMIN in a namespace can send to the sockets there, and a sandbox may have it in its own: only messages of the
-kernel (port 0) are accepted. Sockets are connected to it, so the kernel refuses other messages before they fill the queue; messages
-that user space sends to a multicast group are recognised by their sender.
-Source: netlink(7); net/netlink/af_netlink.c, netlink_getsockbyportid.
-Rejected: pyroute2 on this path (155 ms of import, 4.8 ms per wiring, does not report interrupted dumps; docs/adr/0004).
+costs one send and no wait. Receives have a timeout nevertheless. Dumps check NLM_F_DUMP_INTR on every message (I11).
+
+A process with NET_ADMIN in a network namespace can send messages to our sockets in that namespace, and a process in a sandbox may have
+NET_ADMIN there. So only messages of the kernel (port 0) are accepted. Sockets are connected to the kernel's port: then the kernel
+refuses messages of processes before they fill the queue. Messages that a process sends to a multicast group are recognised by their
+sender's port. Source: netlink(7); net/netlink/af_netlink.c, netlink_getsockbyportid.
+
+Rejected: pyroute2 for wiring (its import takes 155 ms, a wiring 4.8 ms, and it does not report interrupted dumps; docs/adr/0004).
 """
 
 from __future__ import annotations
@@ -29,17 +31,18 @@ RECEIVE_TIMEOUT_S = 5
 """Ours: answers are queued when the send returns; five seconds without one mean a fault."""
 
 BUFFER_BYTES = 65536
-"""One datagram. The kernel fills dump datagrams up to 32 KiB for a reader with so much room (af_netlink.c, netlink_recvmsg)."""
+"""Room for one datagram. The kernel fills datagrams of a dump up to 32 KiB if the reader has room for that (af_netlink.c,
+netlink_recvmsg)."""
 
 SHORTER_BYTES = 27 * 1024
-"""Room for one datagram of a second socket, whose dumps are cut at other places than the first one's. Ours: in a dump of up to 128 KiB
-(2,000 rules) no cut is within 4 KiB of a cut of the first socket."""
+"""Room for one datagram of a second socket (`NetlinkSocket.shorter`), so that its datagrams end at other entries of a dump than those
+of the first socket. Ours: in a dump of up to 128 KiB (2,000 rules) no two ends are within 4 KiB of each other."""
 
 BATCH_MAX = 64
 """Messages per send. Ours: their answers, about 1 KiB each on the receive queue, stay below the default 208 KiB of SO_RCVBUF."""
 
 KERNEL_PORT = 0
-"""Source: netlink(7), nl_pid of the kernel."""
+"""The kernel's port. Source: netlink(7), nl_pid."""
 
 DUMP_TRIES = 5
 """Attempts of a dump before it fails as interrupted. Ours: one dump of 110 sandboxes takes a millisecond or two."""
@@ -60,7 +63,13 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One request. `step` names it in messages. Errnos in `tolerated` count as success: the wanted state exists already."""
+    """One request to the kernel.
+
+    `step`: names the request in texts of errors.
+    `kind`: type of the message.
+    `body`: the message without its header.
+    `tolerated`: errnos that count as success, because with them the wanted state exists already.
+    """
 
     step: str
     kind: int
@@ -71,9 +80,11 @@ class Message:
 
 @dataclass(slots=True)
 class AnswerOutcome:
-    """The kernel's answer to one message: 0 or an errno, its error text, and the replies to a query.
+    """The kernel's answer to one message.
 
-    `errno` is -1 for a query that has no answer yet.
+    `errno`: 0 if the kernel carried the message out, or its errno; -1 for a query that has no answer yet.
+    `text`: the kernel's own error text, "" if it sent none.
+    `replies`: bodies of the messages that answer a query.
     """
 
     message: Message
@@ -101,7 +112,7 @@ class AnswerOutcome:
 class NetlinkSocket:
     """One socket in the namespace of the thread that makes it.
 
-    Concurrency: one user at a time. After any exception from a method requests and answers no longer match: close it.
+    Concurrency: one user at a time. After an exception from a method, answers may be left in the queue: close the socket.
     """
 
     def __init__(self, *, groups: int = 0, protocol: int = uapi.NETLINK_ROUTE, datagram_bytes: int = BUFFER_BYTES) -> None:
@@ -129,13 +140,14 @@ class NetlinkSocket:
         self._sequence = 0
         self._datagram_bytes = datagram_bytes
         self.shorter: NetlinkSocket | None = None
+        """A second socket for dumps, see `add_shorter`."""
         self.closed_monotonic_s: float | None = None
+        """When this socket was closed; None while it is open."""
 
     def add_shorter(self) -> None:
-        """Open a second socket, `shorter`, in the calling thread's namespace. Its datagrams are shorter, so its dumps are cut at other
-        places than this socket's. It is closed with this socket.
+        """Open the second socket `shorter` in the calling thread's namespace, for dumps whose datagrams end at other entries.
 
-        Raises: WiringError.
+        It is closed together with this socket. Raises: WiringError.
         """
         shorter = NetlinkSocket(datagram_bytes=SHORTER_BYTES)
         try:
@@ -157,7 +169,7 @@ class NetlinkSocket:
         """Send messages, BATCH_MAX at a time. The kernel continues after a refused message.
 
         Returns: one outcome for each message, in order; a refusal is an outcome, not an exception.
-        Raises: WiringError if an answer is lost (timeout, overrun): it is then not known which messages the kernel carried out.
+        Raises: WiringError if an answer is lost (timeout, overrun). Then it is not known which messages the kernel carried out.
         """
         outcomes: list[AnswerOutcome] = []
         for start in range(0, len(messages), BATCH_MAX):
@@ -167,8 +179,8 @@ class NetlinkSocket:
     def _request_batch(self, messages: Sequence[Message]) -> list[AnswerOutcome]:
         first = self._sequence + 1
         step = messages[0].step
-        # The kernel reports every refusal, in order, and answers every question. So only the last message requests an acknowledgement:
-        # each further one would be a datagram to read, nine in an ADD.
+        # The kernel reports every refusal, in order, and answers every question. So only the last message requests an acknowledgement.
+        # If all did, an ADD would have to read nine more datagrams.
         outcomes = [AnswerOutcome(message, -(message.kind in uapi.QUESTIONS)) for message in messages]
         ends_with_question = messages[-1].kind in uapi.QUESTIONS
         flags = [uapi.NLM_F_REQUEST] * len(messages)
@@ -194,16 +206,17 @@ class NetlinkSocket:
     def carry_out(self, messages: Sequence[Message], *, operation: str) -> None:
         """Send any number of messages, and continue after a refused one.
 
-        Raises: WiringError for the first refusal, naming its step, the errno and the kernel's own words; or as `request`.
+        Raises: WiringError for the first refusal, with its step, the errno and the kernel's error text; or as `request`.
         """
         must(self.request(messages), operation)
 
     def dump(self, message: Message) -> list[bytes]:
-        """Read a whole table, again if it changed meanwhile.
+        """Read a whole table. If the table changes meanwhile, read it again.
 
-        Returns: the bodies of n >= 0 entries, of one uninterrupted pass.
-        Raises: KernelDumpError if every one of DUMP_TRIES passes was interrupted (I11); WiringError if the kernel refuses with an
-            errno that the message does not tolerate (one that it does means an empty table).
+        Returns: the bodies of the entries of one uninterrupted pass. The list is empty if the kernel refuses with an errno that the
+            message tolerates.
+        Raises: KernelDumpError if every one of DUMP_TRIES passes was interrupted (I11); WiringError if the kernel refuses with any
+            other errno.
         """
         passes, is_whole = self.dump_passes(message)
         if is_whole:
@@ -222,8 +235,8 @@ class NetlinkSocket:
     def dump_passes(self, message: Message) -> tuple[list[list[bytes]], bool]:
         """Read a table until one pass is uninterrupted, at most DUMP_TRIES times.
 
-        Returns: the entries of each pass, oldest first, and whether the last pass is whole. An entry that an interrupted pass has was
-        in the table. An entry that all interrupted passes lack may have been there all the time (I11).
+        Returns: the entries of each pass, oldest first, and whether the last pass is whole. Every entry of an interrupted pass was in
+            the table. An entry that is in none of the interrupted passes may have been in the table all the time (I11).
         Raises: WiringError, as `dump`.
         """
         passes: list[list[bytes]] = []
@@ -235,11 +248,14 @@ class NetlinkSocket:
             time.sleep(DUMP_PAUSE_S * 2 ** (len(passes) - 1))
 
     def has_any(self, message: Message) -> bool:
-        """Whether a dump has an entry. The rest is not read, so the socket must be closed. Raises: WiringError."""
+        """Whether a dump has an entry. Reads only one datagram with entries, so the socket must be closed. Raises: WiringError."""
         return bool(self._dump_once(message, most=1)[0])
 
     def wait(self, *, timeout_s: float) -> bool:
-        """Wait for a notification of the groups; False when `timeout_s` passed. An overrun counts as one."""
+        """Wait for a notification of the socket's groups. Returns: False if none came within `timeout_s`.
+
+        A full queue counts as a notification, because the kernel has dropped some. Raises: WiringError.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = deadline - time.monotonic()
@@ -293,7 +309,7 @@ class NetlinkSocket:
     def _receive(self, step: str) -> bytes:
         try:
             data, (port, _) = self._socket.recvfrom(self._datagram_bytes)
-            while port != KERNEL_PORT:  # the kernel refuses messages of others to a connected socket: this is a second check
+            while port != KERNEL_PORT:  # a second check: the kernel refuses messages of processes to a connected socket
                 data, (port, _) = self._socket.recvfrom(self._datagram_bytes)
             return data
         except OSError as exc:  # EAGAIN after SO_RCVTIMEO, ENOBUFS after an overrun
@@ -316,7 +332,7 @@ def _interrupted(message: Message) -> KernelDumpError:
 
 
 def must(outcomes: Iterable[AnswerOutcome], operation: str) -> None:
-    """Raise the first refusal. Raises: WiringError naming the step, the errno and the kernel's own words."""
+    """Raise WiringError for the first refusal, with its step, the errno and the kernel's error text."""
     for outcome in outcomes:
         if outcome.errno != 0 and outcome.is_refused:
             raise failure(WiringError, FailureCode.STEP_REFUSED, work=operation, step=outcome.message.step, cause=outcome.cause)
@@ -333,7 +349,10 @@ def text_attribute(kind: int, text: str) -> bytes:
 
 
 def attributes(body: bytes, start: int) -> dict[int, bytes]:
-    """Read the attributes of a body from offset `start`: type without flags -> payload; the last of a type wins."""
+    """Read the attributes of a body from offset `start`.
+
+    Returns: type without flags -> payload. If a type occurs several times, the last payload is returned.
+    """
     payloads: dict[int, bytes] = {}
     end = len(body) - 3
     unpack, mask = _ATTRIBUTE.unpack_from, uapi.NLA_TYPE_MASK  # locals, because a link has some forty attributes
@@ -347,7 +366,7 @@ def attributes(body: bytes, start: int) -> dict[int, bytes]:
 
 
 def members(payload: bytes) -> Iterator[bytes]:
-    """Read a list, whose attributes are all of one type."""
+    """Yield the payload of each member of a netlink list, whose attributes all have the same type."""
     while len(payload) >= 4:
         length, _ = _ATTRIBUTE.unpack_from(payload)
         if length < 4:

@@ -24,22 +24,22 @@ from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.failures import FailureCode, failure
 
 OWN_NETNS = "/proc/thread-self/ns/net"
-"""The calling thread's own namespace. Source: proc(5); /proc/self would be the main thread's."""
+"""The calling thread's own namespace; /proc/self would lead to the main thread's. Source: proc(5)."""
 
 _PROOF_OF_ABSENCE = frozenset({errno.ENOENT, errno.ENOTDIR})
-"""Nothing is at the path. Every other errno (EMFILE, ENFILE, ENOMEM, EACCES, EIO) is a problem of ours, and proves nothing about the
-sandbox."""
+"""Errnos that prove that nothing is at the path. Every other errno (EMFILE, ENFILE, ENOMEM, EACCES, EIO) is a problem of the daemon or
+the node, and proves nothing about the sandbox."""
 
 PORT_REMEMBERED_S = 10.0
-"""How long the port of a closed socket counts as ours: its last notifications are read a fraction of a second later. Ours. The time is
-limited because another process may get the port: a process's first port is its process ID in its own namespace, which is 1 in many
-containers."""
+"""How long the port of a closed socket counts as ours, because its last notifications are read a fraction of a second later. Ours. The
+time is limited because another process may get the port: the port of a process's first socket is its process ID in its own PID
+namespace, which is 1 in many containers."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HostNetns:
-    """The host's network namespace: that of the thread that creates this object.
+    """The host's network namespace, which is the namespace of the thread that creates this object.
 
     Holds a descriptor, so that the caller's current namespace does not matter, and stacks of idle sockets of that namespace.
     Concurrency: safe from any thread, because single operations of lists and dictionaries are atomic.
@@ -62,11 +62,11 @@ class HostNetns:
         return entered(fd, fatal=_abort)
 
     def netlink(self) -> AbstractContextManager[NetlinkSocket]:
-        """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in it."""
+        """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in its queue."""
         return self._lent(self._idle, uapi.NETLINK_ROUTE)
 
     def netfilter(self) -> AbstractContextManager[NetlinkSocket]:
-        """Lend a socket to the host's nftables, as `netlink` does."""
+        """Lend a socket for nftables and connection tracking in the host's namespace, as `netlink` does."""
         return self._lent(self._idle_netfilter, uapi.NETLINK_NETFILTER)
 
     @contextmanager
@@ -92,7 +92,8 @@ class HostNetns:
             except BaseException:
                 sock.close()
                 raise
-        if protocol == uapi.NETLINK_ROUTE:  # only its notifications have the port, and another protocol's port may be the same
+        # Only notifications of NETLINK_ROUTE contain a port. A socket of another protocol may have the same port as another process.
+        if protocol == uapi.NETLINK_ROUTE:
             self._ports[sock.port] = sock
             for port, known_sock in list(self._ports.items()):
                 if not _is_remembered(known_sock):
@@ -106,7 +107,7 @@ class HostNetns:
 
     @contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:
-        """Lend a netlink socket of a descriptor's namespace; the thread itself has returned before the block runs."""
+        """Lend a netlink socket in the namespace of a descriptor. The block runs in the thread's own namespace."""
         with self.entered_at(fd):
             sock = NetlinkSocket()
         try:
@@ -130,7 +131,7 @@ def _is_remembered(sock: NetlinkSocket) -> bool:
 def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
     """Open the network namespace at a path for the length of the block.
 
-    Yields: its descriptor and its identity, both of the same open file, so that a replaced path does no harm.
+    Yields: its descriptor and its identity, both of the same open file, so that it does not matter if the path is replaced meanwhile.
     Raises: NetnsError if the path is empty, gone, not a namespace, or a namespace of another kind; WiringError if the file could
         not be examined (no descriptor left, for example), which is no evidence of absence (I11).
     """
@@ -145,7 +146,7 @@ def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
 def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
     """Move the calling thread into the namespace of a descriptor for the length of the block.
 
-    Raises: WiringError if the kernel refuses. Calls `fatal` if the kernel refuses the way back.
+    Raises: WiringError if the kernel refuses. If the kernel refuses to move the thread back, `fatal` is called with the reason.
     """
     try:
         home = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
@@ -166,7 +167,10 @@ def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
-    """Open a namespace file and nothing else: opening a FIFO would block, opening a device may have effects."""
+    """Open the file of a network namespace. Any other file is not opened: a FIFO would block, and a device may react.
+
+    Raises: NetnsError, WiringError.
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # a Path costs as much as the call
             raise failure(NetnsError, FailureCode.NETNS_NO_NSFS, path=path or "(empty path)")
@@ -218,6 +222,6 @@ def _setns(fd: int) -> int:
 
 
 def _abort(reason: str) -> NoReturn:
-    """End the process without unwinding: everything this thread would run happens in the wrong namespace."""
+    """End the process without unwinding, because any further code of this thread would run in the wrong namespace."""
     os.write(2, f"ipamd: fatal: {reason}\n".encode())
     os.abort()

@@ -1,8 +1,9 @@
 """Prove that nothing is at the path of a network namespace.
 
 A namespace is a mount in a directory of the host, for example /run/netns/cni-1. Whether the daemon sees such a mount depends on its
-own mount namespace: without mount propagation (`mountPropagation: HostToContainer`), or without the volume, a living namespace is an
-ordinary file there, or nothing at all. So an absent path is a proof only where the mounts of the host appear.
+own mount namespace. Without mount propagation (`mountPropagation: HostToContainer`), or without the volume, the daemon sees an
+ordinary file or nothing in place of a living namespace. So an absent path is a proof only in a directory where the mounts of the host
+appear.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ _PROPAGATION = ("shared:", "master:")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount of this mount namespace. `is_propagated`: mounts that the host makes below it appear here."""
+    """One mount of this mount namespace.
+
+    `point`: the path at which it is mounted.
+    `is_propagated`: mounts that the host makes below that path appear in this namespace.
+    """
 
     point: str
     is_propagated: bool
@@ -50,7 +55,10 @@ def is_netns_gone(path: str, *, mounts_path: str = MOUNTS) -> bool:
 
 
 def covering_mount(directory: str, mounts: str) -> Mount | None:
-    """Return the mount that a directory is on, or None. `mounts`: the text of mountinfo. A later mount hides an earlier one."""
+    """Return the mount that a directory is on, or None.
+
+    `mounts`: the text of mountinfo. If two mounts have the same path, the later one hides the earlier one.
+    """
     covering: Mount | None = None
     for line in mounts.splitlines():
         fields = line.split(" ")

@@ -1,4 +1,4 @@
-"""Run nft commands through libnftables: each text is one transaction, without a fork (docs/adr/0005).
+"""Run nft commands through libnftables, without a fork (docs/adr/0005). The commands of one call are one transaction.
 
 The library is loaded on first use, so that a daemon without it still starts, wires sandboxes and reports the missing library.
 """
@@ -27,14 +27,15 @@ OUTPUT_JSON, OUTPUT_TERSE = 1 << 4, 1 << 11
 class Nftables:
     """Runs nft commands in the host's namespace.
 
-    Concurrency: safe from any thread, also beside other instances: libnftables runs once at a time. No other lock is taken inside.
+    Concurrency: safe from any thread, also beside other instances, because one lock of the process lets only one thread run the
+    library. No other lock is taken while it is held.
     """
 
     _lock = threading.Lock()
-    """One for the process and not for an instance, because the library has variables that all its contexts share."""
+    """One lock for the process and not for each instance, because all contexts of the library share its global variables."""
 
     def __init__(self, host: HostNetns, *, library: str = LIBRARY) -> None:
-        """Load nothing yet; `library` is the name for dlopen."""
+        """Load nothing yet. `library`: the library's name for dlopen."""
         self._host = host
         self._library_name = library
         self._library: ctypes.CDLL | None = None
@@ -50,11 +51,14 @@ class Nftables:
     def run(self, commands: str, *, form: int = 0) -> str:
         """Run commands as one transaction: all of them or none.
 
-        Returns: what they print (of `list`), in another `form` if asked. Raises: WiringError with libnftables' own text.
+        Args:
+            form: flags for the form of the output, for example OUTPUT_JSON; 0 for plain text.
+        Returns: the output of `list` commands. Raises: WiringError with the error text of libnftables.
         """
         with self._lock, self._host.entered():
             library = self._load()
-            # A context opens its socket when it is created, so create it inside the namespace; it is cheap, do not keep it.
+            # A context opens its socket when it is created, so it is created inside the namespace. It costs so little that it is not
+            # kept.
             context = ctypes.c_void_p(library.nft_ctx_new(0))
             if not context:
                 raise failure(WiringError, FailureCode.NFT_WITHOUT_CONTEXT)
@@ -74,8 +78,8 @@ class Nftables:
     def list_table(self, table: NftTable) -> str:
         """Return the text of a table without counter values, handles and the elements of its sets; "" if there is no such table.
 
-        To print the names of links in the sets, nft would read all links of the node each time. Raises: WiringError if nftables does
-        not work at all.
+        Elements are left out, because nft would read all links of the node each time to print the names of links in the sets. Raises:
+        WiringError if nftables does not work at all.
         """
         try:
             return COUNTED.sub("", self.run(f"list table {table}\n", form=OUTPUT_TERSE))
@@ -107,6 +111,6 @@ class Nftables:
 
 
 def _joined_errors(errors: bytes) -> str:
-    """Return the error lines without the echo of our commands, which always shows the first line of the buffer, not the faulty one."""
+    """Return the error lines without the echo of our commands: the echo shows the first line of the buffer and not the faulty line."""
     lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if "Error:" in line]
     return "; ".join(lines) or "no text from libnftables"

@@ -12,8 +12,8 @@ from ipamd.model.record import dataclass
 class Chain:
     """One chain.
 
-    `hook`: where the kernel calls a base chain of type filter; empty for every other chain. `policy_drops`: such a base chain drops
-    the packets that none of its rules decides about.
+    `hook`: name of the hook at which the kernel calls a base chain of type filter; "" for every other chain.
+    `policy_drops`: the chain's policy is drop: it drops the packets about which none of its rules decides.
     """
 
     family: str
@@ -27,7 +27,7 @@ class Chain:
 
 
 def read_chains(answer: Iterable[Mapping[str, Any]]) -> list[Chain]:
-    """Return the chains of an answer to `list chains`, without objects of another shape."""
+    """Return the chains in the answer to `list chains`. Objects that are no chains, or have another shape, are skipped."""
     chains = []
     for listed_object in answer:
         chain = listed_object.get("chain")

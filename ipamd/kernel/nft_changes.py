@@ -1,9 +1,9 @@
 """Ask the kernel, without libnftables, whether our tables are as they were at the last comparison, and replace changed ones.
 
-The kernel numbers every change of the ruleset of a namespace (its generation). While the number is the same, nothing has changed. If
-it differs, our tables with their chains, rules and sets are read and compared byte by byte, because other software changes its own
-tables all the time (kube-proxy). These bytes contain handles, so a table that was deleted and made again differs. The cost does not
-grow with the tables of other software, because none of their objects is requested.
+The kernel numbers every change of the ruleset of a namespace; the number is the ruleset's generation. While the generation is the
+same, nothing has changed. A new generation may be a change of other software's tables (kube-proxy changes its own all the time). So
+our tables with their chains, rules and sets are then read and compared byte by byte. These bytes contain handles, so a table that was
+deleted and made again differs. The cost does not grow with the tables of other software, because none of their objects is requested.
 Source: linux/netfilter/nf_tables.h, NFT_MSG_GETGEN; the kernel's net/netfilter/nf_tables_api.c, nf_tables_fill_gen_info.
 """
 
@@ -27,7 +27,7 @@ from ipamd.model.record import dataclass
 from ipamd.model.repairs import RepairCode, RepairedObject, RepairReport
 
 NFGENMSG_BYTES = 4
-"""nfgenmsg: family, version, and a resource ID, the lower half of the generation. The comparison skips it."""
+"""Length of nfgenmsg, the head of each message: family, version, and the lower half of the generation. Comparisons skip it."""
 
 _GENERATION_QUESTION = Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(NFGENMSG_BYTES))
 
@@ -36,7 +36,7 @@ _FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
 _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
 
 _SET = re.compile(r"^  set (\w+) {\n    type (\w+)", re.M)
-"""These find the chains and the sets of a table in the text that `ruleset` writes."""
+"""These find the chains and the sets of a table in the commands that make it."""
 
 
 def generation(host: HostNetns) -> bytes | None:
@@ -59,8 +59,9 @@ def _generation(sock: NetlinkSocket) -> bytes:
 class _VerifiedTables:
     """Tables as the kernel had them when they were last verified.
 
-    `commands`: those that made the tables. `generation`: the last one at which the tables had this content. `content`: their objects,
-    see `_content`.
+    `commands`: for each table the commands that made it.
+    `generation`: the last generation of the ruleset at which the tables had this content.
+    `content`: the tables' objects as bytes (`_content`).
     """
 
     commands: Mapping[NftTable, str]
@@ -69,7 +70,11 @@ class _VerifiedTables:
 
 
 class _AppliedTable(NamedTuple):
-    """A table that we made. `text`: as nft listed it right after that."""
+    """A table that we made.
+
+    `commands`: the commands that made it.
+    `text`: the table as nft listed it right after that.
+    """
 
     commands: str
     text: str
@@ -80,10 +85,11 @@ Compared = tuple[list[RepairReport], Mapping[NftTable, WiringError]]
 
 
 class OwnTables:
-    """Applies our tables, and remembers their commands and their content in the kernel. Used under a lock of its owner.
+    """Applies our tables, and remembers their commands and their content in the kernel.
 
-    `is_unchanged` may be called from any thread without the lock: a record is replaced as a whole, and only its generation is updated
-    by a thread that has just compared its content. A thread whose record was replaced meanwhile updates the old record.
+    Concurrency: under a lock of the owner, except `is_unchanged`, which is safe from any thread without the lock. The record of the
+    verified tables (`_VerifiedTables`) is replaced as a whole. `is_unchanged` updates only its generation, after it has compared the
+    content. If the record was replaced meanwhile, it updates the old record, which nobody reads any more.
     """
 
     def __init__(
@@ -98,8 +104,8 @@ class OwnTables:
         """Remember nothing yet.
 
         Args:
-            repaired_object: the object of a repair in reports.
-            follows: names in reports the inputs whose change changes the tables.
+            repaired_object: the object that reports of repairs name.
+            follows: text for reports that names the inputs from which the tables are made.
             optional: tables that a kernel may refuse; the other tables are in place without them.
         """
         self._host = host
@@ -111,15 +117,16 @@ class OwnTables:
         self._verified: _VerifiedTables | None = None
 
     def forget(self) -> None:
-        """Replace the tables at the next repair in any case: they may be of an earlier release or configuration."""
+        """Make the next repair replace the tables in any case, because they may be of an earlier release or configuration."""
         self._applied.clear()
         self._verified = None
 
     def is_unchanged(self, commands: Mapping[NftTable, str] | None = None) -> bool | None:
-        """Whether every table is as it was when it was last verified; None if none ever was, or the kernel does not answer.
+        """Whether every table is as it was when it was last verified.
 
         Args:
-            commands: if given and other commands made the tables, the result is None.
+            commands: the commands that should have made the tables; None: not compared.
+        Returns: None if no table was ever verified, if the kernel does not answer, or if other commands made the tables.
         """
         verified = self._verified
         if verified is None or (commands is not None and commands != verified.commands):
@@ -156,10 +163,10 @@ class OwnTables:
         return [self._report(code, table) for table, code in codes.items() if code], refused
 
     def repair(self, commands: Mapping[NftTable, str]) -> Compared:
-        """Replace tables that differ, in one transaction if the kernel accepts it. If `commands` changed, the report's code is
-        TABLE_FOLLOWED.
+        """Replace tables that differ, in one transaction if the kernel accepts it.
 
-        If other software changes nftables meanwhile, everything is compared again, at most TRIES times, and then at the next repair.
+        The report about a table whose commands have changed has the code TABLE_FOLLOWED. If other software changes nftables meanwhile,
+        everything is compared again, at most TRIES times. The next repair then compares again.
         """
         if self.is_unchanged(commands):
             return [], {}
@@ -177,7 +184,7 @@ class OwnTables:
             if verified or start is None:
                 self._applied |= {table: _AppliedTable(commands[table], text) for table, text in after.items()}
                 break
-        # One assignment: `is_unchanged` may read it in another thread.
+        # In one assignment, because `is_unchanged` may read the attribute in another thread.
         self._verified = verified if refused.keys() <= self._optional else None
         return reports, refused
 
@@ -187,8 +194,8 @@ class OwnTables:
         If other software changed the tables since they were verified, nothing is recorded, and the next repair compares everything.
 
         Args:
-            update: the commands that make the change, one transaction.
-            elements: the commands that fill all sets of the table with the elements that they have after the change.
+            update: the commands that make the change, as one transaction.
+            elements: the commands that fill the sets of the table with all their elements after the change.
         Raises: WiringError; then nothing was changed.
         """
         verified, applied = self._verified, self._applied.get(table)
@@ -218,7 +225,13 @@ class OwnTables:
         after: Mapping[NftTable, str],
         updates: Mapping[NftTable, str],
     ) -> list[RepairReport]:
-        """Return the reports about replaced tables; not every replacement needs one. `after`: the text of each replaced table."""
+        """Return the reports about replaced tables; not every replacement needs a report.
+
+        Args:
+            before: the text of each table before the replacement.
+            after: the text of each replaced table.
+            updates: the commands that were run for each replaced table.
+        """
         codes = {
             table: self._change(table, commands[table], text_before=before[table], text_after=text, update=updates[table])
             for table, text in after.items()
@@ -244,7 +257,11 @@ class OwnTables:
         return 1
 
     def _verify_tables(self, commands: Mapping[NftTable, str], start: bytes | None, count: int) -> _VerifiedTables | None:
-        """Return the current tables; None if more than our `count` transactions changed nftables since the generation `start`."""
+        """Read the tables as they are now.
+
+        Returns: None if other software may have changed nftables: the generation has grown by more than our `count` transactions since
+            `start`.
+        """
         with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
             content = _content(sock, commands)
             number = _generation(sock)
@@ -263,13 +280,13 @@ class OwnTables:
         return listed, _for_each(commands, list_table)
 
     def _difference(self, table: NftTable, commands: str, text: str) -> RepairCode | None:
-        """Return how a table differs from the one that its commands make, None if it does not. `text`: as nft lists it."""
+        """Return how a table differs from the table that its commands make; None if it does not. `text`: the table as nft lists it."""
         applied = self._applied.get(table)
         if applied is not None and applied.commands != commands:
             return RepairCode.TABLE_FOLLOWED
         if not text and commands != table.removal():
             return RepairCode.ADDED
-        # Before the first repair of this process only absence is reported: there is no text yet to compare with.
+        # Before the first repair of this process there is no text to compare with, so only a missing table is reported.
         if applied is not None and applied.text != text:
             return RepairCode.TABLE_RESTORED
         return None
@@ -278,7 +295,7 @@ class OwnTables:
         """Return the commands that make a table right, "" if it is right.
 
         Args:
-            commands: those that replace the table.
+            commands: the commands that replace the table.
             text: the table as nft lists it.
         """
         applied = self._applied.get(table)
@@ -290,7 +307,8 @@ class OwnTables:
             return commands
         if applied == (commands, text):
             return ""
-        # If only links or addresses came or went, refill the sets and report nothing. The counters keep their values then.
+        # If only the elements of sets differ (links or addresses came or went), refill the sets and report nothing. The counters then
+        # keep their values.
         body, _, elements = commands.partition(FLUSH)
         applied_body, _, applied_elements = applied.commands.partition(FLUSH)
         is_same_table = body == applied_body and REFILLED.sub("", applied.text) == REFILLED.sub("", text)
@@ -299,7 +317,10 @@ class OwnTables:
         return commands
 
     def _change(self, table: NftTable, commands: str, *, text_before: str, text_after: str, update: str) -> RepairCode | None:
-        """Return the code of the report about a replaced table; None if it needs no report. `update`: the commands that were run."""
+        """Return the code of the report about a replaced table; None if the replacement needs no report.
+
+        `update`: the commands that were run.
+        """
         applied = self._applied.get(table)
         if text_before == text_after or update != commands:
             return None
@@ -382,5 +403,5 @@ def _elements(table: NftTable, name: str) -> Message:
 
 def _named(table: NftTable, kind: int, table_kind: int, more: bytes = b"") -> Message:
     body = bytes((_FAMILIES[table.family], 0, 0, 0)) + text_attribute(table_kind, table.name) + more
-    # An object that is gone is no error: the comparison finds the difference.
+    # A missing object is no error here: the comparison finds the difference.
     return Message(f"look at nftables table {table}", kind, 0, body, tolerated=frozenset({errno.ENOENT}))

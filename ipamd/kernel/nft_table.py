@@ -16,16 +16,17 @@ POD_SET = "snat_"
 """Beginning of the names of sets of sandboxes' addresses."""
 
 REFILLED = re.compile(rf"^(?:iface_index \w+|ipv4_addr {POD_SET}\w+) \[.*\n", re.M)
-"""The line about a set that is refilled by itself, in the text of a table (`nft_changes`): of links, or of sandboxes' addresses."""
+"""Matches, in the text of a table (`nft_changes`), the lines about sets that are refilled without replacing the table: sets of links
+and sets of sandboxes' addresses."""
 
 FLUSH = "flush set "
 
 TRIES = 3
-"""How often a repair is tried if other software changes nftables meanwhile. Our choice: a try takes some 20 ms, and software that
-changes nftables all the time does so ten times a second."""
+"""How often a repair is tried if other software changes nftables meanwhile. Ours: a try takes some 20 ms, and software that changes
+nftables all the time does so ten times a second."""
 
 COUNTED = re.compile(r"packets \d+ bytes \d+")
-"""How nft prints the present value of a counter."""
+"""Matches the value of a counter as nft prints it."""
 
 
 class NftTable(NamedTuple):
@@ -39,7 +40,7 @@ class NftTable(NamedTuple):
 
     @property
     def display_name(self) -> str:
-        """How sentences name the table."""
+        """The table's name in texts for people."""
         return f"nftables table {self.name}" + ("" if self.family == "ip" else f" ({self.family})")
 
     def removal(self) -> str:
@@ -47,21 +48,26 @@ class NftTable(NamedTuple):
         return f"add table {self}\ndelete table {self}\n"
 
     def links(self, name: str, links: Collection[int]) -> str:
-        """Return commands that fill a set of links, by index: a link's name may be anything, quotes included.
+        """Return commands that fill a set of links.
 
-        nft looks for a link of that name first, and the name of one link may be the index of another. No name has so many digits
-        (IFNAMSIZ is 16).
+        Links are written by index, because a link's name may contain any character, even quotes. nft reads the text of an element
+        first as a link's name, and a link may have the index of another link as its name. So the index is padded to 16 digits, which
+        is longer than any name (IFNAMSIZ is 16, with the terminator).
+
+        Args:
+            name: of the set.
+            links: indexes of the links.
         """
         numbers = ", ".join(f'"{index:016}"' for index in links)
         added = f"add element {self} {name} {{ {numbers} }}\n"
         return f"{FLUSH}{self} {name}\n{added if links else ''}"
 
     def addresses(self, name: str, addresses: Iterable[IpAddress]) -> str:
-        """Return commands that fill a set of addresses."""
+        """Return commands that fill the set `name` with addresses."""
         listed = ", ".join(str(address) for address in sorted(addresses, key=int))
         added = f"add element {self} {name} {{ {listed} }}\n"
         return f"{FLUSH}{self} {name}\n{added if listed else ''}"
 
     def replacement(self, body: str) -> str:
-        """Return commands that replace the table, as one transaction."""
+        """Return commands that replace the table, as one transaction. `body`: the text of its sets, counters and chains."""
         return f"{self.removal()}add table {self}\ntable {self} {{\n{body}\n}}\n"

@@ -1,4 +1,8 @@
-"""The node's own links and rules: the primary ENI's MTU, and the rule that sends marked packets through table main. Pure."""
+"""Compare the node's own link and rules with what they should be, and list the repairs. Pure.
+
+The link is the primary ENI's, of which only the MTU is compared. The rules lead to table main (marked packets, and packets to
+AWS_EXTERNAL_SERVICE_CIDRS) or serve strict mode. Settings of the link and routes are compared in `sysctls` and `static_default_route`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], conf
         change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
         target = f"MTU of {link.name} (primary)"
         yield Repair(RepairKind.LINK, RepairCode.VALUE_SET, target, change, before=str(link.mtu), after=str(config.eni_mtu))
-    if config.family is not IPV4:  # IPv6 needs no mark, and the CIDRs below are of IPv4
+    if config.family is not IPV4:  # IPv6 needs no mark, and AWS_EXTERNAL_SERVICE_CIDRS are of IPv4
         return
     main = uapi.RT_TABLE_MAIN
     mark = config.connmark
@@ -30,7 +34,7 @@ def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], conf
     has_mark = any((rule.priority, rule.mark, rule.mask, rule.table) == (priority, mark, mark, main) for rule in rules)
     if ruleset.needs_mark(config) and not has_mark:
         yield rule_repair(priority, table=main, mark=mark, is_wanted=True)
-    # Only rules for AWS_EXTERNAL_SERVICE_CIDRS have this priority, so other rules with it are of earlier settings.
+    # Only rules for AWS_EXTERNAL_SERVICE_CIDRS have this priority, so a rule for any other CIDR is of an earlier setting.
     priority = kernel_numbers.EXTERNAL_SERVICE_PRIORITY
     wanted = set(config.external_service_cidrs)
     present = set[IPv4Network]()
@@ -42,14 +46,16 @@ def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], conf
 
 
 def strict_repairs(rules: Collection[answers.PolicyRule], config: NetworkConfig, is_strict: bool) -> Iterator[Repair]:
-    """Yield the repairs of two rules that strict mode needs: to table local, and for reverse lookups.
+    """Yield the repairs of two rules that strict mode needs: the rule to table local, and the rule for reverse lookups.
 
-    The rule to table local must come after the rules of uplinks. Without strict mode it has its usual priority, and the other rule is
-    removed.
+    In strict mode the rule to table local must come after the rules of uplinks. Without strict mode it must have its usual priority,
+    and there must be no rule for reverse lookups.
 
-    A new rule is added before the old one is removed, so that every packet finds one. For IPv6 a rule for the VPC's router stays
-    ahead of all others, or the node would send the router's neighbour discovery back. Source: amazon-vpc-cni-k8s
-    pkg/networkutils/network.go, SetupHostNetwork.
+    The rule to table local is added at its new priority before it is removed at the old one, so that every packet finds it. With IPv6
+    a further rule to table local, for packets of the VPC's router, stays ahead of all other rules. Without it the node would send the
+    router's neighbour discovery back. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
+
+    `is_strict`: whether any sandbox of the node is in strict mode.
     """
     present = _StrictRules.among(rules)
     usual, moved = kernel_numbers.LOCAL_PRIORITY, kernel_numbers.MOVED_LOCAL_PRIORITY
@@ -69,8 +75,9 @@ def strict_repairs(rules: Collection[answers.PolicyRule], config: NetworkConfig,
 class _StrictRules(NamedTuple):
     """The rules of the node that strict mode compares.
 
-    `local_priorities`: of the rules to table local without a selector. `has_router`, `has_reverse`: whether the rules for the VPC's
-    IPv6 router and for reverse lookups exist.
+    `local_priorities`: priorities of the rules that lead every packet to table local.
+    `has_router`: whether the rule to table local for packets of the VPC's IPv6 router exists.
+    `has_reverse`: whether the rule for reverse lookups exists.
     """
 
     local_priorities: frozenset[int]
@@ -95,13 +102,18 @@ def _has_selector(rule: answers.PolicyRule) -> bool:
 
 
 def _move_local_rule(present: _StrictRules, family: Family, *, old: int, new: int, is_needed: bool) -> Iterator[Repair]:
-    """Yield the repairs that move the rule to table local to another priority. `is_needed`: also if the old one is missing."""
+    """Yield the repairs that move the rule to table local from the priority `old` to `new`.
+
+    `is_needed`: add the rule at `new` even if there is none at `old`.
+    """
     has_old = old in present.local_priorities
     if new not in present.local_priorities and (is_needed or has_old):
         yield rule_repair(new, table=uapi.RT_TABLE_LOCAL, family=family, is_wanted=True)
     if not has_old:
         return
-    if present.has_router:  # if two rules have this priority, the kernel would remove the one that stays
+    # Entering strict mode, the router's rule has the priority `old` too, and the kernel would remove it instead of the old rule:
+    # `strict_repairs` adds it again. Leaving strict mode, it is not needed any more.
+    if present.has_router:
         yield _router_repair(family, is_wanted=False)
     yield rule_repair(old, table=uapi.RT_TABLE_LOCAL, family=family, is_wanted=False)
 
@@ -129,7 +141,7 @@ def _reverse_repair(family: Family, *, is_wanted: bool) -> Repair:
 
 
 def mark_removals(marks: Iterable[int]) -> Iterator[Repair]:
-    """Yield the repairs that remove the rules of former marks, which no connection carries any more."""
+    """Yield the repairs that remove the rules of former marks. `marks`: those that no connection carries any more."""
     for mark in marks:
         priority = kernel_numbers.MARK_PRIORITY
         change = messages.delete_rule(priority, table=uapi.RT_TABLE_MAIN, mark=mark)

@@ -1,4 +1,4 @@
-"""Netlink sockets that only listen: notifications of links, of a family's addresses, routes, rules and sysctls, and of nftables."""
+"""Netlink sockets that only listen to notifications: of links, of a family's addresses, routes, rules and sysctls, or of nftables."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ NEW_GENERATION = uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN
 _INSTRUCTION = struct.Struct("=HBBI")  # sock_filter: code, jump if true, jump if false, operand
 
 Notice = tuple[int, int, bytes]
-"""One notification: its type, the netlink port of the socket that asked for the change (0 if unknown), its body."""
+"""One notification: its type, the netlink port of the socket that made the change (0 if unknown), and its body."""
 
 
 class NoticeSocket:
     """A socket in the namespace of the thread that makes it, which only listens to notifications. One user at a time.
 
     Its queue is large, because a burst of ADDs makes hundreds of notifications before the listener's thread runs, and after a lost
-    notification everything must be compared. For nftables only the message that ends a transaction is queued; it names the process.
-    The others are left out, because one transaction of kube-proxy may have thousands.
+    notification everything must be compared. For nftables only the message that ends a transaction is queued, which contains the name
+    of the process. The transaction's other messages are dropped, because a transaction of kube-proxy may have thousands of them.
     """
 
     def __init__(self, protocol: int, families: Iterable[Family] = ()) -> None:
@@ -122,7 +122,7 @@ class NoticeSocket:
     def _take_only(self, kind: int) -> None:
         """Make the kernel drop every datagram whose first message has another type than `kind`.
 
-        It loses no message of that type, because net/netfilter sends each of them in a datagram of its own.
+        No message of that type is lost, because net/netfilter sends each of them in a separate datagram.
         """
         program = b"".join(
             (

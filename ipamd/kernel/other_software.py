@@ -1,8 +1,8 @@
-"""Report what other software on the node does to sandboxes' traffic and what we do not repair, with the command that ends it.
+"""Report rules and settings of other software that harm sandboxes' traffic and that we do not repair, with the command that ends each.
 
-This covers rules that amazon-vpc-cni-k8s left behind, which SNAT or mark traffic whatever our settings say; filters (of Docker, of
-firewalld, of an administrator) that may drop what sandboxes send or receive (`foreign_filters`); and kube-proxy in IPVS mode on a node
-with sandboxes in strict mode. Source of the names: amazon-vpc-cni-k8s pkg/networkutils/network.go.
+There are three kinds: rules that amazon-vpc-cni-k8s left behind, which translate or mark traffic against our settings; filters (of
+Docker, of firewalld, of an administrator) that may drop packets of sandboxes (`foreign_filters`); and kube-proxy in IPVS mode on a
+node with sandboxes in strict mode. Source of the names: amazon-vpc-cni-k8s pkg/networkutils/network.go.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ipamd.model.repairs import NODE
 from ipamd.model.routing_difference import RoutingDifference, routing_difference
 
 LEFT_CHAINS = ("AWS-SNAT-CHAIN-", "AWS-CONNMARK-CHAIN-")
+"""Beginnings of the names of the chains that amazon-vpc-cni-k8s makes for the whole node."""
 
 LEFT_TABLE = ("ip", "aws-cni")
 """The table in which amazon-vpc-cni-k8s marks connections if the node's iptables is iptables-nft. Source: amazon-vpc-cni-k8s
@@ -35,8 +36,8 @@ Source: kubernetes pkg/proxy/ipvs/proxier.go, defaultDummyDevice.
 """
 
 IPVS = routing_difference(DifferenceCode.SERVICES_BY_IPVS, NODE)
-"""IPVS takes packets that are delivered to the node. In strict mode a rule sends the packets of these pods to their uplinks before
-that (`MOVED_LOCAL_PRIORITY` in `kernel_numbers.py`), so IPVS never gets them."""
+"""The finding that sandboxes in strict mode reach no service. IPVS handles packets that are delivered to the node. In strict mode a
+rule sends the packets of a sandbox to its uplink before they are delivered (`MOVED_LOCAL_PRIORITY` in `kernel_numbers.py`)."""
 
 
 class OtherSoftware:
@@ -60,7 +61,11 @@ class OtherSoftware:
     def find(self, addresses: Container[IpAddress] = (), has_strict: bool = False) -> list[RoutingDifference]:
         """Return a difference for each finding, with the command that ends it. Raises: WiringError if nftables cannot be read.
 
-        Suspicions about single addresses are returned only for `addresses`. Cost: less than a millisecond while no rule changes.
+        It takes less than a millisecond while no rule changes.
+
+        Args:
+            addresses: suspicions about any other single address are left out.
+            has_strict: whether the node has sandboxes in strict mode.
         """
         differences = [
             difference

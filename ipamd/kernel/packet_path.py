@@ -1,8 +1,8 @@
 """Implement the port `PacketPaths`: route lookups as `ip route get` makes them, with the policy rule that decided.
 
-The kernel names the table of its decision and not the rule. The rule is the first one that selects the packet and leads to that
-table, because the kernel tries rules in order and stops at the first table that decides. For a refusal the kernel returns only an
-errno, so rules and routes are walked in the same order until one of them refuses.
+The kernel's answer contains the table that decided, and not the rule. The rule is the first rule that selects the packet and leads to
+that table, because the kernel tries rules in order and stops at the first table that decides. For a refusal the kernel returns only an
+errno. Then this module walks rules and routes in the kernel's order until one of them refuses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SOURCE_REFUSALS = frozenset({errno.EXDEV, errno.EINVAL})
 
 
 class KernelPacketPaths(PacketPaths):
-    """Asks the kernel by netlink. Concurrency: safe from any thread; takes no lock but that of `hostnet` for filters."""
+    """Asks the kernel by netlink. Concurrency: safe from any thread; only `filters` takes a lock, that of `hostnet`."""
 
     def __init__(self, host: HostNetns, hostnet: KernelHostNetwork) -> None:
         """`hostnet`: has the settings in force and the findings about other software."""
@@ -72,7 +72,7 @@ class KernelPacketPaths(PacketPaths):
 
 
 def _look_up(sock: NetlinkSocket, packet: RoutedPacket) -> AnswerOutcome:
-    """Look the route of a packet up. Raises: WiringError if its link is gone."""
+    """Look up the route of a packet. Raises: WiringError if the link by which it arrives is gone."""
     incoming = 0
     if packet.incoming:
         link = checks.find_link(sock, packet.incoming)
@@ -84,7 +84,7 @@ def _look_up(sock: NetlinkSocket, packet: RoutedPacket) -> AnswerOutcome:
 
 
 def _answer(sock: NetlinkSocket, outcome: AnswerOutcome, packet: RoutedPacket) -> RouteAnswer:
-    """Read the kernel's decision, without the rule."""
+    """Return the kernel's decision about a packet. The answer does not contain the rule, which `_with_rule` adds."""
     route = outcome.read(answers.read_route)
     if route is None or route.route_type in _REFUSING_TYPES:
         return RouteAnswer(
@@ -101,7 +101,7 @@ def _answer(sock: NetlinkSocket, outcome: AnswerOutcome, packet: RoutedPacket) -
 
 
 def _preferred_source(body: bytes) -> IpAddress | None:
-    """The address that the kernel gives to a packet without one."""
+    """Return the source that the kernel gives to a packet without a source."""
     packed = attributes(body, messages.ROUTE.size).get(uapi.RTA_PREFSRC)
     if packed:
         return unpack_address(packed)
@@ -114,7 +114,7 @@ def _selects(rule: answers.PolicyRule, packet: RoutedPacket) -> bool:
         return False
     if rule.ports is not None and not rule.ports[0] <= packet.port <= rule.ports[1]:
         return False
-    incoming = packet.incoming or "lo"  # the kernel's word for its own packets
+    incoming = packet.incoming or "lo"  # rules select the host's own packets by "lo"
     protocol = uapi.IPPROTO_UDP
     if packet.port:
         protocol = uapi.IPPROTO_TCP
@@ -134,7 +134,8 @@ def _with_rule(answer: RouteAnswer, rules: Iterable[answers.PolicyRule], table: 
     """Add to an answer the policy rule that decided it.
 
     Args:
-        rules: those that select the packet, in the order of their priority; the first that leads to `table` decided.
+        rules: the rules that select the packet, in the order of their priority.
+        table: the table that decided; the first of `rules` that leads to it is the rule.
     """
     rule = next((rule for rule in rules if rule.table == table), None)
     if rule is None:
@@ -155,11 +156,11 @@ def _explain_refusal(
     the source is refused or leads through another link; or the kernel does not forward packets that arrive on the link. Source: the
     kernel's net/ipv4/fib_frontend.c, __fib_validate_source; net/ipv4/route.c, ip_route_input_slow.
     """
-    rule, is_refused = _deciding(sock, rules, packet)
+    rule, is_refused = _deciding_rule(sock, rules, packet)
     if packet.incoming and not is_refused:
         if code in _SOURCE_REFUSALS and packet.source is not None:
             answer = replace(answer, result=RouteResult.DROPPED_BY_SOURCE)
-            rule = _deciding_on_the_way_back(sock, packet, packet.source)
+            rule = _deciding_rule_on_the_way_back(sock, packet, packet.source)
         elif code == errno.EHOSTUNREACH and rule is not None:
             answer = replace(answer, error=f"{answer.error}: link {packet.incoming} does not forward")
     if rule is None:
@@ -167,22 +168,26 @@ def _explain_refusal(
     return _by_rule(answer, rule)
 
 
-def _deciding_on_the_way_back(sock: NetlinkSocket, packet: RoutedPacket, source: IpAddress) -> answers.PolicyRule | None:
+def _deciding_rule_on_the_way_back(sock: NetlinkSocket, packet: RoutedPacket, source: IpAddress) -> answers.PolicyRule | None:
     """Return the rule that decides about a packet from the destination to the source of `packet`; None if none does."""
     back = RoutedPacket(source, packet.destination, mark=packet.mark)
     rules = [rule for rule in survey.rules_of(sock, family_of(source)) if _selects(rule, back)]
-    rule, _ = _deciding(sock, rules, back)
+    rule, _ = _deciding_rule(sock, rules, back)
     return rule
 
 
-def _deciding(
+def _deciding_rule(
     sock: NetlinkSocket, rules: Iterable[answers.PolicyRule], packet: RoutedPacket
 ) -> tuple[answers.PolicyRule | None, bool]:
-    """Walk rules and tables for a packet. Returns: the rule that decides, None if none does; whether it or its route refuses."""
+    """Walk rules and tables as the kernel does for a packet. `rules`: those that select the packet.
+
+    Returns: the rule that decides, and whether the rule or its table's route refuses the packet; None and True if no rule decides.
+    """
     for rule in rules:
         if rule.is_refusal:
             return rule, True
-        if not rule.table:  # rules that are passed over by a `goto` select no packet that it selects (docs/adr/0088)
+        # A `goto` or `nop` rule. A `goto` need not be followed: the rules that it skips do not select the packet (docs/adr/0088).
+        if not rule.table:
             continue
         route = _best_route(sock, rule.table, packet)
         if route is not None and route.route_type != uapi.RTN_THROW:

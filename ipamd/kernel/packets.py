@@ -11,11 +11,19 @@ from ipamd.kernel.netlink import Message
 from ipamd.model.family import IpAddress
 
 EniLinks = Mapping[int, tuple[Link, IpAddress]]
-"""Route table of sandboxes -> the link of their ENI, and its subnet's router, or for IPv6 an address outside the node."""
+"""Number of a route table that sandboxes use -> the link of its ENI, and the router of the ENI's subnet (for IPv6 an address outside
+the node instead)."""
 
 
 class LegPacket(NamedTuple):
-    """A packet and the link `by` which it must leave the host. Without `source` and `incoming` the host itself sends it."""
+    """A packet, and the link by which it must leave the host.
+
+    `by`: the link.
+    `to`: the packet's destination.
+    `source`: the packet's source; None if the host itself sends it.
+    `incoming`: the link by which it arrives; None if the host itself sends it.
+    `mark`: the packet's mark.
+    """
 
     by: Link
     to: IpAddress
@@ -35,11 +43,14 @@ class LegPacket(NamedTuple):
 
 
 class LegPaths(NamedTuple):
-    """The links by which packets of one leg may pass.
+    """The facts from which the packets of one leg are chosen (`LegWiring.packets`).
 
-    `links`: of all sandboxes, by name. `refusal`: the errno of a lookup to the outside in the leg's family, 0 if there is a route.
-    `mark`: the packet mark that selects the primary ENI, 0 if the node uses none. `is_first_of_table`: no other leg with the same
-    route table has been checked yet.
+    `veth`: the leg's host veth.
+    `links`: the links of all checked sandboxes on the host, by name.
+    `eni_links`: the links of the ENIs.
+    `refusal`: the errno of a route lookup to the outside in the leg's family; 0 if there is a route.
+    `mark`: the packet mark that leads to the primary ENI; 0 if the node uses none.
+    `is_first_of_table`: no other leg with the same route table has been checked in this pass.
     """
 
     veth: Link

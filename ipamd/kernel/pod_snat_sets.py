@@ -1,8 +1,8 @@
-"""Keep the addresses of sandboxes whose SNAT was chosen for them in two sets of our nftables table (docs/adr/0082).
+"""Keep the addresses of sandboxes with an SNAT choice of their own in two sets of our nftables table (docs/adr/0082).
 
 The rules of `ruleset` that mark and translate connections match these sets. ADD puts an address into a set before it replies, and DEL
-takes it out. One batch cannot hold both nftables and rtnetlink messages, so each change is a transaction of its own; only sandboxes
-with a choice need it. A repair of the table fills the sets from the entries that this class remembers.
+takes it out. A batch cannot contain both nftables and rtnetlink messages, so each change of a set is a separate transaction; only
+sandboxes with a choice need it. A repair of the table fills the sets from the entries that this class remembers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class PodSnatSets:
-    """Keeps the two nftables sets of addresses whose sandboxes have an SNAT choice of their own (`PodSnat`), and what they must hold.
+    """Keeps the two nftables sets, and remembers the entries that they must have: the `PodSnat` of a sandbox, by its address.
 
-    Concurrency: safe from any thread, but `wanted` and `record_written` need `lock`. A thread that replaces the table holds the lock
-    from `wanted` to `record_written`: otherwise an address that `enter` puts into a set in between would be lost with the old table.
-    While the lock is held, only that of `Nftables` is taken. Each change replaces the dictionary of choices, so other threads read it
-    without the lock.
+    Concurrency: safe from any thread, but the caller of `wanted` and `record_written` holds `lock`. A thread that replaces the table
+    holds the lock from `wanted` to `record_written`: otherwise an address that `enter` puts into a set in between would be lost with
+    the old table. While the lock is held, only the lock of `Nftables` is taken. Each change replaces the dictionary of entries, so
+    other threads read it without the lock.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PodSnatSets:
         """Read nothing, and write no table yet.
 
         Args:
-            is_on: whether a setting allows pods another SNAT than the node's.
+            is_on: whether a setting allows pods to have another SNAT than the node's.
             recorded: returns the recorded sandboxes.
         """
         self._host = host
@@ -48,21 +48,21 @@ class PodSnatSets:
         self._recorded = recorded
         self.lock = threading.Lock()
         self.tables = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
-        """The tables for translation and marks, one of which has the sets. Repaired and compared under `lock`."""
+        """The tables for translation and marks; the table SNAT has the sets. Repaired and compared under `lock`."""
         self._entries: dict[IpAddress, PodSnat] | None = None
         self._unsure: set[IpAddress] = set()  # addresses about which the kernel's sets may differ from `_entries`
 
     def chosen(self) -> Mapping[IpAddress, PodSnat] | None:
-        """Return the choices by address, as `wanted` does, from any thread."""
+        """Return the same as `wanted`, for a caller in any thread that does not hold `lock`."""
         if self._entries is None:
             with self.lock:
                 return self.wanted()
         return self._needed(self._entries)
 
     def wanted(self) -> Mapping[IpAddress, PodSnat] | None:
-        """Return the choices by address; None if the table needs no sets: no setting asks for them, and no sandbox has a choice.
+        """Return the choices by address. The caller holds `lock`.
 
-        A sandbox may have a choice from the time of earlier settings. The caller holds `lock`.
+        Returns: None if the table needs no sets: the settings allow no choice, and no sandbox has a choice from earlier settings.
         """
         return self._needed(self._loaded())
 
@@ -72,8 +72,8 @@ class PodSnatSets:
     def _loaded(self) -> dict[IpAddress, PodSnat]:
         """Return the choices by address. The caller holds `lock`.
 
-        The first call reads the records, and the sets that an earlier process has left in the kernel: if rows were lost, the sandboxes
-        without a row are adopted only later.
+        The first call reads the records, and the sets that an earlier process has left in the kernel. The sets are needed if rows were
+        lost: the sandboxes without a row are adopted only later.
         """
         if self._entries is None:
             entries = dict(self.seen())
@@ -82,11 +82,11 @@ class PodSnatSets:
         return self._entries
 
     def record_written(self) -> None:
-        """Record that the table has just been replaced, so that the kernel's sets have exactly our entries."""
+        """Record that the table has just been replaced, so the kernel's sets have exactly our entries. The caller holds `lock`."""
         self._unsure.clear()
 
     def seen(self) -> dict[IpAddress, PodSnat]:
-        """Return the choices that the kernel's sets have now; none if it does not answer or has no such sets."""
+        """Return the choices in the kernel's sets; no choice if the kernel does not answer or has no such sets."""
         choices: dict[IpAddress, PodSnat] = {}
         with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
             for choice, name in SNAT_SETS.items():
@@ -94,7 +94,7 @@ class PodSnatSets:
         return choices
 
     def enter(self, address: IpAddress, choice: PodSnat | None) -> None:
-        """Put an address into the set of its sandbox's choice, and take it out of the other set; None: out of both.
+        """Put an address into the set of its sandbox's choice, and take it out of the other set. With None take it out of both.
 
         Raises: WiringError if nftables refuses. Then the caller must call `leave`.
         """
@@ -118,7 +118,7 @@ class PodSnatSets:
     def leave(self, address: IpAddress) -> None:
         """Take an address out of the sets.
 
-        If nftables refuses, the next repair takes it out. Until then an ADD that gets the address tries again first (`enter`).
+        If nftables refuses, the next repair takes it out. An ADD that gets the address before that tries again (`enter`).
         """
         try:
             self.enter(address, None)
@@ -130,17 +130,17 @@ class PodSnatSets:
             )
 
     def _is_absent(self, address: IpAddress) -> bool:
-        """Whether an address is certainly in no set; False before the first reading."""
+        """Whether an address is certainly in no set. False before the records and the sets were read."""
         entries = self._entries
         if entries is None:
             return False
-        if not entries and not self._unsure:  # if no pod has a choice, no ADD or DEL spends time on hashing its address
+        if not entries and not self._unsure:  # a shortcut, which saves hashing the address on a node where no pod has a choice
             return True
         return address not in entries and address not in self._unsure
 
 
 def _change(address: IpAddress, choice: PodSnat | None, others: Collection[PodSnat | None]) -> str:
-    """Return commands that take an address out of the sets of `others` and put it into that of `choice`."""
+    """Return commands that take an address out of the sets of the choices `others`, and put it into the set of `choice`."""
     commands = ""
     for chosen, name in SNAT_SETS.items():
         if chosen is choice or chosen in others:

@@ -1,9 +1,8 @@
 """Check whether packets from and to sandboxes would arrive, by route and neighbour lookups in the kernel.
 
-The comparison uses only the kernel's decision and not the form of our routes and rules. So it finds everything that diverts packets:
-a rule ahead of ours, a blackhole, an address that is local on the host, disabled forwarding or a failing source check. It requests
-single objects and sends no packet. Rejected: a ping, which a sandbox may leave unanswered, and which does not show the path of other
-packets.
+The check uses only the kernel's decision and not the form of our routes and rules. So it finds everything that diverts packets: a rule
+ahead of ours, a blackhole, an address that is local on the host, disabled forwarding or a failing source check. It requests single
+objects and sends no packet. Rejected: a ping, which a sandbox may leave unanswered, and which does not show the path of other packets.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ipamd.model.routing_difference import RoutingDifference, routing_difference
 
 
 class _CheckedLink(NamedTuple):
-    """The host veth of a leg, with the packets to look up."""
+    """A leg, its host veth, and the packets whose routes are looked up."""
 
     leg: Leg
     veth: Link
@@ -71,7 +70,9 @@ def _checked_links(
     for leg in legs:
         veth = links.get(leg.host_veth)
         if veth is None:
-            continue  # `wiring_differences` reports it. After a DEL whose record the disk refused it is normal: the DEL is repeated
+            # `wiring_differences` reports the missing link. It is no fault after a DEL whose record the disk refused: then the row
+            # stays until the DEL is repeated.
+            continue
         is_first = leg.route_table not in tables_seen
         paths = LegPaths(veth, links, eni_links, refusals[family_of(leg.address)], mark, is_first_of_table=is_first)
         if leg.is_first and leg.sandbox.is_of_pool:

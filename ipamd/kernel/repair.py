@@ -1,4 +1,4 @@
-"""One change of the host's routing that brings it to what it should be."""
+"""One repair of the host's routing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind, RepairRe
 
 
 class Repair(NamedTuple):
-    """A change to make.
+    """A repair that has not been made yet.
 
-    `code`, `target`, `before`, `after`: of the report once it is made. `sysctl`: a key below /proc/sys and its value, to be set before
-    `change` is sent.
+    `kind`: kind of the object that it changes.
+    `code`: code of the report after the repair.
+    `target`: text for the report that names the changed object.
+    `change`: the message that makes the change; None if only a sysctl is set.
+    `before`, `after`: the value before and after the repair, as texts for the report; "" if the object has no value.
+    `sysctl`: a key below /proc/sys and its value, which is set before `change` is sent; None: no sysctl is set.
     """
 
     kind: RepairKind
@@ -30,7 +34,7 @@ class Repair(NamedTuple):
 
 
 def route_removal(route: answers.Route, step: str) -> Message:
-    """Return the message that deletes exactly this route. `step`: names the message in errors."""
+    """Return the message that deletes a route. `step`: names the message in texts of errors."""
     return messages.delete_route(
         route.destination,
         length=route.length,
@@ -43,7 +47,7 @@ def route_removal(route: answers.Route, step: str) -> Message:
 
 
 def rule_repair(priority: int, *, is_wanted: bool, **selector: Any) -> Repair:
-    """Add the rule of a priority and selector if it is wanted, or else remove it."""
+    """Return the repair that adds a rule if it is wanted, or else removes it. `selector`: as in `messages.add_rule`."""
     if is_wanted:
         change, code = messages.add_rule(priority, **selector), RepairCode.ADDED
     else:

@@ -1,9 +1,9 @@
 """Compare link, address, table and rule of a secondary ENI on the host with what they should be, and list the repairs.
 
 Every step reads first and writes only differences, so setup, repeated setup and reconciliation are the same code. Source of the steps:
-amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork, with a deliberate difference. The source deletes routes before it
-replaces them, and removes the connected route after the kernel has added it. This module replaces routes in one call and adds the
-address without its connected route, so traffic has no gap.
+amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork, with a deliberate difference. amazon-vpc-cni-k8s deletes routes before
+it replaces them, and removes the connected route after the kernel has added it. This module replaces routes in one call and adds the
+address without its connected route, so traffic is not interrupted.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def address_repairs(host_state: HostState, eni: Eni, link: answers.Link) -> Iter
 def address_removal(
     configured: answers.InterfaceAddress, link: answers.Link, present: Iterable[answers.InterfaceAddress], *, link_text: str
 ) -> Repair:
-    """Remove an address from a link, and keep the other addresses of its subnet, which may include the ENI's own.
+    """Return the repair that removes an address from a link and keeps the other addresses of its subnet.
 
-    The kernel removes secondary addresses with the first one of their subnet unless promote_secondaries is set
-    (net/ipv4/devinet.c, __inet_del_ifa).
+    One of these may be the ENI's primary address. If the first address of a subnet is removed, the kernel also removes the others
+    (secondary addresses), unless promote_secondaries is set (net/ipv4/devinet.c, __inet_del_ifa).
 
     Args:
         present: all addresses of the link.
@@ -98,8 +98,9 @@ def address_removal(
 def table_repairs(host_state: HostState, eni: Eni, link: answers.Link, *, router: IpAddress) -> Iterator[Repair]:
     """Yield the repairs of the ENI's table: it must have a route to the subnet's router on the link, and the default route through it.
 
-    The table does not end with `unreachable default`, as that of an uplink does. A packet that falls through to main leaves by the
-    primary ENI with the address of another ENI, and EC2's source/destination check drops it, so no security group is circumvented.
+    The table does not end with `unreachable default`, unlike the table of an uplink. A packet that finds no route here is routed by
+    table main and leaves by the primary ENI. EC2's source/destination check drops it there, because its source is an address of
+    another ENI. So no security group is circumvented.
     """
     table = eni.route_table
     present = {
@@ -115,9 +116,9 @@ def table_repairs(host_state: HostState, eni: Eni, link: answers.Link, *, router
 def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
     """Yield the repairs of the rules from the ENI's primary address (FROM_ENI_PRIORITY): there must be one, to the ENI's table.
 
-    For ENIs of further network cards the node's image may have made rules already, at another priority or to tables of its own. One
-    that leads to the ENI's table is used, and no rule is removed there. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go,
-    getRouteTableNumberForENI, which also takes over a table with another number.
+    For an ENI of a further network card the node's image may have made rules already, at another priority or to other tables. If one
+    of them leads to the ENI's table, no rule is added, and no rule of such an ENI is removed. Source: amazon-vpc-cni-k8s
+    pkg/networkutils/network.go, getRouteTableNumberForENI, which also takes over a table with another number.
     """
     priority, address = kernel_numbers.FROM_ENI_PRIORITY, eni.primary_address
     tables = _tables_from_primary(host_state, eni)
@@ -129,7 +130,7 @@ def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
 
 
 def _tables_from_primary(host_state: HostState, eni: Eni) -> list[int]:
-    """Return the tables to which rules from the ENI's primary address lead: of network card 0 those of our priority alone."""
+    """Return the tables to which rules from the ENI's primary address lead. On network card 0 only rules at our priority count."""
     tables: list[int] = []
     for rule in host_state.rules:
         is_from_it = rule.source == eni.primary_address and rule.source_length == 32
@@ -159,7 +160,10 @@ def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), 
 def _rule_removals(
     rules: Iterable[answers.PolicyRule], eni: Eni, successors: Collection[Eni], family: Family
 ) -> Iterator[Message]:
-    """Remove the rules to the table of an ENI that go with it. `successors`: ENIs that have its table now."""
+    """Yield the messages that remove the rules which lead to an ENI's table and are not needed without the ENI.
+
+    `rules`: all rules of the node. `successors`: ENIs that have the same table now.
+    """
     own_addresses = {eni.primary_address} - {other.primary_address for other in successors}
     for rule in rules:
         if rule.table != eni.route_table or rule.source is None:
@@ -178,7 +182,9 @@ def _table_removals(sock: NetlinkSocket, table: int, family: Family) -> list[Mes
 def _goes_with_eni(rule: answers.PolicyRule, family: Family, *, own_addresses: Container[IpAddress], has_successor: bool) -> bool:
     """Whether a rule to the table of an ENI is to be removed with the ENI.
 
-    `own_addresses`: its primary address, or nothing if a successor has that address.
+    Args:
+        own_addresses: the ENI's primary address; empty if a successor has that address.
+        has_successor: whether another ENI has the same table now.
     """
     if rule.source is None or rule.source_length not in {rule.source.max_prefixlen, family.prefix_length}:
         return False

@@ -5,9 +5,9 @@
     mark_out  prerouting  dstnat+10 (-90)  after DNAT: a sandbox's new connections to outside the VPC get the bit
     snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap: SNAT to the node's primary address
 
-Pods may differ from the node's SNAT (docs/adr/0082). Their addresses are in two sets, `snat_none` and `snat_force`. Both mark_out and
-snat_out match the sets before their other rules. If only one of them did, a packet would leave with the wrong source: the pod's
-address by the primary ENI, or the node's address by a secondary ENI. EC2 drops both.
+A pod may have another SNAT than the node (docs/adr/0082). The addresses of such pods are in two sets, `snat_none` and `snat_force`.
+Both mark_out and snat_out match the sets before their other rules. If only one of the two chains did, a packet would leave with the
+wrong source: the pod's address by the primary ENI, or the node's address by a secondary ENI. EC2 drops such packets.
 
 The bit selects table main (rule 1024), so the packet leaves through the primary ENI, where the SNAT address is valid.
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, updateHostIptablesRules; pkg/networkutils/nftables_connmark.go. Deliberate
@@ -50,9 +50,9 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-ful
 class FormerSettings:
     """Values of earlier settings that are still in use.
 
-    `veth_prefixes`: prefixes in the names of existing host veths. `marks`: mark bits that existing connections may carry. Former marks
-    are read from the routing rules of priority 1024: such a rule is kept while a connection carries its mark, unless somebody removes
-    the rule.
+    `veth_prefixes`: earlier prefixes that are in the names of existing host veths.
+    `marks`: earlier mark bits that existing connections may have. They are read from the policy rules of priority 1024: such a rule is
+        kept while a connection has its mark, unless other software removes the rule.
     """
 
     veth_prefixes: tuple[str, ...] = ()
@@ -62,10 +62,10 @@ class FormerSettings:
 NO_FORMER_SETTINGS = FormerSettings()
 
 SNAT_SETS = {choice: f"{POD_SET}{choice}" for choice in PodSnat}
-"""The names of the sets of addresses of sandboxes for which something was chosen."""
+"""SNAT choice -> name of the set with the addresses of the sandboxes that have this choice."""
 
 Choices = Mapping[family.IpAddress, PodSnat]
-"""What was chosen for the connections of sandboxes to outside the VPC, by address."""
+"""Address of a sandbox -> the SNAT choice for its connections to outside the VPC. Sandboxes without a choice are left out."""
 
 _VPC_SET = "vpc"
 
@@ -85,11 +85,12 @@ def replace_table(
     """Return commands that replace our table, to be run as one transaction.
 
     Args:
-        vpc_cidrs: 1 or more (0 with external SNAT); these and `config.exclude_snat_cidrs` are reached without SNAT.
-        primary_link: the primary ENI's interface name.
-        former: what sandboxes and connections from before a change of settings still need.
-        choices: of single sandboxes; None: the table has no sets for them.
-    Returns: only the removal if neither SNAT nor marks are configured, or sandboxes have IPv6.
+        vpc_cidrs: at least one, or none with external SNAT; these and `config.exclude_snat_cidrs` are reached without SNAT.
+        primary_address: the node's primary address, to which packets are translated.
+        primary_link: name of the primary ENI's link.
+        former: values of earlier settings that sandboxes and connections still need.
+        choices: the SNAT choices of single sandboxes, by address; None: the table gets no sets for them.
+    Returns: only the removal of the table if it would have no chain, as with external SNAT and without marks, or with a pool of IPv6.
     Raises: WiringError if `vpc_cidrs` is empty and SNAT is not external: all traffic would be SNATed (I11).
     Concurrency: pure.
     """
@@ -142,14 +143,18 @@ def translates(config: NetworkConfig) -> bool:
 
 
 class ReachedNetworks(NamedTuple):
-    """Networks that are reached without SNAT. `vpc`: by every sandbox. `exempt`: by sandboxes without an SNAT choice of their own."""
+    """Networks that sandboxes reach without SNAT.
+
+    `vpc`: networks that every sandbox reaches without SNAT.
+    `exempt`: networks that sandboxes without an SNAT choice reach without SNAT: `vpc` and the excluded CIDRs of the settings.
+    """
 
     vpc: tuple[IPv4Network, ...]
     exempt: tuple[IPv4Network, ...]
 
     @classmethod
     def of(cls, vpc_cidrs: Iterable[IPv4Network], config: NetworkConfig) -> Self:
-        """Take them from the VPC and the settings."""
+        """Return the networks for the CIDRs of the VPC and the settings."""
         vpc = tuple(vpc_cidrs)
         return cls(vpc, (*vpc, *config.exclude_snat_cidrs))
 
@@ -157,7 +162,7 @@ class ReachedNetworks(NamedTuple):
 def mark_rules(
     config: NetworkConfig, networks: ReachedNetworks, former: FormerSettings, choices: Choices | None
 ) -> list[TranslationRule]:
-    """Rules of the chain `mark_out`. `choices`: as in `replace_table`."""
+    """Return the rules of the chain `mark_out`. `choices`: as in `replace_table`."""
     mark = f"{config.connmark:#x}"
     action = f"ct mark set ct mark or {mark} meta mark set meta mark or {mark}"
     conditions = (rules.comes_by(config.veth_prefix, former.veth_prefixes), rules.NEW, rules.NOT_FOR_NODE)
@@ -175,7 +180,7 @@ def mark_rules(
 def translation_rules(
     config: NetworkConfig, networks: ReachedNetworks, primary_address: IPv4Address, choices: Choices | None
 ) -> list[TranslationRule]:
-    """Rules of the chain `snat_out`. `choices`: as in `replace_table`."""
+    """Return the rules of the chain `snat_out`. `choices`: as in `replace_table`."""
     action = f"snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}"
     chain_rules = [
         TranslationRule((rules.leaves_by("lo"),), rules.RETURN),
@@ -199,12 +204,15 @@ def _is_chosen(choices: Choices, choice: PodSnat) -> PacketCondition:
 
 
 def _is_forced_outside(choices: Choices, networks: ReachedNetworks) -> tuple[PacketCondition, PacketCondition]:
-    """Select what sandboxes with SNAT by choice send to outside the VPC."""
+    """Return the conditions that select packets to outside the VPC from sandboxes whose choice is FORCE."""
     return _is_chosen(choices, PodSnat.FORCE), rules.is_not_to(f"ip daddr != @{_VPC_SET}", networks.vpc)
 
 
 def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[family.Family, ...]:
-    """Return the family of the pool, and that of extra legs if the settings have it or a sandbox still has it from earlier ones."""
+    """Return the family of the pool, and after it the family of extra legs if the node has extra legs.
+
+    It has them if the settings say so, or if a sandbox still has one from earlier settings.
+    """
     in_use = (family.family_of(attachment.other_address) for attachment in attachments if attachment.other_address)
     extra_family = config.extra_family or next(in_use, None)
     if extra_family:
@@ -213,7 +221,7 @@ def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[
 
 
 def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool:
-    """Whether sandboxes have uplinks in strict mode: by the settings, or because one was wired so under earlier settings.
+    """Whether sandboxes have uplinks in strict mode, by the settings or by a recorded sandbox that was wired under earlier settings.
 
     Sandboxes whose rows were lost are found only in the kernel (`Confinement.has_strict`).
     """
@@ -225,7 +233,7 @@ def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool
 def needs_mark(config: NetworkConfig) -> bool:
     """Whether the rule for the mark (MARK_PRIORITY) and the restoring of marks are needed.
 
-    IPv6 does not need them: all of it leaves by the primary ENI anyway.
+    IPv6 needs neither, because all packets leave by the primary ENI anyway.
 
     Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
     """
@@ -234,10 +242,10 @@ def needs_mark(config: NetworkConfig) -> bool:
 
 
 def _with_prefixes(body: str, prefix: str, former: Collection[str]) -> str:
-    """Repeat every rule that names sandboxes' links for the former prefixes.
+    """Repeat every rule that selects host veths by their prefix for each former prefix.
 
-    A single rule with a set of names would do too, but then even a table without former prefixes, the usual case, would differ from
-    the rules of amazon-vpc-cni-k8s.
+    A single rule with a set of names would do the same. But then even a table without former prefixes, the usual case, would differ
+    from the rules of amazon-vpc-cni-k8s.
     """
     lines = []
     for line in body.splitlines():
@@ -257,7 +265,7 @@ def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[
 
 
 def _address_set(name: str) -> str:
-    """Return the text of an empty set of IPv4 addresses within its table. `elements` fills it, also later without the table."""
+    """Return the text of an empty set of IPv4 addresses within its table. Commands of `elements` fill it, also later."""
     return f"  set {name} {{\n    type {family.IPV4.nft_address};\n  }}"
 
 
@@ -278,7 +286,10 @@ def cidr_set(name: str, cidrs: Iterable[IPv4Network]) -> str:
 
 
 def chain(name: str, head: str, lines: Iterable[str]) -> str:
-    """Return the text of a chain within its table. `head` is empty for a chain that only jumps reach."""
+    """Return the text of a chain within its table.
+
+    `head`: the line with hook and priority; "" for a chain that the kernel reaches only by jumps. `lines`: the rules.
+    """
     body = "".join(f"    {line}\n" for line in lines)
     first = ""
     if head:

@@ -1,9 +1,9 @@
 """Repair one wired sandbox after other software on the node changed it, object by object and without a dump of the whole node.
 
-The kernel refuses to add an object that exists, so an object that was there all the time is neither changed nor counted. A link is
-ours if it is a veth of the recorded name whose alias or MAC is this sandbox's; the other of the two may have been changed. The
-datastore decides who owns the address, so a route that leads elsewhere is replaced, unless it leads to another sandbox's veth (I1). A
-missing link cannot be restored: the sandbox must be created again. The sandbox's own side is not repaired; `checks` reports its
+The kernel refuses to add an object that exists. So an object that was never missing is neither changed nor counted as a repair. A link
+is ours if it is a veth of the recorded name whose alias or MAC is this sandbox's: one of the two may have been changed. The datastore
+decides who owns the address, so a route that leads elsewhere is replaced, unless it leads to another sandbox's veth (I1). A missing
+link cannot be restored here: the sandbox must be created again. Objects inside the sandbox are not repaired; `checks` reports their
 differences.
 """
 
@@ -29,7 +29,10 @@ from ipamd.model.wiring_difference import WiringDifference, difference_texts, wi
 
 
 class SandboxChange(NamedTuple):
-    """A message to the kernel and the fields of its report, which are those of `RepairReport`. Without a code there is no report."""
+    """A message that changes an object, and the fields of the report about it.
+
+    `code`, `target`, `before`, `after`: as in `RepairReport`. Without a code there is no report.
+    """
 
     message: Message
     code: RepairCode | None = None
@@ -39,15 +42,17 @@ class SandboxChange(NamedTuple):
 
 
 def addition(message: Message) -> SandboxChange:
-    """Add a missing object, which the message's step names after "add "."""
+    """Return the change that adds a missing object. Its target is the message's step without the leading "add "."""
     return SandboxChange(message, RepairCode.ADDED, message.step.removeprefix("add "))
 
 
 @dataclass(slots=True)
 class SandboxRepair:
-    """Repairs one leg of a sandbox. Each change is sent at once; `reports` has one for each change that was made or failed.
+    """Repairs one leg of a sandbox. Each change is sent at once.
 
-    `backed_off`: objects that are left as they are.
+    `sock`: a socket of the host's namespace.
+    `backed_off`: objects that must not be repaired now.
+    `reports`: one report for each change that was made or failed.
     """
 
     sock: NetlinkSocket
@@ -56,7 +61,7 @@ class SandboxRepair:
     reports: list[RepairReport] = field(default_factory=list)
 
     def object_of(self, kind: RepairKind) -> RepairedObject:
-        """What reports name as the object of a repair."""
+        """Return the object that reports name for a repair of this kind."""
         return RepairedObject(kind, str(self.leg.address))
 
     def apply(self, kind: RepairKind, changes: Iterable[SandboxChange]) -> bool:
@@ -78,7 +83,7 @@ class SandboxRepair:
         return is_repaired
 
     def host_side(self, seen: KernelSurvey) -> bool:
-        """Restore link, routes and rules in the host's namespace. `seen`: a survey, for the rules.
+        """Restore link, routes and rules in the host's namespace. `seen`: a survey, which shows the present rules.
 
         Returns: False if the link is gone or may be another sandbox's, so that no route may lead through it.
         Raises: KernelDumpError, WiringError.
@@ -103,7 +108,7 @@ class SandboxRepair:
         return True
 
     def _report_obstacles(self, link: answers.Link | None, obstacles: Sequence[WiringDifference]) -> None:
-        """Report why the link is not repaired. During a DEL this is no lasting failure, because the link may be deleted first."""
+        """Report why the link is not repaired. A link that is gone or dying is no lasting failure: a DEL may be in progress."""
         is_going = link is None or link.group == uapi.DYING_GROUP
         code = RepairCode.LINK_NOT_OURS
         if is_going:
@@ -125,11 +130,11 @@ class SandboxRepair:
     def _repair_link(self, link: answers.Link, differences: Sequence[WiringDifference]) -> None:
         """Set state, alias, MAC and MTU of the host veth in one message.
 
-        A crash between several messages might leave a link that nothing proves to be this sandbox's.
+        With several messages a crash in between could leave a link that neither alias nor MAC proves to be this sandbox's.
         """
         leg = self.leg
         mtu = leg.mtu if leg.is_mtu_known else 0
-        # Setting the MAC removes the link's permanent neighbours, even if the MAC is the same.
+        # A right MAC is not set again, because that would remove the link's permanent neighbours.
         mac = "" if link.mac == leg.mac("host") else leg.mac("host")
         change = messages.change_link(link.index, step=f"set {link.name}", is_up=True, alias=leg.alias, mac=mac, mtu=mtu)
         changes: list[SandboxChange] = []
@@ -160,7 +165,7 @@ class SandboxRepair:
         route_addition = wiring_route(leg.address, link.index, link.name, table=table)
         if self.apply(RepairKind.ROUTE, [addition(replace(route_addition, tolerated=messages.PRESENT))]):
             return
-        # The kernel has one route for each destination and metric, so a route through another link is in the way.
+        # The kernel has only one route for each destination and metric, so a route through another link prevented the addition.
         for route in survey.routes_of(self.sock, table=table, family=family):
             if route.is_to(leg.address) and route.metric == family.route_metric:
                 self._replace_route(route, link, table)
@@ -186,24 +191,28 @@ class SandboxRepair:
         self.apply(RepairKind.ROUTE, [change])
 
     def _repair_rules(self, seen: KernelSurvey) -> None:
-        """Restore the rules that the sandbox needs. Remove those that lead elsewhere, and those of an earlier release."""
+        """Restore the rules that the sandbox needs. Remove the rules from its address that lead elsewhere or were replaced."""
         leg = self.leg
         former_places = _former_places(leg, seen.rule_places.get(leg.address, ()))
-        if former_places:  # wired by an earlier release, or before the rules went into buckets: add the rule without a report
+        if former_places:  # wired by an earlier release, or before rules were put into buckets: add the new rule without a report
             self.sock.request([self._own_rule()])
         changes = [SandboxChange(own_table_rule(family_of(leg.address)), RepairCode.ADDED, kernel_numbers.OWN_RULE)]
-        if self._is_rule_missing(seen):
+        if self._may_need_rule(seen):
             changes.append(addition(self._own_rule()))
         self.apply(RepairKind.RULE, changes + self._misleading_rule_removals(seen))
         self._remove_former_rules(seen, former_places)
 
     def _own_rule(self) -> Message:
-        """Add the rule that selects the table for packets from the address, or from its prefix."""
+        """Return the message that adds the rule from the address, or from its prefix, to the sandbox's table."""
         leg = self.leg
         return messages.add_rule(leg.rule_priority, table=leg.route_table, source=leg.prefix or leg.address)
 
-    def _is_rule_missing(self, seen: KernelSurvey) -> bool:
-        """Whether no rule leads to the sandbox's table. A rule from a single address counts in any of its places."""
+    def _may_need_rule(self, seen: KernelSurvey) -> bool:
+        """Whether to try the addition of the rule to the sandbox's table.
+
+        If the rule exists at its place, the addition changes nothing and is not reported. It is not tried if the address has a rule to
+        the table at another priority: such a rule is as good, or `_repair_rules` has added its replacement without a report.
+        """
         leg = self.leg
         if leg.route_table == uapi.RT_TABLE_MAIN or leg.route_table in seen.tables_from_prefix(leg.address):
             return False
@@ -213,7 +222,7 @@ class SandboxRepair:
         return not any(place.table == leg.route_table and place.priority != leg.rule_priority for place in places)
 
     def _misleading_rule_removals(self, seen: KernelSurvey) -> list[SandboxChange]:
-        """Remove the rules from the address, and from its prefix, that look up another table than the sandbox's."""
+        """Return the removals of rules from the address, or from its prefix, that look up another table than the sandbox's."""
         leg = self.leg
         removals = self._stale_rule_removals(leg.address, seen.rule_places.get(leg.address, ()))
         if leg.prefix:
@@ -223,7 +232,7 @@ class SandboxRepair:
         return removals
 
     def _remove_former_rules(self, seen: KernelSurvey, former_places: Iterable[RulePlace]) -> None:
-        """Remove former rules whose replacements the survey has shown. Before that, packets would be lost."""
+        """Remove former rules if the survey has shown their replacements. If a replacement were missing, packets would be lost."""
         leg = self.leg
         removals: list[Message] = []
         if leg.address in seen.to_rules and self._is_reached_by_own_table(seen):
@@ -241,7 +250,7 @@ class SandboxRepair:
         return seen.has_own_rule and seen.own_routes.get(self.leg.address) == self.leg.host_veth
 
     def _stale_rule_removals(self, source: IpAddress | IpNetwork, places: Iterable[RulePlace]) -> list[SandboxChange]:
-        """Remove the rules from a source that look up another table than the sandbox's."""
+        """Return the removals of rules from a source that look up another table than the sandbox's. `places`: of all such rules."""
         removals: list[SandboxChange] = []
         for priority, table in dict.fromkeys(places):
             if table != self.leg.route_table:
@@ -252,9 +261,12 @@ class SandboxRepair:
 
 
 def _former_places(leg: Leg, places: Iterable[RulePlace]) -> list[RulePlace]:
-    """Return the places of rules from a leg's address to its table that another rule replaces: that of its prefix, or in a bucket.
+    """Return the places of the former rules from a leg's address to its table.
 
-    A rule at the common place replaces none, because a rule in a bucket is as good.
+    A rule is former if the leg has a rule from its prefix instead, or if the leg's rule belongs into a bucket and this one is at
+    another priority. No rule is former for a leg whose rule belongs at FROM_SANDBOX_PRIORITY, because a rule in a bucket is as good.
+
+    `places`: of all rules from the address.
     """
     if not leg.prefix and leg.rule_priority == kernel_numbers.FROM_SANDBOX_PRIORITY:
         return []
@@ -264,16 +276,22 @@ def _former_places(leg: Leg, places: Iterable[RulePlace]) -> list[RulePlace]:
 
 
 def own_table_rule(family: Family) -> Message:
-    """Add the one rule that leads to the routes of all sandboxes of a family.
+    """Return the message that adds the one rule to OWN_TABLE, which has the routes to all sandboxes of a family.
 
-    The refusal of a kernel without the family is tolerated, because the settings may turn extra legs on there.
+    The refusal of a kernel without the family is tolerated, because the settings may ask for extra legs on such a kernel.
     """
     rule = messages.add_rule(kernel_numbers.OWN_TABLE_PRIORITY, table=kernel_numbers.OWN_TABLE, family=family)
     return replace(rule, tolerated=messages.PRESENT | {errno.EAFNOSUPPORT})
 
 
 def wiring_route(address: IpAddress, index: int, name: str, *, table: int, is_replaced: bool = False) -> Message:
-    """Add the route to a sandbox through its host veth, in the form in which its wiring adds it to both tables."""
+    """Return the message that adds the route to a sandbox through its host veth, in the same form as its wiring.
+
+    Args:
+        index: of the host veth.
+        name: of the host veth, for texts.
+        is_replaced: replace a route to the same address.
+    """
     table_text = f" table {table}"
     if table == uapi.RT_TABLE_MAIN:
         table_text = ""

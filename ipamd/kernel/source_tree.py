@@ -1,7 +1,9 @@
 """Compare and write the `goto` rules that lead packets to the buckets of rules from single addresses (`source_rules`).
 
-They decide about no packet, so they may be missing at any time. They must be gone while they could: while a rule of other software is
-among ours, which they would pass, and before the first sandbox of an ENI is wired whose subnet an old rule divides otherwise.
+A `goto` rule skips only rules that do not select its packets, so packets go the same way without it, and it may be missing at any
+time. In two cases a `goto` rule could skip a rule that does select its packets, and then it must be removed: a rule of other software
+has a priority among ours; or an old `goto` rule divides the subnet of a new ENI in another way, until the ENI's first sandbox is
+wired.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from ipamd.model.source_rules import Jump
 
 
 class TreeChanges(NamedTuple):
-    """Changes to make. `silent`: those that the daemon itself caused by a decision; `repairs`: those that others made necessary.
+    """Changes to make.
 
-    `subnets`: those that have their `goto` rules afterwards.
+    `silent`: changes that follow from a decision of the daemon, and are not reported.
+    `repairs`: changes that other software made necessary, and that are reported.
+    `subnets`: subnets that have their `goto` rules after the changes.
     """
 
     silent: list[Repair]
@@ -37,7 +41,7 @@ class TreeChanges(NamedTuple):
 
 
 class SourceTree:
-    """Knows whether the node's rules from single addresses are in buckets, and for which subnets the `goto` rules were written.
+    """Remembers whether the node's rules from single addresses are in buckets, and for which subnets the `goto` rules were written.
 
     Concurrency: `is_chosen` from any thread; the rest under the lock of `KernelHostNetwork`.
     """
@@ -50,7 +54,8 @@ class SourceTree:
     def changes(self, rules: Collection[answers.PolicyRule], subnets: Iterable[IPv4Network]) -> TreeChanges:
         """Compare the rules of a node with those that the subnets of all its secondary ENIs need.
 
-        A bucket with a rule keeps the `goto` rules. So a setting that turns buckets off acts when the last sandbox has left them.
+        While a bucket has a rule, the `goto` rules stay. So a setting that turns buckets off removes them only after the last sandbox
+        with such a rule.
         """
         wanted_subnets = frozenset(subnets)
         is_needed = self._is_needed(rules, wanted_subnets)
@@ -62,7 +67,7 @@ class SourceTree:
         present = _jumps(rules)
         known = set(source_rules.jumps(self._written))
         changes = TreeChanges([], [], wanted_subnets if wanted else frozenset())
-        # Before the additions, because the kernel takes rules that differ in the target alone for the same.
+        # Removals come before additions, because the kernel treats rules that differ only in the target as the same rule.
         for jump in sorted(present - wanted):
             is_expected = not is_needed or jump in known
             changes.add(_jump_repair(jump, is_wanted=False), is_silent=is_expected)
@@ -80,14 +85,14 @@ class SourceTree:
         return bool(subnets) and bool(self.is_chosen or has_bucket_rules)
 
     def record_made(self, changes: TreeChanges) -> None:
-        """Remember that changes were made: what is missing of them from now on is a repair."""
+        """Remember that changes were made. If one of their rules is missing later, adding it again is a repair."""
         self._written = changes.subnets
 
     def preparations(self, rules: Collection[answers.PolicyRule], subnet: IPv4Network) -> list[Message]:
         """Return the messages that make the `goto` rules ready for an ENI that is being set up.
 
-        If an old rule divides its subnet otherwise, or if other software has a rule among ours, none are added: the next pass, which
-        knows all ENIs, decides.
+        No rule is added if an old `goto` rule divides the ENI's subnet in another way, or if other software has a rule among ours.
+        Then the next pass, which compares all ENIs, decides.
         """
         wanted = source_rules.jumps([subnet])
         present = _jumps(rules)
@@ -139,7 +144,7 @@ def _is_in_bucket(rule: answers.PolicyRule) -> bool:
 
 
 def _jumps(rules: Iterable[answers.PolicyRule]) -> set[Jump]:
-    """Return the `goto` rules by source that are among ours."""
+    """Return the `goto` rules that select by source and whose priority is among ours."""
     jumps = set[Jump]()
     for rule in rules:
         if _is_among_ours(rule) and _is_jump(rule):
@@ -149,18 +154,19 @@ def _jumps(rules: Iterable[answers.PolicyRule]) -> set[Jump]:
 
 
 def _is_jump(rule: answers.PolicyRule) -> bool:
-    """Whether it is a `goto` rule that selects by an IPv4 source alone."""
+    """Whether a rule is a `goto` rule that selects only by an IPv4 source."""
     is_by_more = rule.destination or rule.mask or rule.incoming or rule.protocol or rule.ports or rule.has_other_selectors
     return bool(rule.target) and isinstance(rule.source, IPv4Address) and not is_by_more
 
 
 def _has_stranger(rules: Iterable[answers.PolicyRule]) -> bool:
-    """Whether a rule that is none of ours is at a place that a `goto` rule passes."""
+    """Whether a rule of other software has a priority that a `goto` rule of ours may skip."""
     among_ours = [rule for rule in rules if _is_among_ours(rule)]
     return any(not (rule.is_nop or _is_in_bucket(rule) or _is_jump(rule)) for rule in among_ours)
 
 
 def _is_among_ours(rule: answers.PolicyRule) -> bool:
+    """Whether the priority of a rule is in the range of our `goto` rules and buckets."""
     return source_rules.JUMP_PRIORITY <= rule.priority < source_rules.END_PRIORITY
 
 

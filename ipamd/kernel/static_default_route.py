@@ -1,16 +1,19 @@
 """Keep a second IPv6 default route, which no sandbox can make the kernel remove.
 
-The kernel removes the default route that it learnt from a router advertisement when a neighbour with the router's address, on any
-link, no longer calls itself a router. A sandbox can forge that with two frames in the router's name: a router advertisement and a
-neighbour advertisement. No setting of the link keeps them away: with accept_ra=0 the kernel still learns the neighbour
-(net/ipv6/ndisc.c, ndisc_router_discovery and ndisc_recv_na; net/ipv6/route.c, rt6_clean_tohost, which compares addresses and not
-links). Our tables drop these frames, but the tables are missing for a moment after `nft flush ruleset`. The kernel never removes a
-static route in this way. Ours leads through the same router, has a higher metric than the announced route, and stays until another
-router is announced.
+The kernel learns a default route from a router advertisement. It removes that route if a neighbour advertisement from the router's
+address, on any link, lacks the router flag. A sandbox can cause this with two forged frames that have the router's address as their
+source: a router advertisement and a neighbour advertisement. No setting of the link prevents it: with accept_ra=0 the kernel still
+learns the neighbour (net/ipv6/ndisc.c, ndisc_router_discovery and ndisc_recv_na; net/ipv6/route.c, rt6_clean_tohost, which compares
+addresses and not links). Our tables drop these frames, but the tables are missing for a moment after `nft flush ruleset`. The kernel
+never removes a static route in this way. Our static route leads through the same router, has a higher metric than the announced route,
+and stays until another router is announced.
 
-Rejected: a permanent neighbour for the router on each host veth (a further message in each ADD, all of them again for another router,
-no protection on links of others); IFF_NOARP on host veths (IPv4 needs ARP there); a router solicitation after the table is back (until
-it is answered the node has no route).
+Rejected:
+
+- a permanent neighbour entry for the router on each host veth: it needs a further message in each ADD, must be changed on every veth
+  for another router, and does not protect links of other software;
+- IFF_NOARP on host veths: IPv4 needs ARP there;
+- a router solicitation after the table is back: the node has no route until it is answered.
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from ipamd.model.family import IpAddress
 from ipamd.model.repairs import RepairCode, RepairKind
 
 METRIC = kernel_numbers.OWN_TABLE
-"""Ours: higher than the metrics of announced routes (1024, and up to 2048 with networkd). It is the number of our own table, so that
-people see whose route it is.
+"""Metric of the second default route. Ours: higher than the metrics of announced routes (1024, and up to 2048 with networkd). It is
+the number of our own route table, so that people recognise the route as ours.
 """
 
 
 def repairs(routes: Iterable[answers.Route], link: answers.Link) -> Iterator[Repair]:
-    """Yield the repairs of the second default route, which must agree with the route that the primary ENI's router announced last.
+    """Yield the repairs of the second default route, which must lead through the router of the announced default route.
 
-    If no route is announced, the second route stays as it is.
+    If the kernel has no announced default route, the second route stays as it is.
+
+    `routes`: of the node. `link`: the primary ENI's.
     """
     static_routers: list[IpAddress] = []
     announced: list[tuple[int, int, IpAddress]] = []

@@ -33,9 +33,10 @@ from ipamd.model.source_rules import RulePlace
 from ipamd.ports.kernel import VlanLinks
 
 RULE_READS = 6
-"""Most reads of rules and IPv6 routes. If no two of them agree, the result has every entry of every read. Ours: while 50 sandboxes a
-second come and go, a quarter of the reads of 730 sandboxes lacks some rule. If sandboxes come and go in step with the reads, the same
-rule is missing again, so the datagrams of every second read end at other places. While nothing changes two reads are enough."""
+"""Most reads of rules or IPv6 routes. If no two successive reads agree, the result has every entry of every read. While nothing
+changes, two reads are enough. Ours: while 50 sandboxes a second come and go beside 730 others, a quarter of the reads lacks some rule.
+If sandboxes come and go in step with the reads, two reads could lack the same rule. So the datagrams of every second read end at other
+entries."""
 
 read_link = lru_cache(maxsize=2048)(answers.read_link)
 _route = lru_cache(maxsize=4096)(answers.read_route)
@@ -53,13 +54,16 @@ def survey(
     """Read host veths, sandbox rules, and the routes to single addresses in main and in our own table.
 
     Args:
-        families: whose routes and rules are read.
+        veth_prefix: beginning of the names of our host veths.
+        families: the families whose routes and rules are read.
         may_be_torn: if every attempt of a dump is interrupted, use the entries of all attempts, and set `is_whole` to False.
-        vlan_links: makes VLAN links where the kernel does not.
-    Returns: n veths by name; with sound wiring n routes in each table and up to n rules.
+        vlan_links: creates VLAN links if the kernel cannot, as in a lab.
+    Returns: the survey, with veths sorted by name. If the wiring is sound, n sandboxes of the pool have n routes in each of the two
+        tables, and at most n rules.
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
-    # Links of every kind: a kernel that does not know VLAN links yet would not filter by kind, and a host has few other links.
+    # Links of every kind are read: a kernel whose module for VLAN links is not loaded would not filter by kind, and a host has few
+    # links of other kinds.
     links, are_links_whole = _dump_merged(sock, messages.dump_links(), may_be_torn=may_be_torn)
     routes = list[bytes]()
     rules = list[tuple[bytes, ...]]()
@@ -87,7 +91,15 @@ def survey_of(
     is_whole: bool = True,
     has_own_rule: bool = False,
 ) -> KernelSurvey:
-    """Make a survey from parsed objects. `names`: of the links, by index."""
+    """Make a survey from parsed objects.
+
+    Args:
+        veths: our host veths.
+        names: names of links, by index.
+        routes: routes of any table; only those to single addresses are used.
+        rules: all rules.
+        has_own_rule: whether every surveyed family has the rule to OWN_TABLE.
+    """
     routes_by_table = _sandbox_routes(routes)
     to_rules, rule_places, from_prefixes = _sandbox_rules(rules)
     own_routes = _devices_of_routes(routes_by_table[kernel_numbers.OWN_TABLE], names)
@@ -118,7 +130,7 @@ def survey_of(
 
 
 def is_to_sandbox(rule: answers.PolicyRule) -> bool:
-    """Whether a rule is one to a sandbox: `512: to address/32 lookup main`."""
+    """Whether a rule leads packets to a single sandbox: `512: to address/32 lookup main` (/128 with IPv6)."""
     return (
         rule.priority == kernel_numbers.TO_SANDBOX_PRIORITY
         and rule.destination is not None
@@ -129,7 +141,7 @@ def is_to_sandbox(rule: answers.PolicyRule) -> bool:
 
 
 def is_from_sandbox(rule: answers.PolicyRule) -> bool:
-    """Whether a rule is one from a sandbox: `from address/32 lookup <table>` at 1536 or in a bucket (`source_rules`)."""
+    """Whether a rule selects packets from a single sandbox: `from address/32 lookup <table>`, at 1536 or in a bucket."""
     return (
         rule.priority in source_rules.SINGLE_PRIORITIES
         and rule.source is not None
@@ -163,9 +175,14 @@ def sandboxes_behind(
 ) -> dict[int, AttachmentKey]:
     """Return the links of other software that lead into a sandbox's namespace, of any kind: index -> sandbox.
 
-    A link into the namespace of a recorded sandbox that is not the recorded link counts as other software's, even if it looks like
-    ours. If a sandbox's own veth is gone, its namespace is looked up by its path, because a sandbox may delete its veth to hide where
-    other links lead.
+    If a link leads into the namespace of a recorded sandbox and is not the recorded link, it counts as other software's, even if it
+    looks like ours. If a sandbox's own veth is gone, its namespace is looked up by its path, because a sandbox may delete its veth to
+    hide where other links lead.
+
+    Args:
+        foreign_links: links that do not look like ours.
+        ours: links that look like ours.
+        attachments: the recorded sandboxes.
     Raises: WiringError.
     """
     recorded: dict[str, AttachmentKey] = {}
@@ -181,7 +198,10 @@ def sandboxes_behind(
 
 
 def namespace_number(sock: NetlinkSocket, path: str) -> bytes:
-    """Return the number by which links name a namespace (`Link.netnsid`); empty if there is none or it cannot be read (I11)."""
+    """Return the number that the namespace at a path has in links of the host (`Link.netnsid`).
+
+    Returns: b"" if it has no number, or if the number cannot be read (I11).
+    """
     with suppress(IpamError), opened_netns(path) as (fd, _):
         (outcome,) = sock.request([messages.get_namespace_number(fd)])
         return b"".join(map(answers.read_namespace_number, outcome.replies))
@@ -206,7 +226,7 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0, family: Fa
 def rules_of(sock: NetlinkSocket, family: Family) -> list[answers.PolicyRule]:
     """Return all rules of a family from two reads that agree; if no two of RULE_READS agree, every rule of every read.
 
-    So a rule that is missing in the result did not exist. A rule that was removed during the reads may be in it.
+    So a rule that the result lacks did not exist. The result may contain a rule that was removed during the reads.
     Raises: KernelDumpError (a later kernel may report interrupted dumps of rules); WiringError.
     """
     bodies, _ = _dump_until_agreed(sock, messages.dump_rules(family), may_be_torn=False)
@@ -214,14 +234,15 @@ def rules_of(sock: NetlinkSocket, family: Family) -> list[answers.PolicyRule]:
 
 
 def strict_links(sock: NetlinkSocket, family: Family) -> set[str]:
-    """Return the names of links that the rules of strict mode select: those of uplinks, and of host veths whose packets they lead to
-    uplinks. Raises: as `rules_of`.
+    """Return the names of links by which the rules of strict mode select packets: uplinks, and host veths of sandboxes in strict mode.
+
+    Raises: as `rules_of`.
     """
     return {rule.incoming for rule in incoming_rules(rules_of(sock, family))}
 
 
 def host_veth(link: answers.Link) -> HostVeth:
-    """Convert one link. Its alias names the sandbox and the address."""
+    """Convert one link to a `HostVeth`. Sandbox and address are read from the link's alias."""
     alias = read_alias(link.alias)
     kind = alias.leg if alias else None
     return HostVeth(
@@ -243,7 +264,7 @@ def host_veth(link: answers.Link) -> HostVeth:
 
 
 def our_veths(links: Iterable[answers.Link], prefix: str) -> Iterable[HostVeth]:
-    """Yield the links that are host veths of ours: by alias, by prefix, or because they are dying."""
+    """Yield the links that are host veths of ours: by alias, by the prefix of their name, or because they are in the dying group."""
     for link in links:
         veth = host_veth(link)
         if vlan_link(link) is None and (veth.key or veth.is_dying or veth.has_uplink or link.name.startswith(prefix)):
@@ -259,7 +280,7 @@ def _parsed(
     is_whole: bool,
     vlan_links: Hashable,
 ) -> KernelSurvey:
-    # If several links have the same index, the last one is the youngest.
+    # A torn dump may have several links with the same index: the last of them is the youngest.
     by_index = {link.index: link for link in map(read_link, links)}
     veths = [link for link in by_index.values() if link.kind == uapi.VETH_KIND]
     ours = sorted(our_veths(veths, veth_prefix), key=lambda veth: veth.name)
@@ -333,7 +354,7 @@ def _devices_of_routes(routes: Mapping[IpAddress, answers.Route], names: Mapping
 
 
 def _dump_merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[list[bytes], bool]:
-    """Dump in one uninterrupted pass; if there is none and the result may be torn, merge the entries of all passes.
+    """Dump in one uninterrupted pass. If every pass was interrupted and `may_be_torn`, return the entries of all passes.
 
     Returns: the entries, and whether they are of one uninterrupted pass.
     """
@@ -358,7 +379,14 @@ def _owners_by_alias(links: Iterable[answers.Link]) -> dict[bytes, AttachmentKey
 def _second_links(
     ours: Iterable[answers.Link], recorded: Container[str], recorded_namespaces: Container[bytes]
 ) -> list[answers.Link]:
-    """Return links that look like ours, have no recorded name and lead into the namespace of a recorded sandbox; no dying links."""
+    """Return links that look like ours and lead into the namespace of a recorded sandbox, but are not its recorded link.
+
+    Dying links are left out.
+
+    Args:
+        recorded: names of the recorded host veths.
+        recorded_namespaces: numbers of the namespaces into which these lead.
+    """
     links: list[answers.Link] = []
     for link in ours:
         is_recorded = link.name in recorded

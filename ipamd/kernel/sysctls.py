@@ -1,8 +1,8 @@
 """The sysctls that the node needs and that netlink cannot set, above all forwarding for all links.
 
-Our own links are set one by one by netlink (`devconf`), without a writable /proc/sys. So packets of sandboxes are forwarded even if
-ip_forward cannot be set; that sysctl is for all other links of the node, present and future. Setting ip_forward is our decision:
-amazon-vpc-cni-k8s leaves it to the node image.
+Forwarding of our own links is set by netlink for each link (`devconf`), without a writable /proc/sys. So packets of sandboxes are
+forwarded even if ip_forward cannot be set; ip_forward is for all other links of the node, present and future. Setting it is our
+decision: amazon-vpc-cni-k8s leaves it to the node image.
 """
 
 from __future__ import annotations
@@ -66,9 +66,13 @@ def setting_repairs(link: answers.Link, wanted: Mapping[int, int]) -> Iterator[R
 
 
 def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
-    """Read a sysctl of the thread's namespace by its path below /proc/sys; with `is_set` set it to `wanted` first.
+    """Read a sysctl in the thread's namespace.
 
-    Raises: WiringError that names the wanted value.
+    Args:
+        key: its path below /proc/sys.
+        wanted: the right value.
+        is_set: set the sysctl to `wanted` before it is read.
+    Raises: WiringError, with the command that sets `wanted`.
     """
     try:
         if is_set:
@@ -82,9 +86,10 @@ def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
 
 
 def unreachable_route_repairs(host_state: HostState, prefixes: Collection[IpNetwork]) -> Iterator[Repair]:
-    """Yield the repairs of the unreachable routes for the free addresses of prefixes.
+    """Yield the repairs of the unreachable routes to `prefixes`, which refuse packets to free addresses.
 
-    Without them a packet to a free address goes back to the VPC's router by the default route, and returns until its hop limit ends.
+    Without such a route a packet to a free address goes back to the VPC's router by the default route. The router sends it here again,
+    until its hop limit ends.
     """
     table, unreachable = kernel_numbers.OWN_TABLE, uapi.RTN_UNREACHABLE
     present = dict[IpNetwork, answers.Route]()

@@ -29,7 +29,7 @@ def survey_both_families(*, veth_prefix: str) -> KernelSurvey:
 def find_traces(*, veth_prefix: str) -> str:
     """Describe the first trace in the calling thread's namespace; "" if there is none.
 
-    If the kernel does not answer, a text says so, because this is no evidence that there is no trace (I11).
+    If the kernel does not answer, the text says so, because a missing answer does not prove that there is no trace (I11).
     """
     try:
         return _find_table() or _find_wiring(veth_prefix)
@@ -48,7 +48,7 @@ def _find_table() -> str:
 
 def _find_wiring(veth_prefix: str) -> str:
     with closing(HostNetns()) as host, host.netlink() as sock:
-        for family in (IPV4, IPV6):  # one survey each: a node has the rules of one family
+        for family in (IPV4, IPV6):  # a survey of each family, because `has_own_rule` needs the rule in every surveyed family
             seen = survey(sock, veth_prefix=veth_prefix, families=(family,))
             if seen.has_own_rule or seen.own_routes:
                 return "routing of ours"

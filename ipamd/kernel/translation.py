@@ -1,4 +1,4 @@
-"""Find out what our nftables tables do with a new connection, by the rules from which their text is made. Pure."""
+"""Compute how our nftables tables translate and mark a new connection, from the rules of which their text is made. Pure."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def translation_of(
     extra_source: family.IpAddress | None = None,
     choices: Choices | None = None,
 ) -> Translation:
-    """Return what the rules of `replace_table` and `range_table` do with a new connection.
+    """Apply the rules of `ruleset.replace_table` and `local_range_ruleset.range_table` to the first packet of a connection.
 
     Args:
-        extra_source: the node's own address of the family of extra legs, None if there are none.
-        choices: of single sandboxes, as `replace_table` takes them.
+        vpc_cidrs, primary_address, former, choices: as in `replace_table`.
+        extra_source: the node's address to which packets of extra legs are translated, if the packet has their family; otherwise None.
+    Returns: the mark and the source that the packet gets, and whether it is rejected.
     Concurrency: pure.
     """
     packet_family = family.family_of(packet.destination)

@@ -1,7 +1,7 @@
-"""Rules of our nftables tables for new connections, as values: their text for nftables, and which packets they select. Pure.
+"""Rules of our nftables tables for new connections, as values: their text for nftables, and a test of which packets they select. Pure.
 
-`ruleset` writes the tables from these values, and `ipamctl path` asks the same values what happens to a packet, so the answer cannot
-differ from the rules. Each condition has its text beside its predicate; a condition that is changed is changed in both.
+`ruleset` writes the tables from these values. `ipamctl path` applies the same values to a packet, so its answer agrees with the rules.
+A condition has its text and its test side by side, so that a change is made to both.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from ipamd.model.packet_path import NewConnection
 
 
 class PacketCondition(NamedTuple):
-    """What a rule compares: `text` as nftables reads it, `holds` for the first packet of a connection."""
+    """One condition of a rule.
+
+    `text`: the condition in the syntax of nftables.
+    `holds`: whether the first packet of a connection meets the condition.
+    """
 
     text: str
     holds: Callable[[NewConnection], bool]
 
 
 class TranslationRule(NamedTuple):
-    """A rule with its conditions in order, and its action as nftables reads it."""
+    """A rule.
+
+    `conditions`: its conditions, in the order of their text.
+    `action`: its action in the syntax of nftables.
+    """
 
     conditions: tuple[PacketCondition, ...]
     action: str
@@ -52,7 +60,7 @@ def first_selecting(rules: Iterable[TranslationRule], packet: NewConnection) -> 
 
 
 def comes_by(prefix: str, former: Collection[str]) -> PacketCondition:
-    """Select packets that come by a host veth. `former`: prefixes of earlier settings, for which the rule's text is repeated."""
+    """Select packets that arrive by a host veth. `former`: prefixes of earlier settings, for which the rule's text is repeated."""
     patterns = [f"{name}*" for name in (prefix, *former)]
     return PacketCondition(f'iifname "{prefix}*"', lambda packet: _fits_any(packet.incoming, patterns))
 
@@ -63,12 +71,12 @@ def leaves_by(pattern: str) -> PacketCondition:
 
 
 def is_to(text: str, networks: Collection[IpNetwork]) -> PacketCondition:
-    """Select packets to networks. `text`: of the whole condition, which may name a set that holds them."""
+    """Select packets to networks. `text`: the text of the whole condition, which may name an nftables set of these networks."""
     return PacketCondition(text, lambda packet: _is_in(packet.destination, networks))
 
 
 def is_not_to(text: str, networks: Collection[IpNetwork]) -> PacketCondition:
-    """Select packets that are not to networks, as `is_to`."""
+    """Select packets to any address outside networks. `text`: as in `is_to`."""
     return PacketCondition(text, lambda packet: not _is_in(packet.destination, networks))
 
 
@@ -78,7 +86,7 @@ def is_from(family: Family, network: IpNetwork) -> PacketCondition:
 
 
 def is_from_set(name: str, addresses: Collection[IpAddress]) -> PacketCondition:
-    """Select packets from the addresses in a set of IPv4 addresses. `addresses`: those that it holds."""
+    """Select packets from the addresses in an nftables set of IPv4 addresses. `name`: of the set. `addresses`: its elements."""
     return PacketCondition(f"ip saddr @{name}", lambda packet: packet.source in addresses)
 
 

@@ -49,9 +49,9 @@ RTM_DELRULE = 33
 RTM_GETRULE = 34
 RTM_GETNSID = 90
 QUESTIONS = frozenset({RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETNSID})
-"""The kernel answers each with one message, or refuses it. Source: net/core/rtnetlink.c, rtnl_unicast."""
+"""Types of messages that the kernel answers with exactly one message, or refuses. Source: net/core/rtnetlink.c, rtnl_unicast."""
 RTM_UNKNOWN = 0xFFF0
-"""No such message: the kernel answers EOPNOTSUPP. Ours, for failpoints only."""
+"""A type that the kernel does not have, so that it answers EOPNOTSUPP. Ours; used only by failpoints."""
 
 RTMGRP_LINK = 1
 RTMGRP_IPV4_IFADDR = 0x10
@@ -95,7 +95,7 @@ RT_SCOPE_LINK = 253
 RT_SCOPE_NOWHERE = 255
 RT_TABLE_UNSPEC = 0
 RT_TABLE_DEFAULT = 253
-RT_TABLE_MAIN = MAIN_TABLE  # 254; the model numbers route tables too
+RT_TABLE_MAIN = MAIN_TABLE  # 254; imported from `ipamd/model/eni.py`, which has the numbers of the ENIs' route tables
 RT_TABLE_LOCAL = 255
 
 # linux/if_link.h, linux/if.h, linux/veth.h
@@ -250,10 +250,10 @@ BPF_RETURN = 0x06  # BPF_RET | BPF_K
 
 # linux/sched.h, linux/nsfs.h
 CLONE_NEWNET = 0x40000000
-NS_GET_NSTYPE = 0xB703  # _IO(0xb7, 3): which kind of namespace a descriptor is
+NS_GET_NSTYPE = 0xB703  # _IO(0xb7, 3): returns the kind of namespace that a descriptor refers to
 
 
-# How the kernel adapters recognise a host veth: its kind, and the group of those that are to be deleted.
+# Link groups and link kinds by which the kernel adapters recognise our links. The groups are our own numbers, not the kernel's.
 #
 # Numbers that must stay compatible with amazon-vpc-cni-k8s are in `ipamd/model/kernel_numbers.py`.
 
@@ -265,7 +265,7 @@ Ours: far from 0 (every other link) and from the small numbers that people use.
 """
 
 MAKING_GROUP = DYING_GROUP + 1
-"""Link group of a VLAN link of ours until it is named. If the daemon dies in between, the group proves that the link is ours."""
+"""Link group of a VLAN link of ours until it has its alias. If the daemon dies before that, the group proves that the link is ours."""
 
 VETH_KIND = "veth"
 VLAN_KIND = "vlan"

@@ -2,18 +2,20 @@
 
 An ADD takes three sends and no dump:
 
-    create        host ns     the uplinks of its legs, if there are any, then the veth pair, whose peer is made directly in the
-                              sandbox's namespace; the answer has both link indexes
-    host side     host ns     no IPv6 address, IPv4 settings, alias, then up, route to the address in our table and in main, and on a
-                              secondary ENI a rule from the address, or from the prefix that has it
-    sandbox side  sandbox ns  permanent neighbour, address, then up, route to the family's gateway, default route
+    create        host ns     makes the uplinks of its legs, if there are any, and then the veth pair, whose peer is made directly in
+                              the sandbox's namespace; the answer has both link indexes
+    host side     host ns     keeps IPv6 addresses off the link, sets IPv4 settings and alias, raises the link, adds the route to the
+                              address in OWN_TABLE and in main, and on a secondary ENI the rule from the address or its prefix
+    sandbox side  sandbox ns  adds the permanent neighbour and the address, raises the link, adds the route to the family's gateway
+                              and the default route
 
-A sandbox has a pair for each of its legs. Each send has the messages of all, so an extra leg costs no further send.
+A sandbox has a veth pair for each of its legs. Each send has the messages of all legs, so an extra leg costs no further send.
 
-IPv6 has a permanent neighbour at the host's end too, and neither end has a link-local address. So nobody on a veth asks for a
-neighbour, no ADD waits for the detection of duplicate addresses, and all neighbour discovery of sandboxes is dropped (`ruleset`).
+With IPv6 the host's end has a permanent neighbour too, and neither end has a link-local address. So no neighbour discovery is needed
+on a veth, no ADD waits for the detection of duplicate addresses, and the tables of `confinement_ruleset` drop all neighbour discovery
+of sandboxes.
 
-The kernel continues a batch after a refused message. So every message that names the link waits for the answer to `create`, and then
+The kernel continues a batch after a refused message. So every message that changes the link waits for the answer to `create`, and then
 uses the link's index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it
 is raised. If there is a route to the address, or a default route, the kernel refuses ours and keeps the existing one (I1).
 """
@@ -58,8 +60,8 @@ from ipamd.model.legs import Leg, decode_first_alias, extra_veth_names, first_le
 from ipamd.model.record import dataclass, replace
 from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind, RepairReport
 from ipamd.model.uplink import Uplink
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.model.wiring_difference import WiringDifference, wiring_difference
-from ipamd.model.wiring_differences import wiring_differences
 from ipamd.ports.kernel import VlanLinks, Wiring
 
 Failpoint = Callable[[str], bool]
@@ -68,7 +70,11 @@ Failpoint = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The veth pair of a leg that was created: the link index of the host end, and of the sandbox end in its own namespace."""
+    """The veth pair of a leg, which was created.
+
+    `host_index`: link index of the host's end.
+    `sandbox_index`: link index of the sandbox's end, in the sandbox's namespace.
+    """
 
     leg: Leg
     host_index: int
@@ -77,7 +83,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _DyingLink:
-    """The host veth of a leg that is marked for deletion."""
+    """The host veth of a leg, which is to be marked for deletion."""
 
     link: answers.Link
     leg: Leg
@@ -94,7 +100,7 @@ class _DyingLink:
         )
 
     def routes_removal(self) -> Iterator[Message]:
-        """Put the link into the dying group, and remove the routes to the address through it."""
+        """Remove the routes to the address through the link, and then put the link into the dying group. It stays up."""
         link, address = self.link, self.leg.address
         for table in self.leg.route_tables:
             yield messages.delete_route(
@@ -108,23 +114,23 @@ class _DyingLink:
 
 
 class _Uplinks:
-    """The uplinks of the legs of one sandbox while it is wired: made before the veths, or in the same send.
+    """The uplinks of the legs of one sandbox while it is wired. They are made before the veths, or in the same send.
 
-    `creation`: the messages that make uplinks, to be sent together with those that make the veths. The messages that remove uplinks
-    again are appended to `undo`.
+    `creation`: the messages that make uplinks, to be sent together with the messages that make the veths.
     """
 
     def __init__(self, wirings: LegWirings, host: HostNetns, *, undo: list[Message]) -> None:
+        """`undo`: the messages that delete the uplinks again are appended to this list."""
         self._wirings = wirings
         self._host = host
         self._undo = undo
         self._indexes: dict[Leg, int] = {}
-        # The legs whose uplinks `creation` makes, each with the number of its messages.
+        # The legs whose uplinks `creation` makes, each with the number of its messages in `creation`.
         self._message_counts: list[tuple[Leg, int]] = []
         self.creation: list[Message] = []
 
     def prepare(self, legs: Iterable[Leg]) -> None:
-        """Collect the messages that make uplinks. An uplink that needs a lookup first is made at once.
+        """Collect the messages that make uplinks. If a lookup must come before such a message, the uplink is made at once.
 
         Raises: as `make_uplink`.
         """
@@ -150,7 +156,7 @@ class _Uplinks:
                 self._indexes[leg] = index
 
     def complete(self, legs: Iterable[Leg]) -> None:
-        """Make the uplinks that `creation` did not make, or made wrongly. Raises: as `make_uplink`."""
+        """Make the uplinks that `creation` did not make, or that are not usable. Raises: as `make_uplink`."""
         for leg in legs:
             if leg.uplink is not None and leg not in self._indexes:
                 self._make(leg)
@@ -196,11 +202,12 @@ class KernelWiring(Wiring):
 
         Args:
             veth_prefix: identifies a host veth that has no alias yet.
-            families: those of all legs on the node, whose routes and rules are surveyed.
+            families: returns the families of all legs on the node; a survey reads routes and rules of these.
+            failpoint: makes the kernel refuse a step, for tests.
             is_strict: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
             state_reader: finds links of ENIs by MAC.
             vlan_links: makes VLAN links if the kernel cannot.
-            pod_snat: keeps what was chosen for single sandboxes; None: no sandbox has a choice.
+            pod_snat: keeps the SNAT choices of single sandboxes; None: no sandbox has a choice.
         """
         self._host = host
         self._veth_prefix = veth_prefix
@@ -232,9 +239,10 @@ class KernelWiring(Wiring):
         return Wired(first.mac("host"), first.mac("sandbox"), identity, is_default_route=not is_beside)
 
     def _wire(self, spec: WiringSpec, legs: Sequence[Leg]) -> tuple[NetnsIdentity, bool]:
-        """Wire these legs of a sandbox, all or none. Raises: as `wire`.
+        """Wire legs of a sandbox, all or none. Raises: as `wire`.
 
-        Returns: its namespace, and whether this is a further interface beside one that has the default route.
+        Returns: the identity of its namespace, and whether the interface is a further one in a sandbox that has a default route
+            already.
         """
         with ExitStack() as stack:
             netns, identity = stack.enter_context(opened_netns(spec.netns))
@@ -252,7 +260,7 @@ class KernelWiring(Wiring):
                 self._configure_host_side(pairs, uplinks, undo=undo)
                 if spec.prefix:
                     undo.clear()  # other sandboxes of the prefix may need its rule by now
-                # The pod's own interface brings its default route itself, also for other legs that are wired with it.
+                # If this is no further interface, its first leg adds a default route, and no other leg needs to add one.
                 is_beside = spec.is_further and further_interfaces.has_default_route(sandbox, family_of(spec.address))
                 self._configure_sandbox_side(sandbox, netns, pairs, has_default_route=is_beside or not spec.is_further)
             except BaseException as exc:
@@ -327,9 +335,10 @@ class KernelWiring(Wiring):
         return dying
 
     def _after_closing(self, host: NetlinkSocket, legs: Iterable[Leg]) -> list[Message]:
-        """Return the messages that remove uplinks, rules and routes of legs after their veths are closed, in this order.
+        """Return the messages that remove uplinks, rules and routes of legs, in this order.
 
-        A packet that finds neither rule nor route would be routed by table main.
+        They must be sent after the veths are closed: a packet of the sandbox that finds neither rule nor route would be routed by
+        table main.
         """
         uplink_changes: list[Message] = []
         rule_removals: list[Message] = []
@@ -370,9 +379,9 @@ class KernelWiring(Wiring):
     def _restore_after_renaming(
         self, host: NetlinkSocket, link: answers.Link, leg: Leg, *, former_name: str, name: str
     ) -> list[Message]:
-        """Add again the objects that a host veth loses when it goes down for a rename: routes, permanent neighbour, rules by name."""
+        """Return the messages that restore what a host veth loses by a rename: routes, the permanent neighbour, rules by name."""
         batch: list[Message] = []
-        # Only the routes that the link has now: a sandbox can forge a name and an alias, but no route.
+        # Routes are added only if the link has routes to the address now: a sandbox can forge a name and an alias, but no route.
         for route in survey.routes_of(host, index=link.index, family=family_of(leg.address)):
             if route.destination == leg.address:
                 batch = sandbox_routes(leg, link.index, name)
@@ -455,7 +464,10 @@ class KernelWiring(Wiring):
         return leg_repair.reports
 
     def _restore_name(self, host: NetlinkSocket, veth: HostVeth, leg: Leg) -> bool:
-        """Give a leg's host veth its name again. Returns: False if it has it, or if the link does not lead into the sandbox."""
+        """Give a leg's host veth its recorded name again.
+
+        Returns: False if the veth has that name already, or does not lead into the sandbox.
+        """
         if veth.name == leg.host_veth or self._leads_elsewhere(host, veth, leg):
             return False
         self._rename(host, leg, to=leg.host_veth, former_name=veth.name)
@@ -468,10 +480,10 @@ class KernelWiring(Wiring):
         return link is None or checks.leads_elsewhere(host, link, leg)
 
     def _wire_again(self, host: NetlinkSocket, spec: WiringSpec, leg: Leg, link_object: RepairedObject) -> RepairReport:
-        """Wire a missing leg of a living sandbox again; its address is still the sandbox's. Returns: the report of it."""
+        """Wire a missing leg of a living sandbox again, with the recorded address. Returns: the report of success or failure."""
         try:
             link = checks.find_link(host, spec.host_veth)
-            # The path may be another sandbox's by now, but the first link leads into this sandbox's namespace.
+            # Another namespace may be at the path by now. The link of the first leg proves which namespace is this sandbox's.
             if link is None or not link.netnsid or link.netnsid != survey.namespace_number(host, leg.netns):
                 raise failure(WiringError, FailureCode.VETH_ASTRAY, link=spec.host_veth, netns=leg.netns)
             # The MACs of a link that another program made are not recorded.
@@ -502,15 +514,15 @@ class KernelWiring(Wiring):
             all_specs = tuple(specs)
             batch: list[Message] = []
             for leg in _legs_of_all(all_specs):
-                if leg.is_in_shared_tables:  # otherwise rules select by link alone
+                if leg.is_in_shared_tables:  # the rules of any other leg select only by link
                     batch += self._wirings.of(leg).rules(messages.add_rule, leg)
             host.carry_out(batch, operation="rules of single sandboxes")
             host.carry_out(self._own_rule_removals(host, all_specs), operation="removal of our own rules")
 
     def _own_rule_removals(self, host: NetlinkSocket, specs: Iterable[WiringSpec]) -> list[Message]:
-        """Return the removals of rules and table ends that amazon-vpc-cni-k8s does not know and would leave behind.
+        """Return the removals of our rules, and of routes that end tables, which amazon-vpc-cni-k8s would leave behind.
 
-        The kernel removes the routes of our table together with their links.
+        The routes in OWN_TABLE are not among them, because the kernel removes them together with their links.
         """
         batch = [
             messages.delete_rule(kernel_numbers.OWN_TABLE_PRIORITY, table=kernel_numbers.OWN_TABLE, family=family)
@@ -536,9 +548,10 @@ class KernelWiring(Wiring):
         key: AttachmentKey | None = None,
         uplink: Uplink | None = None,
     ) -> IpAddress | None:
-        """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
+        """Remove wiring without an owner: the link by name, and every route and rule of an address, in all tables.
 
-        Without `address` the link's alias names it, unless its route leads to another link: then another sandbox has it (I2).
+        If `address` is None, it is read from the link's alias. If a route leads that address to another link, another sandbox has the
+        address, and its routes and rules stay (I2).
         """
         batch: list[Message] = []
         with self._host.netlink() as host:
@@ -560,9 +573,9 @@ class KernelWiring(Wiring):
     def _leftover_link_removals(
         self, host: NetlinkSocket, name: str, address: IpAddress | None, key: AttachmentKey | None
     ) -> tuple[list[Message], IpAddress | None]:
-        """Delete a leftover host veth, and those of extra legs of the same sandbox.
+        """Return the messages that delete a leftover host veth, and the host veths of extra legs of the same sandbox.
 
-        Returns: the messages, and the address that goes with the links: `address`, or the one that the alias names.
+        Returns: the messages; and the address whose routes and rules are to be removed: `address`, or else the address in the alias.
         """
         link = self._own_veth(host, name)
         if link is None or (address is not None and _is_of_another(link, address)):
@@ -588,9 +601,9 @@ class KernelWiring(Wiring):
     def _configure_sandbox_side(
         self, sandbox: NetlinkSocket, netns: int, pairs: Sequence[_Pair], *, has_default_route: bool
     ) -> None:
-        """Send the sandbox side; if IPv6 is turned off in the sandbox, turn it on and send again what was refused.
+        """Send the messages of the sandbox side. If IPv6 is turned off in the sandbox, turn it on and send the refused messages again.
 
-        After a failure no rule is left in the sandbox; its links are the caller's to delete. Raises: WiringError.
+        After a failure no rule is left in the sandbox; the caller deletes the links. Raises: WiringError.
         """
         batch: list[Message] = []
         for pair in pairs:
@@ -607,8 +620,9 @@ class KernelWiring(Wiring):
             raise
 
     def _create(self, spec: WiringSpec, legs: Sequence[Leg], netns: int, uplinks: _Uplinks) -> list[_Pair]:
-        """Create the veth pairs, and at the first try the uplinks. If links of an earlier ADD are in the way, remove them and try
-        again.
+        """Create the veth pairs, and at the first try the uplinks.
+
+        If links of an earlier ADD of the same sandbox are in the way, remove them and try once more. Raises: WiringError.
         """
         veth_messages: list[Message] = []
         for leg in legs:  # two messages for each leg
@@ -646,7 +660,10 @@ class KernelWiring(Wiring):
             raise
 
     def _delete_own(self, spec: WiringSpec, legs: Sequence[Leg]) -> bool:
-        """Delete links of the legs' names that are this sandbox's, with the rules of its address. Returns: whether there were any."""
+        """Delete the links that have the legs' names and are this sandbox's, and the rules of its address.
+
+        Returns: whether there was such a link.
+        """
         own_links: list[answers.Link] = []
         with self._host.netlink() as host:
             for leg in legs:
@@ -665,9 +682,10 @@ class KernelWiring(Wiring):
     def _apply(
         self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], legs: Sequence[Leg], tolerated: int = 0
     ) -> list[Message]:
-        """Send a batch. Append to `undo` the removals of every rule that it added and of other objects of the legs, even if it fails.
+        """Send a batch. Append to `undo` the messages that remove what it added, even if it fails.
 
-        Returns: the refused messages, if the errno `tolerated` is among the answers. Raises: WiringError for any other refusal.
+        Returns: the refused messages, if the errno `tolerated` is among the answers; otherwise none. Raises: WiringError for a refusal
+        without that errno.
         """
         added = batch  # if the answers are lost, any of the rules may have been added
         try:
@@ -683,7 +701,7 @@ class KernelWiring(Wiring):
         return []
 
     def _turn_ipv6_on(self, netns: int, legs: Iterable[Leg]) -> None:
-        """Turn IPv6 on in a namespace that has it off: for our interfaces, and for the loopback. Raises: WiringError."""
+        """Turn IPv6 on in a namespace, for our interfaces and for the loopback, where it is off. Raises: WiringError."""
         names = [leg.ifname for leg in legs if family_of(leg.address) is IPV6]
         for name in (*names, "lo"):
             setting = f"net/ipv6/conf/{name}/disable_ipv6"
@@ -694,7 +712,10 @@ class KernelWiring(Wiring):
     def _undo(
         self, spec: WiringSpec, legs: Iterable[Leg], pairs: Sequence[_Pair], *, undo: Sequence[Message], cause: BaseException
     ) -> None:
-        """Remove the pairs (their routes go with them), then the added rules. A failure is appended to the details of `cause`."""
+        """Remove the veth pairs, with which the kernel removes their routes, and then carry out `undo`.
+
+        If that fails, the failure is appended to the details of `cause`.
+        """
         links = [messages.delete_link(pair.host_index, step=f"undo: delete link {pair.leg.host_veth}") for pair in pairs]
         try:
             self._leave_sets(legs)
@@ -706,7 +727,7 @@ class KernelWiring(Wiring):
             cause.details += f"; the rollback failed too, and the next start removes the rest: {exc}"
 
     def _armed(self, batch: Sequence[Message]) -> Sequence[Message]:
-        """Replace the messages that the failpoint selects by an unknown type, which the kernel refuses."""
+        """Give the messages that the failpoint selects an unknown type, so that the kernel refuses them."""
         if self._failpoint is None:
             return batch
         armed: list[Message] = []
@@ -743,7 +764,10 @@ class KernelWiring(Wiring):
 
 
 def _extra_link_removals(host: NetlinkSocket, first_name: str, key: AttachmentKey | None) -> list[Message]:
-    """Delete the host veths of a sandbox's extra legs; nothing without a key. `first_name`: name of its first host veth."""
+    """Return the messages that delete the host veths of a sandbox's extra legs; none without a key.
+
+    `first_name`: name of the host veth of its first leg.
+    """
     if key is None:
         return []
     batch: list[Message] = []
@@ -755,25 +779,28 @@ def _extra_link_removals(host: NetlinkSocket, first_name: str, key: AttachmentKe
 
 
 def _is_of_another(link: answers.Link, address: IpAddress) -> bool:
-    """Whether the link's alias names another address: names may go from one sandbox to its successor (docs/adr/0024)."""
+    """Whether a link's alias names another address. A pod's next sandbox may use the same link name (docs/adr/0024)."""
     identity = _identity(link)
     return identity is not None and identity[1] != address
 
 
 def _identity(link: answers.Link) -> tuple[AttachmentKey, IpAddress] | None:
-    """Return the sandbox and the address in the alias of a first leg."""
+    """Return the sandbox and the address in a link's alias; None if the alias is not that of a first leg."""
     return decode_first_alias(link.alias)
 
 
 def _is_of_another_sandbox(veth: HostVeth, address: IpAddress, key: AttachmentKey | None) -> bool:
-    """Whether a host veth's alias names another address, or, if `key` is given, not that sandbox."""
+    """Whether a host veth's alias names another address than `address`, or another sandbox than `key` if a key is given."""
     if veth.address is not None and veth.address != address:
         return True
     return key is not None and veth.key != key
 
 
 def _has_all_routes(host: NetlinkSocket, link: answers.Link, address: IpAddress) -> bool:
-    """Whether no unicast route to an address leads through another link, in any table: in strict mode main has none."""
+    """Whether no unicast route to an address leads through another link.
+
+    All tables are searched, because table main has no route to a sandbox in strict mode.
+    """
     for route in survey.routes_of(host, family=family_of(address)):
         if route.is_to(address) and route.index != link.index and route.route_type == uapi.RTN_UNICAST:
             return False
@@ -781,7 +808,10 @@ def _has_all_routes(host: NetlinkSocket, link: answers.Link, address: IpAddress)
 
 
 def _created_pairs(legs: Sequence[Leg], outcomes: Sequence[AnswerOutcome]) -> list[_Pair]:
-    """Read the answers to a creation and a look-up for each link. Returns: the pairs before the first that was not created."""
+    """Read the answers to the creation and the lookup of each leg's veth.
+
+    Returns: the pairs that were created, up to the first leg without a pair.
+    """
     pairs: list[_Pair] = []
     for leg, creation, lookup in zip(legs, outcomes[::2], outcomes[1::2], strict=True):
         link = lookup.read(answers.read_link)
@@ -803,7 +833,7 @@ def _rule_removals(added: Iterable[Message]) -> list[Message]:
 def _close_without_taking_down(
     host: NetlinkSocket, dying: Sequence[_DyingLink], after: Iterable[Message], *, operation: str
 ) -> list[_DyingLink]:
-    """Mark links as dying and remove the routes to their addresses, but leave the links up; then send `after`.
+    """Mark links as dying and remove the routes to their addresses, but leave the links up. Then send `after`.
 
     Returns: the links through which the address may still be routed. Raises: WiringError.
     """
@@ -839,7 +869,7 @@ def _legs_of_all(specs: Iterable[WiringSpec]) -> Iterator[Leg]:
 
 
 def _may_lead_to(link: answers.Link, lookup: AnswerOutcome) -> bool:
-    """Whether an address is still routed through a link, by the kernel's answer; in doubt it is (I11)."""
+    """Whether the kernel's answer shows that an address is still routed through a link. True if the answer is unclear (I11)."""
     if lookup.errno in messages.UNREACHABLE:
         return False
     if lookup.errno != 0 or not lookup.replies:
@@ -848,7 +878,7 @@ def _may_lead_to(link: answers.Link, lookup: AnswerOutcome) -> bool:
 
 
 def _is_own(link: answers.Link, leg: Leg) -> bool:
-    """Whether a link is this leg's: by its alias, or by its MAC if a crash came before the alias was set."""
+    """Whether a link is this leg's: by its alias, or by its MAC if it has no alias yet because of a crash."""
     if link.kind != uapi.VETH_KIND:
         return False
     if link.alias:
@@ -858,7 +888,12 @@ def _is_own(link: answers.Link, leg: Leg) -> bool:
 
 
 def _not_created(error_class: type[WiringError], leg: Leg, creation: AnswerOutcome, link: answers.Link | None) -> WiringError:
-    """Return the error of a veth pair that the kernel did not make; `link`: the link that has its name on the host."""
+    """Return the error for a veth pair that the kernel did not make.
+
+    Args:
+        creation: the answer to the creation.
+        link: the link on the host that has the veth's name; None if there is none.
+    """
     fields = {"sandbox": leg.key, "step": creation.message.step}
     if creation.errno == errno.EEXIST and link is not None:
         return failure(error_class, FailureCode.VETH_NAME_OF_STRANGER, link=leg.host_veth, alias=link.alias, **fields)

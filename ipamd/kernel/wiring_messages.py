@@ -1,6 +1,7 @@
-"""Build the batches of netlink messages that wire and unwire any leg of a sandbox. `legs` puts them together, `wiring` sends them.
+"""Build the batches of netlink messages that wire and unwire any leg of a sandbox.
 
-The functions take values and return messages; only `address_removals` does I/O, a dump. The routes, rules and neighbours are
+The modules in `legs` combine these batches, and `wiring` sends them. The functions take values and return messages; only
+`address_removals` does I/O, to dump routes and rules. The routes, rules and neighbours are
 compatible with those of amazon-vpc-cni-k8s (`ipamd/model/kernel_numbers.py`).
 """
 
@@ -17,21 +18,27 @@ from ipamd.model.family import IPV4, IPV6, IpAddress, family_of
 from ipamd.model.legs import Leg
 
 NETNS_DIRECTORY = Path("/run/netns")
-"""Where runtimes keep the namespaces of their sandboxes. Source: github.com/containerd/containerd pkg/netns; ip-netns(8)."""
+"""The directory in which runtimes mount the namespaces of their sandboxes. Source: github.com/containerd/containerd pkg/netns;
+ip-netns(8)."""
 
 IPV6_IS_OFF = errno.EACCES
-"""The kernel's answer if an address or a route is added to a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c,
+"""The kernel's errno if an IPv6 address or route is added to a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c,
 inet6_addr_add."""
 
 
 def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
     """Give a host veth its alias and settings, and then raise it, unless the sandbox is kept down.
 
-    `ipv4_conf`: the settings (`devconf.host_veth`). The link gets no IPv6 address: adding one would cost more than the rest of the
-    batch, and the node could be reached by it.
+    The link gets no IPv6 address: adding one would take longer than all other messages of the batch, and the sandbox could reach the
+    node by it.
 
-    A message of its own raises the link, because each change to a link that is up makes the kernel walk all IPv6 routes of the
-    namespace: a millisecond beside 2,500 sandboxes. Source: net/core/dev.c, netif_state_change; net/ipv6/addrconf.c, addrconf_notify.
+    A separate message raises the link, after all other changes. Each change to a link that is up makes the kernel walk all IPv6 routes
+    of the namespace, which takes a millisecond beside 2,500 sandboxes. Source: net/core/dev.c, netif_state_change;
+    net/ipv6/addrconf.c, addrconf_notify.
+
+    Args:
+        index: of the host veth.
+        ipv4_conf: the settings (`devconf.host_veth`).
     """
     name = leg.host_veth
     batch = [
@@ -44,14 +51,14 @@ def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[M
 
 
 def fixed_neighbour(leg: Leg, index: int) -> list[Message]:
-    """Give a host veth its permanent neighbour, where it needs one."""
+    """Return the message that adds the permanent neighbour entry of the host veth `index`; none if the leg needs no such entry."""
     if leg.is_neighbour_fixed:
         return [messages.add_neighbour(index, leg.address, mac=leg.mac("sandbox"))]
     return []
 
 
 def rule_from_sandbox(leg: Leg) -> list[Message]:
-    """Add the rule from the address, or from its prefix; nothing for a sandbox that uses table main."""
+    """Return the message that adds the rule from the leg's address, or from its prefix; none for a leg that uses table main."""
     if leg.route_table == uapi.RT_TABLE_MAIN:
         return []
     source = leg.prefix or leg.address
@@ -59,13 +66,15 @@ def rule_from_sandbox(leg: Leg) -> list[Message]:
 
 
 def sandbox_side(leg: Leg, index: int, *, has_default_route: bool = False) -> list[Message]:
-    """Configure the sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default
-    route.
+    """Configure the sandbox side, in the order that the kernel needs.
 
-    What can be set while the link is down comes first. Once both ends are up the kernel announces the host veth's carrier and holds
-    its lock for links meanwhile (beside 2,500 sandboxes of IPv6 for two milliseconds), so that neighbours and addresses would wait.
+    The link is raised before routes are added, and the route to the next hop is added before the default route. Neighbours and
+    addresses, which can be set while the link is down, come first: once both ends are up, the kernel announces the host veth's carrier
+    and holds its lock for links meanwhile (for two milliseconds beside 2,500 sandboxes of IPv6), so later messages would wait.
 
-    `has_default_route`: for a further interface, whether the sandbox has a default route already.
+    Args:
+        index: of the link inside the sandbox.
+        has_default_route: whether the sandbox has a default route already; used only for a further interface.
     """
     name, address, gateway = leg.ifname, leg.address, leg.gateway
     batch = [
@@ -88,14 +97,15 @@ def sandbox_side(leg: Leg, index: int, *, has_default_route: bool = False) -> li
 
 
 def sandbox_routes(leg: Leg, index: int, name: str) -> list[Message]:
-    """Add the routes to a leg through its host veth, which has the name `name` now."""
+    """Return the messages that add the routes to a leg through its host veth. `name`: the present name of the veth."""
     return [sandbox_repair.wiring_route(leg.address, index, name, table=table) for table in leg.route_tables]
 
 
 def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table: int) -> list[Message]:
-    """Add or delete rule 512, and rule 1536 unless `route_table` is main. `make` is `messages.add_rule` or `delete_rule`.
+    """Add or delete the rule to an address (priority 512), and unless `route_table` is main the rule from it (priority 1536).
 
-    These are the rules of amazon-vpc-cni-k8s and of earlier releases. DEL removes both, whoever added them (`sandbox_rule_removals`).
+    amazon-vpc-cni-k8s and earlier releases made these rules. DEL removes both, whichever program added them
+    (`sandbox_rule_removals`). `make`: `messages.add_rule` or `delete_rule`.
     """
     batch = [make(kernel_numbers.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
@@ -104,9 +114,10 @@ def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table:
 
 
 def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]:
-    """Remove rule 512 and the rule from an address to a table, wherever it is: the subnet that names its bucket may be unknown.
+    """Remove the rule to an address (priority 512), and the rule from the address to a table, at any priority.
 
-    It is removed twice, because there is one at 1536 and one in a bucket while a pass moves the rule.
+    The priority is not given, because it depends on the bucket, and the subnet that determines the bucket may be unknown. The second
+    removal is sent twice: while a pass moves the rule, there is one at priority 1536 and one in a bucket.
     """
     if route_table == uapi.RT_TABLE_MAIN or family_of(address) is not IPV4:
         return sandbox_rules(messages.delete_rule, address, route_table)
@@ -116,7 +127,7 @@ def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]
 
 
 def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:
-    """Remove every route and rule of address/32, in all tables but the kernel's own (local). Dumps.
+    """Remove every unicast route to a single address, and every rule to or from it. Dumps routes and rules.
 
     Raises: KernelDumpError, WiringError.
     """

@@ -30,7 +30,7 @@ from ipamd.model.network_cards import subnet_pool
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.repair_messages import repair_texts
 from ipamd.model.repairs import RepairKind, RepairReport
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.model.words import counted, first_of
 from ipamd.ports.aws_node import AwsNode
 from ipamd.sandbox.cooldown import Cooldown

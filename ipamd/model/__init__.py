@@ -11,7 +11,7 @@ Decisions are here and can be tested with values; effects are in the adapters. i
   `network_cards`. `network_file` reads the operator's file about these.
 - What the sources of truth show: `cloud` and `cloud_evidence` (EC2), `metadata_evidence`, `sandbox` (the runtime), `kernel`.
   `absences` counts answers, and `evidence` decides what becomes of a sandbox.
-- How a sandbox is connected: `legs` has its links, `kernel_numbers` their tables and priorities. `wiring_differences` compares a
+- How a sandbox is connected: `legs` has its links, `kernel_numbers` their tables and priorities. `wiring_comparison` compares a
   sandbox with a survey; `wiring_difference`, `routing_difference` and `repairs` are the results. `packet_path` is about one packet.
 - What a pod or an ADD asks for: `cni_request`, `cniresult`, `prev_result`, `cni_versions`, `pod_annotations`, `pod_facts`, `pod_snat`,
   `pinned_address`, `card_interfaces`. The conflist of the runtime: `conflist_parts`, `conflist_copies`, `chain_versions`.

@@ -52,12 +52,12 @@ def main(arguments: Sequence[str], *, is_served_by_other: Callable[[Settings], b
     try:
         settings = _settings(options.host_root)
         _require_gone_back(settings, is_served_by_other or _is_served_by_other)
-        lines = _removed_conflist(settings, is_tried=options.dry_run)
-        leftovers = clean_up(veth_prefix=settings.network.veth_prefix, is_tried=options.dry_run)
+        lines = _removed_conflist(settings, is_dry_run=options.dry_run)
+        leftovers = clean_up(veth_prefix=settings.network.veth_prefix, is_dry_run=options.dry_run)
     except IpamError as error:
         print(f"{PROGRAM}: {printable(log_text(error))}", file=sys.stderr)  # noqa: T201
         return EXIT_REFUSED
-    lines += [_line(leftover, is_tried=options.dry_run) for leftover in leftovers]
+    lines += [_line(leftover, is_dry_run=options.dry_run) for leftover in leftovers]
     print("\n".join(lines) or "nothing of ours is left")  # noqa: T201
     if any(leftover.kept_reason for leftover in leftovers):
         return EXIT_KEPT
@@ -126,12 +126,12 @@ def _is_served_by_other(settings: Settings) -> bool:
     return is_served_by_another(settings.takeover.daemon_socket) or is_aws_node(TCP_ADDRESS)
 
 
-def _removed_conflist(settings: Settings, *, is_tried: bool) -> list[str]:
+def _removed_conflist(settings: Settings, *, is_dry_run: bool) -> list[str]:
     """Remove our conflist, which an export leaves on a node that amazon-vpc-cni-k8s had never run on. Raises: TakeoverError."""
     ours = settings.daemon.conflist_path
     if not ours.exists():
         return []
-    if is_tried:
+    if is_dry_run:
         return [f"would remove {ours}"]
     try:
         ours.unlink(missing_ok=True)
@@ -140,8 +140,8 @@ def _removed_conflist(settings: Settings, *, is_tried: bool) -> list[str]:
     return [f"removed {ours}"]
 
 
-def _line(leftover: Leftover, *, is_tried: bool) -> str:
+def _line(leftover: Leftover, *, is_dry_run: bool) -> str:
     if leftover.kept_reason:
         return f"kept {leftover.name}: {leftover.kept_reason}"
-    verb = "would remove" if is_tried else "removed"
+    verb = "would remove" if is_dry_run else "removed"
     return f"{verb} {leftover.name}"

@@ -13,7 +13,7 @@ from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses
 from ipamd.model.legs import first_alone, first_leg
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.ports.datastore import Datastore
 from ipamd.report.finding import AuditFinding, finding
 

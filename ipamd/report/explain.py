@@ -23,7 +23,7 @@ from ipamd.model.kernel import duplicate_addresses
 from ipamd.model.pod_pools import NO_POOLS, pool_word
 from ipamd.model.record import dataclass
 from ipamd.model.time_text import rfc3339
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.report.legs.explanations import explain_legs, explain_local_range, explain_trunk
 from ipamd.report.past import ask
 from ipamd.report.selection import sandboxes_by_container_id, sandboxes_of_pod

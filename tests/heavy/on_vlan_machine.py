@@ -24,7 +24,7 @@ from ipamd.model.errors import UplinkPendingError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import EniId, MacAddress, parse_key
 from ipamd.model.legs.branch_eni import Branch
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 
 CLONE_NEWNET, POWER_OFF, FINIT_MODULE = 0x40000000, 0x4321FEDC, 313
 SOL_PACKET, PACKET_AUXDATA, ETH_P_ALL, ETH_P_8021AD = 263, 8, 0x0003, 0x88A8

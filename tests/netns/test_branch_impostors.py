@@ -17,7 +17,7 @@ from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netlink import NetlinkSocket, attribute
 from ipamd.model.family import IPV6
 from ipamd.model.repairs import RepairCode, RepairKind
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from tests.netns import packets
 from tests.netns.branched import TRUNK_MAC, Node
 from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, VPC6

@@ -14,7 +14,7 @@ from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV6
 from ipamd.model.kernel_numbers import LINK_PREFIX, STRICT_VETH_PREFIX
 from ipamd.model.repairs import RepairCode
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from tests.errors import failed
 from tests.netns.branched import TRUNK_MAC, Node
 from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, VPC6

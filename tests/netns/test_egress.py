@@ -23,7 +23,7 @@ from ipamd.model.ids import MacAddress
 from ipamd.model.legs import legs_of
 from ipamd.model.legs.egress import EGRESS_TAG
 from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.settings import NetworkConfig
 from tests.errors import failed
 from tests.netns import packets
@@ -289,7 +289,7 @@ def test_an_export_and_the_commands_of_its_page_leave_nothing(make_world, family
         node.world.mark_for_deletion(spec)
     node.wiring.sweep()
     assert "ipamd clean-up" in commands("migration.md", Runner.NODE)
-    host.call(lambda: clean_up(veth_prefix="eni", is_tried=False))
+    host.call(lambda: clean_up(veth_prefix="eni", is_dry_run=False))
     assert left() == before
 
 

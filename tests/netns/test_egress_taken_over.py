@@ -14,7 +14,7 @@ from ipamd.model.family import IPV4
 from ipamd.model.ids import MacAddress
 from ipamd.model.legs import host_veths
 from ipamd.model.legs.egress import EGRESS_TAG
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from tests.errors import failed
 from tests.netns.test_egress import FAMILIES, OUTSIDE, Node, reaches
 

@@ -40,9 +40,9 @@ def state(space: Space) -> str:
     return space.sh(f"nft list ruleset; ip rule; ip -6 rule; {routes}")
 
 
-def cleaned(space: Space, *, is_tried: bool = False) -> dict[str, str]:
+def cleaned(space: Space, *, is_dry_run: bool = False) -> dict[str, str]:
     """Clean up. Returns: each thing that is there, and why it was kept."""
-    found = space.call(lambda: clean_up(veth_prefix=PREFIX, is_tried=is_tried))
+    found = space.call(lambda: clean_up(veth_prefix=PREFIX, is_dry_run=is_dry_run))
     return {leftover.name: leftover.kept_reason for leftover in found}
 
 
@@ -53,7 +53,7 @@ def test_everything_of_ours_goes_and_nothing_of_others():
     before = state(space)
     space.sh(OURS)
     with_ours = state(space)
-    tried = cleaned(space, is_tried=True)
+    tried = cleaned(space, is_dry_run=True)
     assert state(space) == with_ours
     assert cleaned(space) == tried
     assert set(tried.values()) == {""}
@@ -67,7 +67,7 @@ def test_everything_of_ours_goes_and_nothing_of_others():
 def test_pods_keep_their_network_after_an_export(world):
     """Their links, rules and routes stay, packets pass, and what the export did not write is not taken from them."""
     node = Node(world)
-    kept = {name for name, reason in cleaned(world.host, is_tried=True).items() if reason}
+    kept = {name for name, reason in cleaned(world.host, is_dry_run=True).items() if reason}
     assert any("513" in name for name in kept), "no export: a pod without a rule of its own would be cut off"
     cleaned(world.host)
     assert "lookup 113213" in world.host.sh("ip rule; ip -6 rule")

@@ -316,18 +316,18 @@ def test_an_export_writes_the_former_form(node):
     assert rules(world) == {(1536, SECONDARY)}
     assert not [rule for rule in node.host.ip("rule") if rule["priority"] in TREE]
     assert udp_peer(node.vpc, VPC, node.secondary) == SECONDARY
-    left = world.host.call(lambda: clean_up(veth_prefix="eni", is_tried=True))
+    left = world.host.call(lambda: clean_up(veth_prefix="eni", is_dry_run=True))
     assert {leftover.kept_reason for leftover in left} == {""}
 
 
 def test_clean_up_keeps_what_a_pod_needs(node):
     """Without an export the rule in the bucket is all that the pod has; the `goto` rules are needed by nobody."""
-    found = node.host.call(lambda: clean_up(veth_prefix="eni", is_tried=False))
+    found = node.host.call(lambda: clean_up(veth_prefix="eni", is_dry_run=False))
     kept = {leftover.name for leftover in found if leftover.kept_reason}
     assert f"ip rule {BUCKET} from {SECONDARY} lookup 2" in kept
     assert (rules(node.world), skips(node.world)) == ({(BUCKET, SECONDARY)}, set())
     node.host.sh(f"ip rule add pref 1536 from {SECONDARY} lookup 2")
-    node.host.call(lambda: clean_up(veth_prefix="eni", is_tried=False))
+    node.host.call(lambda: clean_up(veth_prefix="eni", is_dry_run=False))
     assert rules(node.world) == {(1536, SECONDARY)}
 
 

@@ -1,1 +1,1 @@
-"""What is particular to each kind of leg in the kernel: how it is created, recognised in a survey, repaired and deleted."""
+"""The differences between the kinds of legs in the kernel: how a leg is created, recognised in a survey, repaired and deleted."""

@@ -1,6 +1,7 @@
-"""Take over the legs of sandboxes that amazon-vpc-cni-k8s wired: write our aliases on their links, and fix their neighbours.
+"""Take over the legs of sandboxes that amazon-vpc-cni-k8s wired: write our aliases on their links, and make their neighbours
+permanent.
 
-Nothing that carries packets changes, except that a link for egress is down for a moment while it is renamed.
+Packets pass as before all the time, except that a link for egress is down for a moment while it is renamed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class KernelAdoption(LegAdoption):
         return replace(veth, alias=alias, key=key, address=address)
 
     def _adoption(self, host: NetlinkSocket, link: answers.Link, alias: str, address: IpAddress) -> list[Message]:
-        """Write the alias and the IPv4 settings of a host veth of ours, and with IPv6 fix its neighbour."""
+        """Return the messages that give a host veth its alias and IPv4 settings, and with IPv6 a permanent neighbour."""
         batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
         if family_of(address) is IPV6:
             mac = checks.mac_inside(host, link)
@@ -75,7 +76,7 @@ class KernelAdoption(LegAdoption):
             vlan = self._same_unmarked_vlan(host, link)
             if host_veth is None or vlan is None:
                 raise failure(WiringError, FailureCode.LINKS_CHANGED, link=veth.name, uplink=link.name)
-            # In one send: a VLAN link that had our alias before its host veth has it would be removed as a leftover.
+            # In one send, because a VLAN link that has our alias while its host veth has none would be removed as a leftover.
             batch = [branch_messages.naming(leg, vlan.index), *self._adoption(host, host_veth, leg.alias, address)]
             host.carry_out(batch, operation=f"adoption of {host_veth.name}")
         return (
@@ -130,9 +131,14 @@ class KernelAdoption(LegAdoption):
         return survey.host_veth(replace(link, name=leg.host_veth, alias=leg.alias))
 
     def _fix_neighbours(self, host: NetlinkSocket, link: answers.Link, inside: answers.Link, address: IpAddress) -> None:
-        """Make the neighbour entries at both ends of the link permanent, because our tables drop neighbour discovery of sandboxes.
+        """Make the neighbour entries at both ends of a link permanent, because our tables drop neighbour discovery of sandboxes.
 
-        Another program made the link without them. Raises: WiringError.
+        The program that made the link did not make such entries. Raises: WiringError.
+
+        Args:
+            link: the host's end.
+            inside: the sandbox's end.
+            address: of the sandbox.
         """
         directory = wiring_messages.NETNS_DIRECTORY
         for path in map(str, directory.iterdir()):
@@ -158,12 +164,15 @@ def _same_unmarked_veth(host: NetlinkSocket, veth: HostVeth) -> answers.Link | N
 
 
 def _names_by_namespace(links: Iterable[answers.Link], names: Mapping[int, str]) -> dict[bytes, str]:
-    """Return the names of the links in `names` (index -> name), by the number of the namespace that each link leads into."""
+    """Return, by the number of a namespace, the name of the link that leads into it.
+
+    `names`: index -> name of the links that count.
+    """
     return {link.netnsid: names[link.index] for link in links if link.netnsid and link.index in names}
 
 
 def _routed_extra_address(host: NetlinkSocket, index: int, family: Family) -> IpAddress | None:
-    """Return the address for egress that main has a route to through a link; None if there is no such route."""
+    """Return the address for egress to which table main has a route through a link; None if there is no such route."""
     for route in survey.routes_of(host, table=uapi.RT_TABLE_MAIN, index=index, family=family):
         if route.destination in family.local_range.addresses():
             return route.destination

@@ -1,13 +1,14 @@
-"""Connect a sandbox to its branch ENI by a VLAN link on the trunk's link, a route table of its own, and rules.
+"""Connect a sandbox to its branch ENI by a VLAN link on the trunk's link, a separate route table, and rules.
 
-    VLAN link     has the branch's ID and MAC. Its alias holds the facts that have no room in the alias of the host veth
+    VLAN link     has the branch's VLAN ID and MAC. Its alias has the facts for which the alias of the host veth has no room
                   (`ipamd/model/legs/branch_alias.py`)
     table 100+ID  has the route to the subnet's router on the VLAN link, and the default route through it. It ends with
                   `unreachable default`, because the rules lead to the table even while the VLAN link and its routes are gone
     strict        only this table has the route to the sandbox, and rules with priority 10 send packets that arrive by the VLAN link or
-                  by the host veth to this table. A reverse lookup has no incoming link, so these rules do not select it: the tables
-                  that confine sandboxes use a separate route table for it (`confinement_ruleset`)
-    standard      the sandbox has the route that every sandbox of the pool has, and rule 1536 sends its packets to the table
+                  by the host veth to this table. A reverse lookup has no incoming link, so these rules do not select it: for it the
+                  nftables tables that confine sandboxes select a separate route table (`confinement_ruleset`)
+    standard      the sandbox has the routes that every sandbox of the pool has, and a rule of priority 1536 sends its packets to table
+                  100+ID
 
 Source of the form: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Deliberate differences: an
 existing link is replaced only if it is not this sandbox's, and DEL finds links by their aliases, not by their names.
@@ -46,7 +47,7 @@ class BranchWiring(LegWiring[BranchLeg]):
     """The wiring of legs with branch ENIs. Concurrency: as `KernelWiring`."""
 
     def __init__(self, *, state_reader: HostStateReader, links: VlanLinks | None) -> None:
-        """Make links by `links` if the kernel cannot make VLAN links. `state_reader` finds the trunk's link by its MAC."""
+        """`links`: creates VLAN links if the kernel cannot, as in a lab. `state_reader`: finds the trunk's link by its MAC."""
         self._links = BranchLinks(state_reader=state_reader, links=links)
 
     def host_side(self, leg: BranchLeg, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
@@ -61,8 +62,9 @@ class BranchWiring(LegWiring[BranchLeg]):
         return batch + wiring_messages.fixed_neighbour(leg, veth)
 
     def undo(self, leg: BranchLeg, added: Collection[Message]) -> list[Message]:
-        """Return the removal of the branch table's end route if it was added. It is sent after the removal of the rules to the
-        table.
+        """Return the removal of the route that ends the branch's table, if it was added.
+
+        It is sent after the removals of the rules that lead to the table.
         """
         return [end_removal(leg.branch)] if end_of_table(leg.branch) in added else []
 
@@ -79,11 +81,13 @@ class BranchWiring(LegWiring[BranchLeg]):
         return [end_removal(leg.branch)]
 
     def packets(self, leg: BranchLeg, paths: LegPaths) -> list[LegPacket]:
-        """Return packets whose routes show whether the leg works (`LegWiring.packets`): in by the VLAN link, and out by it.
+        """Return packets whose routes show whether the leg works (`LegWiring.packets`).
 
-        In standard mode also one from the node itself. In strict mode the node reaches such a sandbox only through the VPC.
+        The first packet arrives by the VLAN link. In strict mode the second one leaves by the VLAN link to an address outside. In
+        standard mode the second one is from the node itself, and with IPv4 a third one leaves by the VLAN link to the subnet's router.
+        (In strict mode the node reaches the sandbox only through the VPC.)
         """
-        link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing one
+        link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing link
         if link is None:
             return []
         veth, far_off = paths.veth, family_of(leg.address).outside
@@ -105,7 +109,7 @@ class BranchWiring(LegWiring[BranchLeg]):
         return self._links.make(sock, leg)
 
     def own_uplink(self, sock: NetlinkSocket, leg: BranchLeg) -> answers.Link | None:
-        """Return the VLAN link if it leads to the branch ENI: its alias contains the address, or is not set yet."""
+        """Return the VLAN link if it may be this leg's: its alias contains the leg's address, or is not set yet."""
         link = checks.find_link(sock, leg.branch.link)
         known = self._links.vlan_link(link)
         return link if known is not None and known.address in (None, leg.address) else None
@@ -113,10 +117,10 @@ class BranchWiring(LegWiring[BranchLeg]):
     def uplink_removals(
         self, sock: NetlinkSocket, uplink: Branch, *, address: IpAddress | None, host_veth: str | None, is_deleted: bool = False
     ) -> tuple[list[Message], list[Message]]:
-        """Take a branch's link down, which removes the routes of its table, put it into the dying group, and remove its rules.
+        """Return the messages that take a branch's link down, or delete it, and remove its rules and the route that ends its table.
 
-        If another sandbox has a VLAN link of this name by now, its link, its rule and the end route of the table stay. The messages to
-        send last remove the rules, and then the end route of the table.
+        The kernel removes the table's other routes with the link. If another sandbox has a VLAN link of this name by now, that link,
+        its rule and the route that ends the table stay. See `LegWiring.uplink_removals`.
         """
         link = checks.find_link(sock, uplink.link)
         incoming = [host_veth] if host_veth else []
@@ -136,8 +140,9 @@ class BranchWiring(LegWiring[BranchLeg]):
         return link_messages, removals
 
     def idle_rules(self, sock: NetlinkSocket, uplink: Branch) -> list[Message]:
-        """Remove the rules to a branch's table that name a link which does not exist, as after a veth is deleted with its
-        namespace.
+        """Return the removals of rules to a branch's table that name a link which does not exist any more.
+
+        Such a rule stays, for example, when a veth is deleted together with its namespace.
         """
         own = (kernel_numbers.INCOMING_PRIORITY, uplink.route_table)
         names = set[str]()

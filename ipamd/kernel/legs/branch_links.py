@@ -1,7 +1,7 @@
-"""Make the VLAN link of a branch ENI on the trunk's link, and recognise the links that are one.
+"""Make the VLAN link of a branch ENI on the trunk's link, and recognise the VLAN links of branch ENIs.
 
-MAC, name and alias of a link prove nothing, because a sandbox with NET_ADMIN can make links on the node. Only the place where a link
-leads is a proof.
+MAC, name and alias of a link prove nothing, because a sandbox with NET_ADMIN can make links on the node. The only proof is the link
+that carries a VLAN link's frames: it must be the trunk's.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ class BranchLinks:
     """Makes VLAN links and recognises them. Concurrency: as `KernelWiring`."""
 
     def __init__(self, *, state_reader: host_state.HostStateReader, links: VlanLinks | None) -> None:
-        """Make links by `links` if the kernel cannot make VLAN links. `state_reader` finds the trunk's link by its MAC."""
+        """`links`: creates VLAN links if the kernel cannot, as in a lab. `state_reader`: finds the trunk's link by its MAC."""
         self._state_reader = state_reader
         self._links = links
 
     def _require_table(self, host: HostNetns, branch: Branch) -> None:
-        """Raise WiringError if another program uses the branch's table: its packets and the pod's would take each other's routes.
+        """Raise WiringError if another program uses the branch's table, because its packets would take the pod's routes, and vice
+        versa.
 
-        An ADD reads the kernel only if the table had a route or rule at the last reading. The host is read again within a second of
-        each change.
+        The kernel is asked only if the table may have had a route or rule at the last reading of the host. Each announced change leads
+        to another reading within a second.
         """
         table = branch.route_table
         if not self._state_reader.may_be_used(table):
@@ -50,8 +51,8 @@ class BranchLinks:
     def creation(self, host: HostNetns, leg: BranchLeg) -> list[Message]:
         """Return messages that make the link on the trunk's last known link, to be sent together with those that make the veth.
 
-        `created` reads the answers. The list is empty if the trunk's link is not known: then `make` has to look for it.
-        Raises: WiringError.
+        `created` reads the answers. The list is empty if the trunk's link is not known, or if the link could not be made without a
+        lookup. Then the caller calls `make`. Raises: WiringError.
         """
         branch = leg.branch
         self._require_table(host, branch)
@@ -73,7 +74,8 @@ class BranchLinks:
     def created(self, outcomes: Sequence[AnswerOutcome], leg: BranchLeg) -> tuple[int, bool]:
         """Read the answers to `creation`.
 
-        Returns: the index of the link that was made, 0 for none; whether it is on the trunk's link.
+        Returns: the index of the link that was made, 0 for none; and whether the link is usable: it is on the trunk's link, which is
+            up and has a sufficient MTU.
         """
         parent = self._state_reader.last_link(leg.trunk_mac)
         trunk_outcome, *created, link_outcome = outcomes
@@ -90,7 +92,9 @@ class BranchLinks:
         return known is not None and not known.impostor_why and known.parent == trunk.index
 
     def make(self, sock: NetlinkSocket, leg: BranchLeg) -> int:
-        """Make the link, and replace any link that has its name, or its ID on the trunk's link. Returns: its index; it is down.
+        """Make the link, and replace any link that has its name, or its VLAN ID on the trunk's link.
+
+        Returns: the index of the link, which is down.
 
         Raises: BranchPendingError if the trunk's link does not exist; WiringError if a link that would be replaced leads to a living
             sandbox.
@@ -118,7 +122,7 @@ class BranchLinks:
         raise failure(WiringError, FailureCode.UPLINK_NOT_MADE, work=operation, link=branch.link, parent=parent.name)
 
     def _try_to_make(self, sock: NetlinkSocket, branch: Branch, parent: answers.Link, operation: str) -> bool:
-        """Make the link. Returns: False if the name or the ID is taken."""
+        """Make the link. Returns: False if its name, or its VLAN ID on the parent, is taken. Raises: WiringError."""
         if self._links is not None:
             return self._links.make(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)
         (outcome,) = sock.request([messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)])
@@ -127,7 +131,10 @@ class BranchLinks:
         return not outcome.errno
 
     def _in_the_way(self, sock: NetlinkSocket, leg: BranchLeg, parent: answers.Link) -> list[answers.Link]:
-        """Return links that have the name, or the ID on the trunk's link. Raises: WiringError if a living sandbox uses one of them."""
+        """Return the links that have the branch's link name, or its VLAN ID on the trunk's link.
+
+        Raises: WiringError if a living sandbox uses one of them.
+        """
         links = survey.links_of(sock, kind="")
         obstacles = [link for link in links if _is_in_the_way(link, leg.branch, parent)]
         veths = _branch_veths(links)
@@ -154,7 +161,7 @@ class BranchLinks:
         return None if link is None else uplink_survey.vlan_link(link, self._links)
 
     def raise_trunk(self, sock: NetlinkSocket, leg: BranchLeg) -> None:
-        """Raise the trunk's link if it is there and down. Raises: WiringError."""
+        """Raise the trunk's link if it exists and is down. Raises: WiringError."""
         parent = self._state_reader.links(sock, [leg.trunk_mac]).get(leg.trunk_mac) if leg.trunk_mac else None
         if parent is not None and not parent.is_up:
             sock.carry_out(
@@ -198,9 +205,9 @@ def _foreign_routes(sock: NetlinkSocket, branch: Branch) -> Iterator[str]:
 
 
 def _raise_trunk(sock: NetlinkSocket, trunk: answers.Link, mtu: int, operation: str) -> None:
-    """Raise the trunk's link, and its MTU to at least `mtu`, as a VLAN link on it needs. `operation` is named in errors.
+    """Bring the trunk's link up, and raise its MTU to `mtu` (bytes) if it is smaller: a VLAN link cannot have a larger MTU.
 
-    Raises: WiringError.
+    `operation`: named in errors. Raises: WiringError.
     """
     if not trunk.is_up or trunk.mtu < mtu:
         raised = messages.change_link(trunk.index, step=f"raise {trunk.name}", is_up=True, mtu=max(trunk.mtu, mtu))
@@ -208,7 +215,7 @@ def _raise_trunk(sock: NetlinkSocket, trunk: answers.Link, mtu: int, operation: 
 
 
 def _is_in_the_way(link: answers.Link, branch: Branch, trunk: answers.Link) -> bool:
-    """Whether a link has the name of the VLAN link, or its ID on the trunk's link."""
+    """Whether a link has the name of the branch's link, or is a VLAN link with the branch's ID on the trunk's link."""
     if link.name == branch.link:
         return True
     return link.kind == uapi.VLAN_KIND and (link.peer_index, link.vlan) == (trunk.index, branch.vlan)

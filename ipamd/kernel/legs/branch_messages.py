@@ -1,4 +1,4 @@
-"""The batches of netlink messages that connect a leg to its branch ENI: values in, messages out."""
+"""Build the batches of netlink messages that connect a leg to its branch ENI. Only `branch_route_removal` asks the kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ipamd.model.record import replace
 
 
 def naming(leg: BranchLeg, index: int, *, is_up: bool = True) -> Message:
-    """Name and raise a VLAN link; without `is_up` only name it."""
+    """Return the message that gives a VLAN link its alias and settings, and takes it out of MAKING_GROUP.
+
+    `is_up`: also raise the link.
+    """
     link = leg.branch.link
     return messages.change_link(
         index,
@@ -29,10 +32,10 @@ def naming(leg: BranchLeg, index: int, *, is_up: bool = True) -> Message:
 
 
 def own_addresses(branch: Branch, index: int) -> list[Message]:
-    """Return the message that adds the link-local address of a VLAN link of IPv6, and none for IPv4.
+    """Return the message that adds the link-local address of a VLAN link, if the branch has IPv6; otherwise none.
 
-    Without such an address the kernel sends no neighbour solicitation. The address that the kernel adds itself is usable only after a
-    second or two, and this one at once. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
+    Without such an address the kernel sends no neighbour solicitation. A link-local address that the kernel adds itself is usable only
+    after a second or two, but this one at once. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
     """
     if family_of(branch.gateway) is IPV4:
         return []
@@ -44,11 +47,11 @@ def own_addresses(branch: Branch, index: int) -> list[Message]:
 
 
 def diversion_from_main(leg: BranchLeg) -> list[Message]:
-    """Return the messages that keep the sandbox's packets out of table main: the end route of the branch's table, and rules to it.
+    """Return the messages that keep the sandbox's packets out of table main: the route that ends the branch's table, and rules to it.
 
-    They are sent before the host veth is raised; otherwise packets would leave by the node's own ENI. The rule of an earlier sandbox
-    whose link had the same name is removed first, because it would lead to another pod's branch ENI. In strict mode the VLAN link's
-    rule needs no removal: the link's name and the rule's table contain the same VLAN ID.
+    They are sent before the host veth is raised, because packets would leave by the node's own ENI until then. An earlier sandbox
+    whose link had the same name may have left its rule. It is removed first, because it would lead to another pod's branch ENI. In
+    strict mode the VLAN link's rule needs no removal: the link's name and the number of the rule's table depend on the same VLAN ID.
     """
     branch = leg.branch
     name, family = leg.host_veth if branch.is_strict else branch.link, family_of(branch.gateway)
@@ -59,19 +62,24 @@ def diversion_from_main(leg: BranchLeg) -> list[Message]:
 
 
 def end_of_table(branch: Branch) -> Message:
-    """Add the route that ends the table of a branch."""
+    """Return the message that adds the route which ends the table of a branch (`messages.add_table_end`)."""
     return messages.add_table_end(branch.route_table, metric=dataplane.END_METRIC, family=family_of(branch.gateway))
 
 
 def end_removal(branch: Branch) -> Message:
-    """Remove the route that ends the table of a branch: after the rules to the table."""
+    """Return the message that removes the route which ends the table of a branch.
+
+    It is sent after the removals of rules to the table.
+    """
     return messages.delete_table_end(branch.route_table, metric=dataplane.END_METRIC, family=family_of(branch.gateway))
 
 
 def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
-    """Return the messages that route packets to the branch ENI, and in strict mode from it; to be sent after `diversion_from_main`.
+    """Return the messages that name and raise the VLAN link and add the leg's routes. They are sent after `diversion_from_main`.
 
-    `link` and `veth`: indexes of the VLAN link and of the host veth.
+    Args:
+        link: index of the VLAN link.
+        veth: index of the host veth.
     """
     branch = leg.branch
     indexes = {branch.link: link, leg.host_veth: veth}
@@ -84,7 +92,10 @@ def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
 
 
 def uplink_side_kept_down(leg: BranchLeg, *, link: int) -> list[Message]:
-    """Name a VLAN link that no route or rule uses yet, and remove the rule of an earlier sandbox, as `diversion_from_main` does."""
+    """Return the messages for the VLAN link of a sandbox that is kept down. No route or rule uses the link yet.
+
+    They name the link, and remove the rule of an earlier sandbox, as `diversion_from_main` does. `link`: index of the VLAN link.
+    """
     branch = leg.branch
     return [
         messages.disable_ipv6_autoconfiguration(link, step=f"keep other addresses off {branch.link}"),
@@ -94,13 +105,13 @@ def uplink_side_kept_down(leg: BranchLeg, *, link: int) -> list[Message]:
 
 
 def rule(build: Callable[..., Message], incoming: IncomingRule, branch: Branch) -> Message:
-    """Add or delete a rule: `build` is `messages.add_rule` or `delete_rule`."""
+    """Return the message that adds or deletes a rule by incoming link. `build`: `messages.add_rule` or `delete_rule`."""
     family = family_of(branch.gateway)
     return build(kernel_numbers.INCOMING_PRIORITY, table=incoming.table, incoming=incoming.incoming, family=family)
 
 
 def branch_route(route: UplinkRoute, indexes: Mapping[str, int], branch: Branch) -> Message:
-    """Add a route of the branch's table. `indexes`: of links, by name."""
+    """Return the message that adds a route of the branch's table. `indexes`: name -> index of the links."""
     if route.is_end:
         return end_of_table(branch)
     to, _ = _selector(route)
@@ -108,7 +119,7 @@ def branch_route(route: UplinkRoute, indexes: Mapping[str, int], branch: Branch)
 
 
 def branch_route_removal(route: UplinkRoute, sock: NetlinkSocket) -> Message:
-    """Remove a route of the branch's table. The index of its device is looked up."""
+    """Return the message that removes a route of the branch's table. The index of the route's link is looked up."""
     link = checks.find_link(sock, route.device)
     to, length = _selector(route)
     index = link.index if link else 0

@@ -1,4 +1,5 @@
-"""Restore the VLAN link, the table and the rules of a sandbox with a branch ENI, or cut it off where that is not possible."""
+"""Restore the VLAN link, the route table and the rules of a sandbox with a branch ENI. If that is not possible, cut the sandbox
+off."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from ipamd.model.wiring_difference import difference_texts
 
 
 class BranchRepair:
-    """Repairs the branch side of one leg. Each change is sent and reported by `work`."""
+    """Repairs the VLAN link, the table and the rules of one leg. Each change is sent and reported by `work`."""
 
     def __init__(self, links: BranchLinks, work: SandboxRepair, leg: BranchLeg) -> None:
         self._links = links
@@ -62,7 +63,10 @@ class BranchRepair:
         self._repair_routes(seen, indexes={name: link.index, leg.host_veth: veth.index})
 
     def cut(self) -> None:
-        """Cut the sandbox off, because the host veth is gone or another link has its name. Raises: KernelDumpError, WiringError."""
+        """Take the VLAN link down. Called if the host veth is gone, or if another link has the host veth's name.
+
+        Raises: KernelDumpError, WiringError.
+        """
         self._divert_from_main()
         leg = self._leg
         link = checks.find_link(self._sock, self._branch.link)
@@ -78,7 +82,7 @@ class BranchRepair:
             self._report(RepairCode.LINK_TAKEN_DOWN, link.name)
 
     def _report(self, code: RepairCode, name: str, *, cause: str = "") -> None:
-        """Report something about the VLAN link `name`."""
+        """Append a report about the VLAN link `name`."""
         link_object, owner = self._work.object_of(RepairKind.LINK), str(self._leg.key)
         self._work.reports.append(RepairReport(code, link_object, name, owner=owner, cause=cause))
 
@@ -93,7 +97,10 @@ class BranchRepair:
         return known is not None and not known.is_dying and known.address in (None, self._leg.address)
 
     def _make_again(self) -> bool:
-        """Make a missing VLAN link, or report why that is not possible. Returns: whether it was made. Raises: KernelDumpError."""
+        """Make a missing VLAN link again, or report why that is not possible.
+
+        Returns: whether it was made. Raises: KernelDumpError.
+        """
         if self._leg.trunk_mac:
             try:
                 self._links.make(self._sock, self._leg)
@@ -107,7 +114,10 @@ class BranchRepair:
         return False
 
     def _shut_out(self, link: answers.Link, why: str) -> None:
-        """Remove the routes to a foreign link with the VLAN link's name and the rule for its packets, and report the link."""
+        """Keep packets away from a foreign link that has the VLAN link's name, and report the link.
+
+        The routes through it and the rule for packets that arrive by it are removed. `why`: why it is not the VLAN link.
+        """
         branch = self._branch
         family, table = family_of(branch.gateway), branch.route_table
         routes = survey.routes_of(self._sock, table=table, index=link.index, family=family)
@@ -128,7 +138,7 @@ class BranchRepair:
         self._report(RepairCode.VLAN_LINK_NOT_OURS, link.name, cause=why)
 
     def _set_link(self, link: answers.Link, known: VlanLink | None) -> None:
-        """Give the VLAN link its MAC, alias and state; `known` is None for a link that was just made."""
+        """Give the VLAN link its MAC, alias and state. `known`: the link as it is; None for a link that was just made."""
         differences = self._leg.uplink_differences(known) if known else []
         if known and not differences:
             return
@@ -152,7 +162,7 @@ class BranchRepair:
     def _repair_routes(self, seen: KernelSurvey, *, indexes: Mapping[str, int]) -> None:
         """Restore the routes and rules of the branch's table, and remove those that lead elsewhere.
 
-        `indexes`: of both links, by name.
+        `indexes`: name -> index of the VLAN link and the host veth.
         """
         branch, wanted = self._branch, self._leg.routes
         strays = [route for route in seen.uplink_routes if route.table == branch.route_table and route not in wanted]

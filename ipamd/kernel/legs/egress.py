@@ -1,6 +1,6 @@
-"""The leg for egress: a second veth pair whose packets leave by the primary ENI and are translated by the node (`ruleset`).
+"""The leg for egress: a second veth pair, whose packets leave by the primary ENI with the node's address (`local_range_ruleset`).
 
-It is wired like every leg, except that no rule selects packets by its address: the main table has the routes to it and from it.
+It is wired like every leg, except that no rule selects packets by its address: packets from it are routed by table main.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from ipamd.model.legs.egress import EgressLeg
 
 
 class EgressWiring(LegWiring[EgressLeg]):
-    """The wiring of legs for egress, which needs no rule of its own: the main table decides."""
+    """The wiring of legs for egress. It has no rules, because table main routes the packets of such a leg."""
 
     def rules(self, make: Callable[..., Message], leg: EgressLeg) -> list[Message]:
         del make, leg
         return []
 
     def packets(self, leg: EgressLeg, paths: LegPaths) -> list[LegPacket]:
-        """Return two packets whose routes show whether the leg works: out through the primary ENI, and back (`LegWiring.packets`)."""
+        """Return two packets whose routes show whether the leg works: one arrives by the primary ENI, one leaves by it.
+
+        There are none if the node has no route to the outside, or no link of the primary ENI. See `LegWiring.packets`.
+        """
         if paths.refusal or uapi.RT_TABLE_MAIN not in paths.eni_links:
             return []
         far_off, (link, _) = family_of(leg.address).outside, paths.eni_links[uapi.RT_TABLE_MAIN]

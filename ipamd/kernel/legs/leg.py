@@ -1,8 +1,9 @@
-"""How one leg of a sandbox is created in the kernel, repaired and deleted, and what a kind of leg may do differently from the others.
+"""The base class for the wiring of a kind of leg: its methods are the steps in which kinds of legs may differ.
 
-Every leg is a veth pair, which `KernelWiring` makes, names, repairs and deletes for all kinds alike. This module has the messages that
-most kinds share. A kind of leg overrides the methods in which it differs. So far most of them serve an *uplink*, a link of the leg's
-own to the outside: they make it before the veth, route packets through it, remove its routes and rules, and repair it.
+Every leg is a veth pair, which `KernelWiring` makes, names, repairs and deletes in the same way for all kinds. The methods here return
+the messages that most kinds share. A kind of leg overrides the methods in which it differs. Most of these methods serve an *uplink*, a
+separate link of a leg to the outside: they make it before the veth, route packets through it, remove its routes and rules, and repair
+it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class LegWiring(Generic[L]):
     """The wiring of one kind of leg. The defaults are those of a leg whose packets leave the node by an ENI's link."""
 
     def host_side(self, leg: L, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
-        """Return the messages that configure the host side: 4 messages, 5 on a secondary ENI and with IPv6.
+        """Return the messages that configure the host side.
 
-        The rule to our own table belongs to the node, not to the sandbox (`KernelHostNetwork.confine_sandboxes`). Main has the route
-        too, for software that looks there; the kernel refuses it if there is one already (I1).
+        The rule to OWN_TABLE belongs to the node, not to the sandbox (`KernelHostNetwork.confine_sandboxes`). The route to the sandbox
+        is also added to table main, for other software that looks there. The kernel refuses it if main has such a route already (I1).
 
         Args:
             veth: index of the host's end.
@@ -56,22 +57,22 @@ class LegWiring(Generic[L]):
         return self.rules(messages.delete_rule, leg)
 
     def undo(self, leg: L, added: Collection[Message]) -> list[Message]:
-        """Return the messages that undo `added`, which the kernel carried out.
+        """Return the messages that undo the messages `added`, which the kernel carried out.
 
-        Left out: rules, which the caller removes, and objects that the kernel removes together with the links.
+        The result leaves out rules, which the caller removes, and objects that the kernel removes together with the links.
         """
         del leg, added
         return []
 
     def rules_by_name(self, leg: L, *, name: str, former_name: str) -> list[Message]:
-        """Move the rules that name the host veth to its new name."""
+        """Return the messages that replace the rules with the host veth's former name by rules with its new name."""
         del leg, name, former_name
         return []
 
     def former_table_removals(self, leg: L) -> list[Message]:
         """Return the messages that remove parts of the leg's route table that amazon-vpc-cni-k8s does not know.
 
-        They are sent when it takes the node over.
+        They are sent when amazon-vpc-cni-k8s takes the node over.
         """
         del leg
         return []
@@ -82,7 +83,7 @@ class LegWiring(Generic[L]):
         For the first leg of an ENI these are all packets, and for its other legs only those that may be routed differently for each
         leg.
         """
-        if not {leg.route_table, uapi.RT_TABLE_MAIN} <= paths.eni_links.keys():  # a missing link is reported elsewhere
+        if not {leg.route_table, uapi.RT_TABLE_MAIN} <= paths.eni_links.keys():  # other comparisons report an ENI's missing link
             return []
         by_eni, router = paths.eni_links[leg.route_table]
         veth, mark = paths.veth, paths.mark
@@ -94,17 +95,18 @@ class LegWiring(Generic[L]):
         masqueraded = into._replace(mark=MASQUERADE_MARK)
         return [into, far, masqueraded, out, LegPacket(veth, leg.address), out if far is out else by_primary]
 
-    # Sets of our nftables tables that name addresses. They share no batch with the messages above.
+    # Sets of our nftables tables. Their messages cannot be in one batch with the messages above.
 
     def enter_sets(self, leg: L) -> None:
-        """Put the leg's address into the sets that must contain it, and take it out of the others, before the sandbox can send.
+        """Put the leg's address into the sets that must contain it, and take it out of all other sets. Called before the sandbox can
+        send.
 
         Raises: WiringError.
         """
         del leg
 
     def leave_sets(self, address: IpAddress) -> None:
-        """Take an address that a leg of this kind had out of the sets. A failure is left to the repair of the tables."""
+        """Take the address of a former leg of this kind out of the sets. After a failure the repair of the tables does it."""
         del address
 
     # The uplink. A leg without one has nothing to make, to repair or to remove.
@@ -112,13 +114,16 @@ class LegWiring(Generic[L]):
     def uplink_creation(self, host: HostNetns, leg: L) -> list[Message]:
         """Return messages that make the uplink, to be sent together with those that make the veth.
 
-        The list is empty if something has to be looked for first: then `make_uplink` does it. Raises: WiringError.
+        The list is empty if a lookup must come first. Then the caller calls `make_uplink`. Raises: WiringError.
         """
         del host, leg
         return []
 
     def created_uplink(self, outcomes: Sequence[AnswerOutcome], leg: L) -> tuple[int, bool]:
-        """Read the answers to `uplink_creation`. Returns: the index of the link that was made, 0 for none; whether it is right."""
+        """Read the answers to `uplink_creation`.
+
+        Returns: the index of the link that was made, 0 for none; and whether the link is usable as it is.
+        """
         del outcomes, leg
         return 0, False
 
@@ -133,17 +138,19 @@ class LegWiring(Generic[L]):
         """Return the messages that take an uplink of this kind out of use, or delete it, unless another sandbox has it.
 
         Args:
-            uplink: how the sandbox was connected to it.
-            address: of the sandbox, if it is known.
-            host_veth: the present name of the host veth, whose rules go too; None if it is unknown.
-        Returns: the messages to send once the host veth is closed, and those to send after the removal of the sandbox's other rules.
+            uplink: the record of the uplink.
+            address: the sandbox's address; None if it is unknown.
+            host_veth: the present name of the host veth, whose rules are removed too; None if it is unknown.
+            is_deleted: delete the link at once; otherwise it is only taken down and put into the dying group.
+        Returns: the messages to send once the host veth is closed, and the messages to send after the removal of the sandbox's other
+            rules.
         Raises: WiringError.
         """
         del sock, uplink, address, host_veth, is_deleted
         return [], []
 
     def idle_rules(self, sock: NetlinkSocket, uplink: Any) -> list[Message]:
-        """Return the removals of the rules of an uplink that name links which do not exist any more.
+        """Return the removals of rules to an uplink's table whose incoming link does not exist any more.
 
         Dumps the rules. Raises: KernelDumpError, WiringError.
         """
@@ -156,11 +163,15 @@ class LegWiring(Generic[L]):
         return None
 
     def repair_uplink(self, work: sandbox_repair.SandboxRepair, leg: L, seen: KernelSurvey) -> None:
-        """Restore the uplink, its table and its rules. The host veth has been repaired before. Raises: KernelDumpError,
-        WiringError.
+        """Restore the uplink, its table and its rules. Called after the repair of the host veth.
+
+        Raises: KernelDumpError, WiringError.
         """
         del work, leg, seen
 
     def cut_uplink(self, work: sandbox_repair.SandboxRepair, leg: L) -> None:
-        """Cut the uplink off, because the host veth is gone or another link has its name. Raises: KernelDumpError, WiringError."""
+        """Stop all packets through the uplink. Called if the host veth is gone, or if another link has the host veth's name.
+
+        Raises: KernelDumpError, WiringError.
+        """
         del work, leg

@@ -1,6 +1,7 @@
-"""Make the text of the nftables table for the local range, the addresses of extra legs, which are the same on every node. Pure.
+"""Make the text of the nftables table for the local range, from which extra legs have their addresses. Pure.
 
-The table translates these addresses to the node's own address, by which extra legs reach other hosts.
+The range is the same on every node, so its addresses are valid only on the node. The table translates them to the node's own address,
+with which extra legs reach other hosts.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from ipamd.model import family
 from ipamd.settings import NetworkConfig
 
 TABLES = {extra_family: NftTable(extra_family.nft, "vpc-ipamd-egress") for extra_family in (family.IPV4, family.IPV6)}
-"""The table of each family."""
+"""Family of extra legs -> its table."""
 
 
 def range_table(config: NetworkConfig, extra_family: family.Family, *, source: family.IpAddress | None) -> str:
-    """Return commands that replace the table for a family's egress: one rule translates its range to `source`, the node's address.
+    """Return commands that replace the table for the extra legs of a family. One rule translates the family's range to `source`.
 
-    New connections to the range are rejected: these addresses are for connections that sandboxes open, and the range is the same on
-    every node. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupRuleToBlockNodeLocalAccess; cmd/egress-cni-plugin.
+    New connections to the range are rejected: the addresses are only for connections that sandboxes open, and the range is the same on
+    every node.
+
+    `source`: the node's address; None if the node has none in this family, so that nothing is translated. Source: amazon-vpc-cni-k8s
+        pkg/networkutils/network.go, setupRuleToBlockNodeLocalAccess; cmd/egress-cni-plugin.
     """
     refused = map(str, refusals(extra_family))
     chains = [chain("node_local", "type filter hook forward priority filter; policy accept;", refused)]
@@ -30,13 +34,13 @@ def range_table(config: NetworkConfig, extra_family: family.Family, *, source: f
 
 
 def refusals(extra_family: family.Family) -> list[TranslationRule]:
-    """Return the rules of the chain `node_local`: they reject new connections to the range for egress."""
+    """Return the rules of the chain `node_local`, which reject new connections to the range."""
     network = extra_family.local_range.network
     return [TranslationRule((rules.is_to(f"{extra_family.nft} daddr {network}", [network]), rules.NEW), "reject")]
 
 
 def source_rules(config: NetworkConfig, extra_family: family.Family, source: family.IpAddress) -> list[TranslationRule]:
-    """Return the rules of the chain `snat_out` of a table for egress: they translate packets from the range to `source`."""
+    """Return the rules of the chain `snat_out`, which translate the source of packets from the range to `source`."""
     local_range = extra_family.local_range
     is_translated = rules.is_not_to(f"{extra_family.nft} daddr != {local_range.untranslated}", [local_range.untranslated])
     action = f"snat to {source}{PORT_FLAGS[config.randomize_snat]}"

@@ -1,4 +1,8 @@
-"""The leg with an address of the pool: the rule from it may be in a bucket, and nftables sets hold its sandbox's SNAT choice."""
+"""The leg with an address of the pool.
+
+It differs from other legs in two ways: the rule from its address may be in a bucket, and if its sandbox has an SNAT choice, its
+address is in a set of nftables.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ class PoolWiring(LegWiring[PoolLeg]):
     """The wiring of legs with addresses of the pool."""
 
     def __init__(self, pod_snat: PodSnatSets | None) -> None:
-        """`pod_snat`: keeps what was chosen for single sandboxes; None: no sandbox has a choice."""
+        """`pod_snat`: keeps the SNAT choices of single sandboxes; None: no sandbox has a choice."""
         self._pod_snat = pod_snat
 
     def rule_removals(self, leg: PoolLeg) -> list[Message]:
@@ -22,7 +26,7 @@ class PoolWiring(LegWiring[PoolLeg]):
         return wiring_messages.sandbox_rule_removals(leg.address, leg.route_table)
 
     def enter_sets(self, leg: PoolLeg) -> None:
-        """See `LegWiring.enter_sets`: a set must contain the address if SNAT was chosen for its sandbox."""
+        """See `LegWiring.enter_sets`. The set of the sandbox's SNAT choice must contain the address."""
         if self._pod_snat:
             self._pod_snat.enter(leg.address, leg.sandbox.snat)
 

@@ -31,19 +31,19 @@ def with_uplinks(
     rules: Iterable[answers.PolicyRule],
     names: Mapping[int, str],
 ) -> KernelSurvey:
-    """Add uplinks to a survey: VLAN links, their routes and their rules. `names`: of the links, by index."""
+    """Add uplinks to a survey: VLAN links, their routes and their rules. `names`: index -> name of the links."""
     incoming = incoming_rules(rules)
     uplink_routes = _uplink_routes(routes, _uplink_tables(vlans, incoming, survey), names)
     return replace(survey, vlans=vlans, uplink_routes=uplink_routes, incoming_rules=incoming)
 
 
 def may_have_uplink(link: answers.Link) -> bool:
-    """Whether a link may belong to a sandbox with an uplink: as its host veth or as the uplink."""
+    """Whether a link may be the uplink of a sandbox, or the host veth of a sandbox with an uplink."""
     return link.name.startswith(STRICT_VETH_PREFIX) or link.alias.startswith(f"{BRANCH_TAG} ")
 
 
 def is_uplinked(link: answers.Link, kind: type[Leg] | None) -> bool:
-    """Whether a host veth is of a leg with an uplink. `kind`: of the leg by its alias, None if the alias is not ours."""
+    """Whether a host veth is of a leg with an uplink. `kind`: the kind of leg in the link's alias; None if the alias is not ours."""
     return kind is BranchLeg or (kind is None and is_strict_veth(link))
 
 
@@ -55,9 +55,9 @@ def is_strict_veth(link: answers.Link) -> bool:
 def vlan_link(link: answers.Link, vlan_links: VlanLinks | None = None) -> VlanLink | None:
     """Convert one link whose name has the form of a branch ENI's link; None for any other link.
 
-    `VlanLink.impostor_why` gets the reason if the link cannot be a branch ENI's, whatever its name is.
+    If the link cannot lead to a branch ENI in spite of its name, `VlanLink.impostor_why` has the reason.
 
-    `vlan_links` makes VLAN links where the kernel does not.
+    `vlan_links`: creates VLAN links if the kernel cannot, as in a lab.
     """
     identity = decode_link_alias(link.alias, name=link.name, mac=link.mac)
     number = link.name.removeprefix(LINK_PREFIX)
@@ -102,13 +102,13 @@ def incoming_rules(rules: Iterable[answers.PolicyRule]) -> frozenset[IncomingRul
 
 
 def is_end(route: answers.Route) -> bool:
-    """Whether a route ends the table of a branch (`messages.end_table`)."""
+    """Whether a route is the one that ends the table of a branch (`messages.add_table_end`)."""
     selector = (route.destination, route.length, route.metric, route.route_type)
     return selector == (None, 0, dataplane.END_METRIC, uapi.RTN_UNREACHABLE)
 
 
 def _uplink_tables(vlans: Iterable[VlanLink], incoming: Iterable[IncomingRule], result: KernelSurvey) -> set[int]:
-    """Return the numbers of the tables of branch ENIs, even if their VLAN links are missing, and of the table for reverse lookups."""
+    """Return the numbers of the tables of branch ENIs, even if the VLAN link is missing, and of the table for reverse lookups."""
     tables = {kernel_numbers.STRICT_TABLE}
     tables.update(TABLE_BASE + vlan.vlan for vlan in vlans)
     tables.update(rule.table for rule in incoming)
@@ -151,7 +151,10 @@ def _with_parent(vlan: VlanLink, by_index: Mapping[int, answers.Link]) -> VlanLi
 
 
 def _impostor_why(link: answers.Link, vlan: int, vlan_links: VlanLinks | None) -> tuple[str, int]:
-    """Return why a link cannot be the branch ENI's VLAN link that its name claims, "" if it can, and the index of its parent link."""
+    """Return why a link cannot be the VLAN link that its name claims, "" if it can; and the index of its parent link.
+
+    `vlan`: the VLAN ID in the link's name.
+    """
     kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
     if link.kind != kind:
         return f"is of kind {link.kind or 'hardware'}, not {kind}", link.peer_index

@@ -29,7 +29,7 @@ class LegWirings:
         Args:
             state_reader: finds links of ENIs by MAC.
             vlan_links: makes VLAN links if the kernel cannot.
-            pod_snat: keeps what was chosen for single sandboxes; None: no sandbox has a choice.
+            pod_snat: keeps the SNAT choices of single sandboxes; None: no sandbox has a choice.
         """
         branch = BranchWiring(state_reader=state_reader, links=vlan_links)
         self._by_leg: dict[type[Leg], LegWiring[Any]] = {
@@ -40,14 +40,14 @@ class LegWirings:
         self._by_uplink: dict[type[Any], LegWiring[Any]] = {Branch: branch}
 
     def of(self, leg: Leg) -> LegWiring[Any]:
-        """Return how the kernel wires a leg."""
+        """Return the wiring of a leg's kind."""
         return self._by_leg[type(leg)]
 
     def leave_sets(self, address: IpAddress) -> None:
-        """Take an address that any kind of leg may have had out of the sets of our nftables tables."""
+        """Take an address out of the sets of our nftables tables, whichever kind of leg had it."""
         for wiring in self._by_leg.values():
             wiring.leave_sets(address)
 
     def of_uplink(self, uplink: Uplink) -> LegWiring[Any]:
-        """Return how the kernel wires the legs that have an uplink of this kind."""
+        """Return the wiring of the kind of leg that has such an uplink."""
         return self._by_uplink[type(uplink)]

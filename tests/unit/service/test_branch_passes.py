@@ -14,7 +14,7 @@ from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.family import read_address
 from ipamd.model.kernel import ChangeKind, HostChange
 from ipamd.model.kernel_numbers import STRICT_TABLE
-from ipamd.model.wiring_differences import wiring_differences
+from ipamd.model.wiring_comparison import wiring_differences
 from tests.fakes.node import FakeNode
 from tests.unit.service.branches import TRUNK_ENI, attach, node_with_trunk
 

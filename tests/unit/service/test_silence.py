@@ -12,8 +12,8 @@ from ipamd.host.network import SURVEY_TURNS
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey, LinkEvent, LinkEventKind
+from ipamd.model.wiring_comparison import wiring_differences
 from ipamd.model.wiring_difference import WiringDifference
-from ipamd.model.wiring_differences import wiring_differences
 from tests.fakes.node import FakeNode
 
 
