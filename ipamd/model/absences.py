@@ -1,7 +1,7 @@
 """Count successive answers of a source without an object, and how long the object has been absent.
 
-One answer without an object proves nothing: it may be older than the object, partial, or late. Code that concludes absence uses the
-number of answers and the time since the first of them.
+One answer without an object proves nothing: the answer may be older than the object, partial, or late. So code that concludes that an
+object is gone uses two numbers: how many successive answers lacked the object, and the time since the first of these answers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class Absence:
     """How many successive answers lacked an object, and since when.
 
     began_monotonic_s: when the first of these answers came.
-    counted_monotonic_s: when the last one came that was counted: answers in quick succession count as one (`Absences`).
+    counted_monotonic_s: when the last counted answer came. Answers in quick succession count as one (`Absences`).
     look_count: how many answers were counted.
+    Both times are seconds on the monotonic clock.
     """
 
     began_monotonic_s: float
@@ -30,10 +31,10 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """The absences that are stored, so that a restarted daemon goes on counting: by the ENI or address, as text.
+    """The absences that are stored, so that a restarted daemon goes on counting. The keys are ENI IDs and addresses, as text.
 
-    `plausible`: what the last plausible answer of EC2 lacked.
-    `any`: what the last answer lacked, plausible or not.
+    `plausible`: the absences of the objects that the last plausible answer of EC2 lacked.
+    `any`: the absences of the objects that the last answer lacked, whether it was plausible or not.
     """
 
     plausible: Mapping[str, Absence] = field(default_factory=dict)
@@ -50,14 +51,17 @@ class Absences(Generic[K]):
         """Begin to count.
 
         Args:
-            gap_s: the least time between two answers that count as two; answers that follow sooner count as one.
-            recorded: absences that an earlier process counted, by the same monotonic clock.
+            gap_s: the least time between two answers that count as two. An answer that follows sooner is not counted.
+            recorded: absences that an earlier process counted, with times of the same monotonic clock.
         """
         self._gap_s = gap_s
         self.absent: Mapping[K, Absence] = dict(recorded or {})
 
     def record_answer(self, absent: Iterable[K], *, now_s: float) -> None:
-        """Record a complete answer that lacked `absent`; every other object is present, and its count ends. `now_s` is monotonic."""
+        """Record a complete answer that lacked the objects `absent`. Every other object is present, so its count ends.
+
+        `now_s`: on the monotonic clock.
+        """
         counted = {}
         for key in absent:
             absence = self.absent.get(key)

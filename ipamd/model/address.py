@@ -4,15 +4,15 @@
     reserved --abort--> cooling          reserved --return--> free (it reached no sandbox)
     any unassigned --disagree--> quarantined --resolve--> cooling, or it is removed
 
-A pair that is not in the table raises an error (I1, I8): no state is repaired by a guess. `reserved` exists only in memory, because
-nothing is promised before the confirming transaction (I5). A resolved address cools before it is free, because its DEL may have come
-seconds before (docs/datastore.md).
+A pair (state, event) that is not in the table raises an error (I1, I8): no state is repaired by a guess. `reserved` exists only in
+memory, because nothing is promised before the confirming transaction (I5). A quarantined address cools after `resolve`, because the
+DEL of its sandbox may have come seconds before (docs/datastore.md).
 
 In a /80 only addresses that are not free have a row of their own. The row of the last address, which is never assigned, stands for all
 addresses without a row (*the rest*). So a /80 takes no more memory than a /28, and code that looks up an address always gets a row.
 
-`lost` is not a state but a mark on any state: EC2 does not show the address any more. Its sandbox keeps it (I2), no other sandbox gets
-it (I7), and it is removed when it would become free.
+`lost` is not a state but a mark on any state: EC2 does not show the address any more. The sandbox that has the address keeps it (I2),
+no other sandbox gets it (I7), and its row is removed when the address would become free.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class AddressEvent(StrEnum):
     """Event that changes the state of an address.
 
     RESERVE: an ADD takes the address.
-    CONFIRM: that ADD succeeds.
-    RETURN: it fails before the address has reached the sandbox.
-    ABORT: it fails later.
+    CONFIRM: the ADD that reserved the address succeeds.
+    RETURN: this ADD fails before the address has reached the sandbox.
+    ABORT: this ADD fails after the address may have reached the sandbox.
     UNASSIGN: the sandbox leaves.
     COOLED: the cooldown is over.
-    DISAGREE: a wired sandbox with the address was found that has no row.
-    RESOLVE: that sandbox is gone.
-    ADOPT: that sandbox is recorded.
+    DISAGREE: a wired sandbox with the address was found, and the datastore has no row of this sandbox.
+    RESOLVE: the sandbox without a row is gone.
+    ADOPT: the sandbox without a row is recorded.
     """
 
     RESERVE = "reserve"
@@ -92,20 +92,22 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One secondary address of an ENI, as the datastore knows it.
+    """One secondary address of an ENI, as the datastore records it.
 
     `since`: when the current state began (aware UTC).
-    `owner`: set if and only if the state is assigned or reserved.
-    `cooling_until`: set if and only if it is cooling.
-    `prefix`: the delegated /28 or /80 that contains it, or None.
+    `owner`: the attachment that has the address, or is about to get it; None unless the state is assigned or reserved.
+    `cooling_until`: the end of the cooldown by the wall clock (aware UTC), for people; None unless the state is cooling.
+    `reason`: why the address is in its state, as one or a few words; "" if nobody gave a reason.
+    `prefix`: the delegated /28 or /80 that contains the address; None for a single address.
     `cooldown_deadline_s`: the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is
         never stepped; None: not known.
-    `since_monotonic_s`: `since` on that clock; None: not known.
-    `lost_since`: since when it is lost (aware UTC), None if EC2 shows it.
-    `lost_reason`: why it counts as lost.
-    `other_address`: that of an extra leg of the sandbox that has this address; it cools as long as this one.
-    `kept_for`: the pod (`namespace/name`) that alone gets it next, None if anyone may; from its DEL to its next ADD (docs/adr/0083).
-    `kept_until_s`: when that ends, on the monotonic clock; set if and only if it is kept.
+    `since_monotonic_s`: `since` on the monotonic clock; None: not known.
+    `lost_since`: since when the address is lost (aware UTC); None if EC2 shows it.
+    `lost_reason`: why the address counts as lost.
+    `other_address`: the address of an extra leg of the same sandbox, in the other family. It cools as long as this address.
+    `kept_for`: the pod (`namespace/name`) for which the address is kept between the pod's DEL and its next ADD (docs/adr/0083); None
+        if any pod may get the address.
+    `kept_until_s`: when the keeping ends, on the monotonic clock; None if the address is not kept.
     """
 
     address: IpAddress
@@ -126,34 +128,34 @@ class Address:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a sandbox has it, or is about to get it (I2)."""
+        """Whether a sandbox has the address, or is about to get it (I2)."""
         return self.state in (AddressState.ASSIGNED, AddressState.RESERVED)
 
     @property
     def is_free(self) -> bool:
-        """Whether it is free and EC2 shows it."""
+        """Whether the address is free and EC2 shows it."""
         return self.state is AddressState.FREE and self.lost_since is None
 
     @property
     def is_lost(self) -> bool:
-        """Whether EC2 does not show it any more. It is not assigned again."""
+        """Whether EC2 does not show the address any more. A lost address is not assigned again."""
         return self.lost_since is not None
 
     @property
     def is_rest(self) -> bool:
-        """Whether its row stands for all addresses of its /80 without a row. The address itself is never assigned."""
+        """Whether this row stands for all addresses of a /80 that have no row. The address itself is never assigned."""
         return self.prefix is not None and family_of(self.prefix).is_sparse and self.address == self.prefix.broadcast_address
 
     @property
     def count(self) -> int:
-        """The number of addresses that its row stands for."""
+        """The number of addresses that this row stands for."""
         if self.is_rest:
             return MANY
         return 1
 
     @property
     def has_row(self) -> bool:
-        """Whether the disk has a row for it. In a /80 a free or reserved address (I5) has none, unless it is lost."""
+        """Whether the disk has a row for the address. In a /80 a free or reserved address (I5) has none, unless it is lost."""
         if self.state not in (AddressState.FREE, AddressState.RESERVED) or self.lost_since is not None:
             return True
         return self.prefix is None or not family_of(self.prefix).is_sparse or self.is_rest
@@ -172,11 +174,11 @@ class Address:
 
 
 def of_rest(address: IpAddress, find: Callable[[IpAddress], Address | None]) -> Address | None:
-    """Make the row of a free address of a /80, which has no row of its own, from the row that stands for the rest of the /80.
+    """Make the row of a free address of a /80 from the row that stands for the rest of the /80: the free address has no row.
 
     Args:
-        find: returns the recorded row of an address.
-    Returns: None if no /80 with the address is recorded.
+        find: returns the recorded row of an address, or None.
+    Returns: the row, with `address` as its address; None if no /80 with the address is recorded.
     """
     stand_in_address = stand_in(address)
     if stand_in_address is None:

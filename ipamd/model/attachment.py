@@ -1,8 +1,9 @@
 """Attachments: one interface of one sandbox with its address, and its names in the kernel.
 
-The host veth's name is derived from the key, so a second sandbox of a pod with the same name never gets the same link.
-amazon-vpc-cni-k8s derives it from the pod's name (pkg/networkutils/names.go, GeneratePodHostVethName). The ifalias has the whole
-identity: `ip link` shows it to an operator, and a lost datastore is rebuilt from it (docs/adr/0001, docs/adr/0010).
+`veth_name` derives the name of a host veth from the attachment's key. `pod_veth_name` derives it from the pod's namespace and name, as
+amazon-vpc-cni-k8s does (pkg/networkutils/names.go, GeneratePodHostVethName); two sandboxes of one pod then have the same name one
+after the other. The ifalias has the whole identity: `ip link` shows it to an operator, and a lost datastore is rebuilt from it
+(docs/adr/0001, docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -22,26 +23,33 @@ from ipamd.model.record import dataclass, field
 from ipamd.model.uplink import Uplink
 
 VETH_HASH_LENGTH = 11
-"""Hexadecimal digits: prefix (at most 4) + 11 = 15, the kernel's limit (IFNAMSIZ less its terminator).
+"""Hexadecimal digits of a hash in the name of a host veth. With a prefix of at most 4 characters the name has at most 15, the kernel's
+limit (IFNAMSIZ less its terminator).
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethNameSuffix.
 """
 
 ALIAS_TAG = "vpc-ipamd/1"
+"""First word of the ifalias of a host veth that we made, of a sandbox with a pool address."""
 
 IMPORTED_TAG = "vpc-ipamd/1-imported"
-"""Alias tag of a sandbox that amazon-vpc-cni-k8s wired: its MACs are not derived from its key (docs/adr/0037)."""
+"""First word of the ifalias of a host veth that amazon-vpc-cni-k8s made. Its MACs are not derived from its key (docs/adr/0037)."""
 
 POD_IFNAME = "eth0"
-"""The pod's own interface, as kubelet names it. Its host veth is named after the pod; those of other interfaces after their key."""
+"""Name of the pod's first interface, as the runtime gives it. The host veth of this interface may be named after the pod. The host
+veths of other interfaces are named after their key."""
 
 UNCONFIRMED = "EC2 has not confirmed it"
 """Beginning of `Attachment.contradiction` in standard mode, as long as only the pod's annotation names its own ENI (docs/adr/0049).
-If EC2 has answered, its answer follows."""
+EC2's contradiction follows, if EC2 has answered."""
 
 
 class Origin(StrEnum):
-    """How the datastore learned of an attachment."""
+    """Why an attachment is in the datastore.
+
+    ADD: an ADD made it.
+    ADOPT: the daemon found a wired sandbox without a row, and recorded it.
+    """
 
     ADD = "add"
     ADOPT = "adopt"
@@ -51,17 +59,22 @@ class Origin(StrEnum):
 class Attachment:
     """One interface of a sandbox with its address, and the answer to its CNI ADD.
 
-    address: one of a pool, or that of an ENI which belongs to this pod alone.
+    address: the pod's address: one of a pool, or the address of an ENI that belongs to this pod alone (a branch ENI).
     eni_id: the ENI that has the address.
-    other_address: that of an extra leg, in the other family, or None.
+    route_table: the number of the route table for packets from the address.
+    host_veth: the name of the first leg's host veth.
+    netns: the path of the sandbox's network namespace.
+    netns_identity: device and inode of the file at this path at the ADD.
+    other_address: the address of an extra leg, in the other family; None without an extra leg.
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
-    since_monotonic_s: with an uplink, when the attachment was recorded; addresses of a pool have that time in their row.
-    contradiction: with an uplink, how EC2 contradicts that the ENI is the pod's; "" if it does not, None before EC2 was called. It
+    since_monotonic_s: when the attachment was recorded, on the monotonic clock; None without an uplink, because the row of a pool
+        address has this time.
+    contradiction: with an uplink, how EC2 contradicts that the ENI is the pod's; "" if EC2 does not, None before EC2 was called. It
         begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
     snat: how connections to outside the VPC are translated, where the pod chose it; None: as the node's settings say.
-    kept_s: how long its address is kept for its pod after its DEL, in seconds; None: the address is as any other.
-    result: the CNI result as canonical JSON of spec 1.1.0, converted per request.
+    kept_s: for how many seconds after the DEL the address is kept for the pod; None: it is not kept.
+    result: the CNI result as canonical JSON of spec 1.1.0, converted for each request to the version that it asks for.
     pod_namespace, pod_name, pod_uid: as the runtime gave them, for display only.
     """
 
@@ -94,8 +107,8 @@ class Attachment:
 
     @property
     def wiring(self) -> WiringSpec:
-        """The wiring by which its links are recognised and removed. MTU and foreign MACs, which only the stored result has, are
-        left out.
+        """The wiring by which the sandbox's links are recognised and removed. It lacks the MTU, and the MACs of links that others
+        made: only the stored result has these.
         """
         return WiringSpec(
             key=self.key,
@@ -113,14 +126,15 @@ class Attachment:
 
     @property
     def must_be_cut_off(self) -> bool:
-        """Whether the sandbox must have no network: in strict mode if EC2 contradicts that the ENI is the pod's, in standard mode as
-        long as EC2 has not confirmed it.
+        """Whether the sandbox must have no network.
+
+        In strict mode this is so if EC2 contradicts that the ENI is the pod's; in standard mode until EC2 has confirmed the ENI.
         """
         return bool(self.contradiction and self.uplink and (self.uplink.is_strict or self.is_unconfirmed))
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether EC2 has not confirmed its own ENI yet. Then it has no routes."""
+        """Whether EC2 has not confirmed the pod's own ENI yet. Until then the sandbox has no routes."""
         return (self.contradiction or "").startswith(UNCONFIRMED)
 
     @property
@@ -140,21 +154,23 @@ class Attachment:
 class WiringSpec:
     """Everything that the kernel adapter needs to wire one sandbox. `ipamd/model/legs/` determines the links.
 
+    address: the pod's address.
     route_table: the table of the ENI that has the address; the main table (254) needs no from-rule.
-    mtu: in bytes, 0: unknown.
-    others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if it is not known; otherwise None.
+    host_veth: the name of the first leg's host veth.
+    netns: the path of the sandbox's network namespace.
+    mtu: of the links, in bytes; 0: unknown.
+    others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if the MAC is not known; None if we wired the sandbox.
     prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
         address has a rule of its own.
-    subnet: the subnet of the address's ENI, if the rules of single addresses are in buckets by their place in it
-        (`source_rules.py`); None: the rule is where those of amazon-vpc-cni-k8s are, or it is not known where it must be.
+    subnet: the subnet of the address's ENI, if the rules of single addresses are in buckets by their place in the subnet
+        (`source_rules.py`); None: the rule has the priority of amazon-vpc-cni-k8s, or its place is not known.
     other_address: the address of the extra leg, or None.
-    uplink: how the sandbox is connected to the pod's own ENI, or None.
+    uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
     eni_id: the ENI that has the address.
     trunk_mac: with an uplink, the MAC of the trunk ENI, on whose link the uplink is made; "" if the uplink exists already.
-    is_kept_down: the links stay down and get no routes, because EC2 has not confirmed the ENI yet. A repair completes the wiring
-        then.
+    is_kept_down: the links stay down and get no routes until EC2 has confirmed the ENI; then a repair completes the wiring.
     snat: as in `Attachment`.
-    kept_s: as in `Attachment`; the kernel does not read it.
+    kept_s: as in `Attachment`; the kernel adapter does not read it.
     """
 
     key: AttachmentKey
@@ -176,7 +192,7 @@ class WiringSpec:
 
     @property
     def is_imported(self) -> bool:
-        """Whether amazon-vpc-cni-k8s wired it."""
+        """Whether amazon-vpc-cni-k8s wired the sandbox."""
         return self.others_mac is not None
 
     @property
@@ -186,7 +202,7 @@ class WiringSpec:
 
     @property
     def is_further(self) -> bool:
-        """Whether it is an interface beside the pod's own one, as Multus's `net1` (`ipamd/kernel/further_interfaces.py`)."""
+        """Whether this is an interface beside the pod's first one, such as Multus's `net1` (`ipamd/kernel/further_interfaces.py`)."""
         return self.key.ifname != POD_IFNAME and not self.is_imported
 
 
@@ -228,8 +244,10 @@ def record_of(
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """What the kernel adapter made of a `WiringSpec`. `netns_identity` is that of the namespace that was opened.
+    """The result of wiring a sandbox by a `WiringSpec`.
 
+    `host_mac`, `sandbox_mac`: the MACs of the two ends of the first leg.
+    `netns_identity`: the identity of the network namespace that the adapter opened.
     `is_default_route`: whether the sandbox's default route leads through the interface. It leads through a further interface only if
     the sandbox had no default route before.
     """
@@ -269,12 +287,12 @@ def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str, number: int
     return prefix + digest[:VETH_HASH_LENGTH]
 
 
-@lru_cache(maxsize=4096)  # each pass over the sandboxes needs all MACs
+@lru_cache(maxsize=4096)  # each pass over the sandboxes needs the MACs of all of them
 def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     """Derive a locally administered unicast MAC from the key, so that no search for an unused one is needed.
 
     Args:
-        side: "host" or "sandbox"; for an extra leg the leg's name comes before that word, so that all ends have different MACs.
+        side: "host" or "sandbox"; for an extra leg the leg's name precedes this word, so that all ends have different MACs.
     """
     digest = hashlib.sha1(f"{side}:{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).digest()
     octets = bytes([(digest[0] & 0xFC) | 0x02]) + digest[1:6]
@@ -282,17 +300,24 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
 
 
 def encode_alias(key: AttachmentKey, address: IpAddress, *, tag: str = ALIAS_TAG) -> str:
-    """Encode the identity for a host veth's ifalias: at most 255 bytes for the longest accepted container ID."""
+    """Encode container ID, interface name and address for a host veth's ifalias.
+
+    Returns: at most 255 bytes, the kernel's limit, for the longest accepted container ID.
+    """
     return f"{tag} {key.container_id} {key.ifname} {address}"
 
 
 def is_imported_alias(alias: str) -> bool:
-    """Whether an ifalias of ours is that of a sandbox which amazon-vpc-cni-k8s wired."""
+    """Whether an ifalias of ours marks a sandbox that amazon-vpc-cni-k8s wired."""
     return alias.startswith(f"{IMPORTED_TAG} ")
 
 
 def decode_alias(alias: str, *tags: str) -> tuple[AttachmentKey, IpAddress] | None:
-    """Decode an identity; None if the alias is not ours or is damaged. Without `tags`: of a link with a pool address."""
+    """Decode key and address from an ifalias; None if the alias is not ours or is damaged.
+
+    Args:
+        tags: the accepted first words; by default those of host veths with a pool address.
+    """
     parts = alias.split(" ")
     if len(parts) != 4 or parts[0] not in (tags or (ALIAS_TAG, IMPORTED_TAG)) or "%" in parts[3]:
         return None

@@ -5,8 +5,8 @@
 
 Addresses that were busy at the same time lately may be needed again, so the pool keeps them: a burst that comes back finds its
 addresses without a call. Cooling addresses count as busy, because they become free by themselves (I8). The reserve is for demand
-beyond that: the ADDs that arrive while the pool grows, and as much growth as was seen lately. The target stays below the least
-count that WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
+beyond this peak: for the ADDs that arrive while the pool grows, and for as much growth as was seen lately. The target stays below the
+least count that WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FLOOR_COUNT = 2
 """Reserve of a node without measured demand. Ours: one ADD, and another one before the pool has grown."""
 
 SPREAD = 2.0
-"""Standard deviations above the mean that the reserve covers. Ours: with independent arrivals (Poisson), fewer than 3 in 100 times to
-grow bring more."""
+"""Standard deviations above the mean that the reserve covers. Ours: if ADDs arrive independently (Poisson), the pool grows at least 97
+times of 100 before more ADDs arrive than the reserve holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,15 @@ class AutoTarget:
 
     count: the target, the free addresses to keep: effective_reserve_count + peak_count - busy_count, at most most_count.
     reserve_count: the reserve from measured demand.
-    start_count: the addresses that a new node expects to need; while it fills, only as far as attached ENIs have room.
-    effective_reserve_count: the higher of these two, which is used.
-    arriving_count: ADDs that arrive while the pool grows, for `grow_s` seconds.
-    growth_count: the growth of demand that was seen within such a time.
-    peak_count, busy_count: the most addresses that were busy at the same time lately, and those that are busy now.
-    needs_eni: whether growth by the reserve takes a new ENI, which determines `grow_s`.
+    start_count: the addresses that a new node is expected to need; while the node fills, at most what fits on attached ENIs.
+    effective_reserve_count: the higher one of `reserve_count` and `start_count`, which is used.
+    arriving_count: the ADDs that arrive while the pool grows.
+    grow_s: how many seconds the pool takes to grow.
+    growth_count: the most by which demand lately rose within about `grow_s` seconds.
+    peak_count: the most addresses that were busy at the same time lately.
+    busy_count: the addresses that are busy now.
+    most_count: the upper bound of the target (`most_count()`).
+    needs_eni: whether growth by the reserve takes a new ENI, so that `grow_s` is the time for a new ENI.
     """
 
     count: int
@@ -68,7 +71,7 @@ class AutoTarget:
 
 
 def resolved(snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSettings:
-    """Return the settings with `warm_ip_target` as it follows from demand; unchanged unless the mode is auto. Idempotent."""
+    """Return the settings with `warm_ip_target` set to the auto target; unchanged unless the mode is auto. Idempotent."""
     if not settings.warm_target_auto:
         return settings
     return replace(settings, warm_ip_target=auto_target(snapshot, settings).count)
@@ -77,7 +80,7 @@ def resolved(snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSettings:
 def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
     """Compute the free addresses to keep from the demand in `snapshot.growth.demand`.
 
-    Returns: at least 1, at most what WARM_ENI_TARGET=1 keeps free less one, and what maxPods leaves; no less for more demand.
+    Returns: at least 1 and at most `most_count()`. More demand never lowers the target.
     Concurrency: pure.
     """
     demand, counts = snapshot.growth.demand, snapshot.counts
@@ -111,8 +114,9 @@ def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
 def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Return the bound of the target; at least 1.
 
-    The bound is the lowest of these: less than a whole ENI (in prefix mode a /28) free; half of the addresses that the node can still
-    take, but not below the floor; the addresses that maxPods leaves. The fuller a node, the fewer addresses can still be needed.
+    The bound is the lowest of three counts: one address less than a whole ENI (in prefix mode than a /28); half of the addresses that
+    the node can still take, but at least FLOOR_COUNT; and the addresses that maxPods leaves. The second count is there because the
+    fuller a node is, the fewer addresses it can still need.
     """
     limits, counts = snapshot.limits, snapshot.counts
     unit = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else limits.slots_per_eni
@@ -127,7 +131,7 @@ def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reserve:
-    """The reserve for growth by an allocation, or by a new ENI, in addresses."""
+    """The reserve if the pool grows by an allocation, or if it grows by a new ENI. Fields as in `AutoTarget`; `count`: the reserve."""
 
     count: int
     arriving_count: int

@@ -1,9 +1,9 @@
 """Read and write the files of amazon-vpc-cni-k8s, and identify the sandboxes that it wired. Pure.
 
-Its daemon (DaemonSet aws-node) keeps every allocation in one JSON file. The file may be stale: it is written while a DEL is
-running, an entry outlives a DEL that its plugin dropped, and a recreated pod of the same name keeps the entry of its former
-sandbox. So an entry is used only if the kernel confirms it: a host veth is named after the entry's pod, and the entry's address is
-routed through it. Sources: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
+The daemon of amazon-vpc-cni-k8s (DaemonSet aws-node) keeps every allocation in one JSON file. The file may be stale: it is written
+while a DEL is running, an entry outlives a DEL that the plugin dropped, and a recreated pod of the same name keeps the entry of its
+former sandbox. So an entry is used only if the kernel confirms it: a host veth is named after the entry's pod, and the entry's address
+is routed through this veth. Sources: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
 pkg/networkutils/names.go (GeneratePodHostVethName).
 """
 
@@ -27,11 +27,11 @@ VERSION = "vpc-cni-ipam/1"
 """Version of the file's format. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
 
 NETWORK_NAME = "aws-cni"
-"""The network name in the conflist of amazon-vpc-cni-k8s; its entries are found by it. Source: amazon-vpc-cni-k8s
-cmd/aws-vpc-cni/main.go, generateJSON."""
+"""The network name in the conflist of amazon-vpc-cni-k8s. Its plugin finds entries of the file by this name. Source:
+amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
-"""Ours: 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
+"""The largest file that is read. Ours: it holds 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
 
 NAME_MAX = 253
 """Characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
@@ -40,20 +40,22 @@ _NETWORK = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 """Source: github.com/containernetworking/cni pkg/utils/utils.go, ValidateNetworkName."""
 
 _AGENT_POD = re.compile(r"kube-system/aws-node-[a-z0-9]{5}")
-"""A pod of the DaemonSet aws-node; aws-node-termination-handler is another program. Source: amazon-vpc-cni-k8s
-config/master/aws-k8s-cni.yaml; Kubernetes k8s.io/apimachinery pkg/util/rand, String(5)."""
+"""`namespace/name` of a pod of the DaemonSet aws-node; a pod of aws-node-termination-handler, another program, does not match.
+Source: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml; Kubernetes k8s.io/apimachinery pkg/util/rand, String(5)."""
 
 ENTRIES_MAX = 20_000
+"""The most entries of a file that is read. Ours: more than FILE_MAX_BYTES holds of usual entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """One entry of the file of amazon-vpc-cni-k8s.
 
-    `address`: of the family of the node's pool.
-    `made_at_ns`: Unix time; 0: not known.
-    `other_address`: of an extra leg. That is in another file, so entries that were read from this file have none.
-    `interface_count`: the number of network cards on which the pod has interfaces; more than 1 is not imported.
+    `key`: the sandbox that has the address.
+    `address`: the pod's address, in the family of the node's pool.
+    `made_at_ns`: when amazon-vpc-cni-k8s or we assigned the address, in Unix nanoseconds; 0: not known.
+    `interface_count`: the number of network cards on which the pod has interfaces. An entry with more than one is not imported.
+    `other_address`: the address of an extra leg; None in entries that were read, because another file has these addresses.
     """
 
     key: AttachmentKey
@@ -67,7 +69,11 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSign:
-    """The latest sign that the daemon of amazon-vpc-cni-k8s ran in this boot. `age_s`: seconds since then; 0 while the sign lasts."""
+    """The latest sign that the daemon of amazon-vpc-cni-k8s ran in this boot.
+
+    `text`: the sign in words.
+    `age_s`: seconds since the sign ended; 0 while it lasts.
+    """
 
     text: str
     age_s: float = 0.0
@@ -75,7 +81,7 @@ class DaemonSign:
 
 @dataclass(frozen=True, slots=True)
 class GivenTwice:
-    """An address that we assigned to one sandbox and amazon-vpc-cni-k8s to another (I1, I20)."""
+    """An address that we assigned to one sandbox, and amazon-vpc-cni-k8s to another sandbox (I1, I20)."""
 
     ours: Attachment
     theirs: Allocation
@@ -100,7 +106,7 @@ def given_twice(attachments: Iterable[Attachment], allocations: Iterable[Allocat
 
 
 def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
-    """Return the pod of the DaemonSet aws-node if its sandbox is ready, because its daemon may start at any moment; "" otherwise."""
+    """Return `namespace/name` of the DaemonSet's pod if its sandbox is ready, because its daemon may start at any moment; else ""."""
     for sandbox in sandboxes:
         pod = f"{sandbox.pod_namespace}/{sandbox.pod_name}"
         if sandbox.state is SandboxState.READY and _AGENT_POD.fullmatch(pod):
@@ -132,10 +138,10 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
 
 
 def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
-    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. It also accepts an entry without a pod's name.
+    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. It also accepts entries without a pod's name.
 
     Args:
-        network_name: of its conflist; a DEL of its plugin finds only entries of this network.
+        network_name: the network name in the conflist of amazon-vpc-cni-k8s. A DEL of its plugin finds only entries of this network.
     """
     entries = []
     for allocation in allocations:
@@ -176,20 +182,22 @@ def identify(
     """Find the sandbox of a host veth without our alias.
 
     Args:
-        routed: the one address that main routes through it.
-        listed: the runtime's sandboxes by container ID; None while it does not answer.
-        prefix: of host veths' names.
-    Returns: the sandbox, and the sources that name it, for reports; or a sentence why it is unknown: then the address must not be
-        assigned.
+        veth_name: the name of the host veth.
+        routed: the one address that the main table routes through the host veth.
+        allocations: the entries of the file of amazon-vpc-cni-k8s.
+        listed: the runtime's sandboxes by container ID; None while the runtime does not answer.
+        prefix: how the names of host veths begin.
+    Returns: the sandbox, and the sources that name it, for reports; or a sentence that says why the sandbox is unknown. The address
+        of an unknown sandbox must not be assigned.
 
-    A sandbox that the runtime lists takes precedence, because the file may name a dead one of the same pod. Without a list the file
-    decides, and the list confirms it later. Concurrency: pure.
+    A sandbox that the runtime lists takes precedence, because the file may name a dead sandbox of the same pod. Without a list the
+    file decides, and the list confirms it later. Concurrency: pure.
     """
     allocation = _entry_of(routed, allocations)
     if allocation is not None and allocation.interface_count > 1:
         return f"{allocation.key} has {allocation.interface_count} interfaces, on several network cards"
     if allocation is not None and not _may_be_named(allocation, veth_name, prefix=prefix):
-        allocation = None  # the link is named after another pod: the entry is of an earlier one
+        allocation = None  # the link is named after another pod, so the entry is a former pod's
     if allocation is not None:
         if listed is None:
             return allocation.key, "its file and the kernel"
@@ -209,10 +217,12 @@ class UnidentifiedVeth:
 
 @dataclass(slots=True)
 class ImportResult:
-    """The host veths of all kinds after an import: the identified ones carry our alias now.
+    """The links of the sandboxes of amazon-vpc-cni-k8s after an import.
 
-    `extra`: those of their extra legs.
-    `uplinks`: those of their uplinks, by name.
+    `veths`: the first host veths of the identified sandboxes; the import gave them our alias.
+    `unnamed`: the host veths whose sandbox is unknown.
+    `extra`: the host veths of the identified sandboxes' extra legs.
+    `uplinks`: the VLAN links of the identified sandboxes, by name.
     """
 
     veths: tuple[HostVeth, ...]
@@ -339,5 +349,5 @@ def _number(document: Mapping[str, Any], name: str, location: str) -> int:
 
 
 def _may_be_named(allocation: Allocation, veth_name: str, *, prefix: str) -> bool:
-    """Whether a link may belong to the pod of an entry, by the link's name. An entry without a pod's name fits every link."""
+    """Whether a host veth may belong to the pod of an entry, by the veth's name. An entry without a pod's name fits every veth."""
     return not allocation.pod_name or pod_veth_name(allocation.pod_namespace, allocation.pod_name, prefix=prefix) == veth_name

@@ -1,7 +1,7 @@
-"""Collect the entries for the file of amazon-vpc-cni-k8s when the node goes back: one for every address in use. Pure.
+"""Collect the entries for the file of amazon-vpc-cni-k8s when the node goes back to it: one entry for every address in use. Pure.
 
-That daemon assigns addresses that are not in the file to new pods. It keeps an entry with a pod's name as long as a link of that name
-exists, and any other entry until its DEL (docs/adr/0038).
+The daemon of amazon-vpc-cni-k8s assigns addresses that are not in its file to new pods. It keeps an entry with a pod's name as long
+as a host veth named after this pod exists, and any other entry until its DEL (docs/adr/0038).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def wanted_name(attachment: Attachment, *, prefix: str) -> str:
 
 
 def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix: str) -> dict[IpAddress, Allocation]:
-    """Return an entry for each recorded sandbox that has its link, by address.
+    """Return an entry for each recorded sandbox that has its host veth, by address.
 
     A sandbox that the plugin of amazon-vpc-cni-k8s is about to wire with an address from us is included; if the plugin never wires it,
-    that daemon drops the entry. Sandboxes whose address is in no pool are not in the file.
+    the daemon of amazon-vpc-cni-k8s drops the entry. Sandboxes whose address is in no pool have no entry in the file.
     """
     live_names = {veth.name for veth in survey.veths if not veth.is_dying}
     entries = {}
@@ -56,12 +56,12 @@ def unrecorded(
 ) -> dict[IpAddress, tuple[HostVeth, Allocation]]:
     """Return an entry of the file for each address that a live host veth has and that `recorded` left out.
 
-    Returns: by address the veth, which has it by its alias or by a route, and the entry.
+    Returns: address -> the veth, which has the address by its alias or by a route, and the entry.
 
     Args:
         recorded_allocations: the result of `recorded`.
-        listed: the present entries of the file. The entry of a link whose sandbox we do not know is kept; if it has none, the link
-            gets a placeholder.
+        listed: the present entries of the file, by address. A veth without our alias keeps its present entry, or gets a placeholder.
+        prefix: how the names of host veths begin.
     """
     known_keys = {allocation.key for allocation in recorded_allocations.values()}
     made_at_ns = int(now.timestamp()) * 10**9
@@ -78,12 +78,15 @@ def unrecorded(
 
 
 def _carried_addresses(survey: KernelSurvey) -> dict[IpAddress, HostVeth]:
-    """Return the live host veth of each address, by route, or by alias if the route is missing; without those that lead to uplinks."""
+    """Return the live host veth of each address: by the address's route, or without a route by the veth's alias.
+
+    Veths that lead to an uplink are left out.
+    """
     live = {veth.name: veth for veth in survey.veths if not veth.is_dying and not leads_to_uplink(veth, survey)}
     carried = {veth.address: veth for veth in live.values() if veth.address is not None}
     for address, device in survey.routes.items():
         if device in live:
             carried[address] = live[device]
         else:
-            carried.pop(address, None)  # the address is routed elsewhere, so an alias with it does not count
+            carried.pop(address, None)  # the address is routed elsewhere, so an alias that has it does not count
     return carried

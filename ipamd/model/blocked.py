@@ -1,6 +1,6 @@
-"""Name the reason why there is no address by one word of a closed list, for a metric's label. Pure.
+"""Name the reason why a pod got no address by one word of a closed list, for a metric's label. Pure.
 
-`GrowthRefusal` has the sentence for people.
+`GrowthRefusal` (`growth_state.py`) has the same reason as a sentence for people.
 """
 
 from __future__ import annotations
@@ -18,11 +18,22 @@ from ipamd.model.errors import (
 
 
 class Blocked(StrEnum):
-    """The reason why the pool does not grow.
+    """The reason why a pod got no address.
 
-    GROWING: it does grow, but the address would come after the caller's deadline.
+    MAX_PODS: the pool has as many addresses as VPC_IPAMD_MAX_PODS allows.
+    NODE_FULL: all ENIs that the node may have are attached, and their slots are taken.
+    SUBNET_FULL: the subnet has no free address or prefix.
+    SUBNET_CHOICE: no subnet may have a new ENI.
+    ENI_LIMIT: EC2 takes no more addresses on the ENI, or no more ENIs on the instance.
+    QUOTA: the account's quota of ENIs is used up.
+    DENIED: IAM does not allow the call.
+    THROTTLED: EC2 throttles.
+    FROZEN: the pool is frozen.
+    HOST_ROUTING: the host's routing of an attached ENI is not in place.
+    ERROR: any other error.
     EGRESS: the pool has an address, and the range for egress has none.
     UNDELETED: earlier sandboxes of pods hold addresses, because no DEL came for them.
+    GROWING: the pool grows, but the address would come after the caller's deadline.
     """
 
     MAX_PODS = "max-pods"

@@ -8,8 +8,8 @@ from enum import StrEnum
 from ipamd.model.record import dataclass, field
 
 ATTEMPT_BUCKETS_MS = (50, 100, 250, 1000, 5000)
-"""Upper bounds of the time of one attempt. Ours: few, because each costs a series for every API; the last is half of HTTP_TIMEOUT's
-default: a slower attempt is near its timeout."""
+"""Upper bounds of the buckets for the time of one attempt, in milliseconds. Ours: few bounds, because each costs a time series for
+every API. The last bound is half of HTTP_TIMEOUT's default: a slower attempt is near its timeout."""
 
 ANSWERED = "200"
 """Status of an attempt that EC2 carried out."""
@@ -18,11 +18,20 @@ UNANSWERED = ""
 """Status of an attempt without an answer of EC2: it was sent with an unknown effect, or not sent."""
 
 OTHER = "other"
-"""Status that stands for all codes that have no status of their own."""
+"""Status of the attempts with any code of EC2 that is not counted by itself."""
 
 
 class CallOutcome(StrEnum):
-    """How one attempt ended."""
+    """How one attempt ended: the label of a metric. `ipamd/cloud/errors.py` has the codes of EC2 for each.
+
+    OK: EC2 carried the call out.
+    LIMIT: the ENI or the instance is full.
+    QUOTA: the account's quota of ENIs is used up.
+    BUSY: the object is in use or changing state.
+    UNANSWERED: the attempt was sent, and its effect is unknown.
+    UNSENT: the attempt could not be sent.
+    REFUSED: any other refusal of EC2.
+    """
 
     OK = "ok"
     THROTTLED = "throttled"
@@ -39,7 +48,11 @@ class CallOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """Attempts of one status: EC2's code, ANSWERED, UNANSWERED or OTHER. `total_ms`: their total duration."""
+    """The attempts of one status, which is EC2's code, ANSWERED, UNANSWERED or OTHER.
+
+    `count`: the number of attempts.
+    `total_ms`: their total duration in milliseconds.
+    """
 
     count: int
     total_ms: float
@@ -47,13 +60,15 @@ class StatusReport:
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
-    """One API. One attempt is one HTTP request, or none if it could not be sent.
+    """The calls of one API since the start. One attempt is one HTTP request, or none if the request could not be sent.
 
-    `buckets`: attempts that took no longer than each of ATTEMPT_BUCKETS_MS, cumulative.
-    `count`, `total_ms`: of all.
-    `left_count`: calls that this node may make at once by its own budget.
-    `rate_per_s`: how fast the budget grows.
-    `held_back_count`: calls that the budget refused.
+    `outcomes`: the number of attempts by outcome.
+    `statuses`: the attempts by status.
+    `buckets`: for each bound of ATTEMPT_BUCKETS_MS the number of attempts that took no longer (cumulative).
+    `count`, `total_ms`: the number of all attempts, and their total duration in milliseconds.
+    `left_count`: the calls that this node may make at once by its own budget.
+    `rate_per_s`: by how many calls the budget grows each second.
+    `held_back_count`: the calls that the budget refused.
     """
 
     outcomes: Mapping[CallOutcome, int] = field(default_factory=dict)

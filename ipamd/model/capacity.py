@@ -17,27 +17,27 @@ HOST_NETWORK_PODS = 2
 """Pods without an address that maxPods counts: the CNI's own and kube-proxy. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
 
 ADDRESSES_MAX = (1 << 32) - 1
-"""The count that stands for itself and any higher one. Ours: the field of the proto has 32 bits."""
+"""The highest count of addresses that is shown; a higher one is shown as this. Ours: the field of the proto has 32 bits."""
 
 MANY_VCPUS = 30
 
 MAX_PODS_FEW, MAX_PODS_MANY = 110, 250
-"""The most pods that EKS allows in its managed node groups, below 30 vCPUs and above.
+"""The most pods that EKS allows in its managed node groups: below MANY_VCPUS vCPUs, and from MANY_VCPUS on.
 
 Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html, How maxPods is determined."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBounds:
-    """What bounds a node besides its instance type, as counts; 0: no bound.
+    """The bounds of a node besides those of its instance type.
 
-    max_eni, max_pods: MAX_ENI and VPC_IPAMD_MAX_PODS.
-    unmanaged_eni_count: attached ENIs that are not for pods.
-    trunk_places: places left free for the trunk ENI.
-    own_address_count: addresses that the node has already.
-    subnet_free_count: further free addresses of the subnet; None if EC2 was not called.
-    vcpu_count: 0: not known.
-    local_range: the range from which every pod needs an address too, or None.
+    max_eni, max_pods: the settings MAX_ENI and VPC_IPAMD_MAX_PODS; 0: no bound.
+    unmanaged_eni_count: the number of attached ENIs that are not for pods.
+    trunk_places: the number of places that are left free for the trunk ENI.
+    own_address_count: the number of addresses that the node has already.
+    subnet_free_count: the number of further free addresses in the subnet; None if EC2 was not called.
+    vcpu_count: the number of vCPUs; 0: not known.
+    local_range: the range from which every pod also gets an address of the other family; None: pods get none.
     """
 
     max_eni: int = 0
@@ -55,9 +55,9 @@ class Capacity:
     """How many pods a node can run in one mode.
 
     mode: the mode in words.
-    address_count: pods with an address of their own, at most ADDRESSES_MAX.
-    max_pods: these and the pods on the host's network.
-    recommended: `max_pods`, but at most what EKS recommends; 0 if the vCPUs are not known.
+    address_count: the number of pods with an address of their own, at most ADDRESSES_MAX.
+    max_pods: `address_count` and the pods on the host's network (HOST_NETWORK_PODS).
+    recommended: `max_pods`, but at most what EKS recommends; 0 if the number of vCPUs is not known.
     formula: how the addresses are counted, for people.
     limited_by: the bound that decides, for people.
     in_force: whether the node is in this mode.
@@ -78,9 +78,10 @@ def capacities(
     """Count the pods in each mode.
 
     Args:
-        prefixes, primary_carries_pods: the mode in force; the primary ENI carries none with custom networking.
-    Returns: single addresses and prefixes, with the primary ENI and without; prefixes only where the type can have them. With IPv6
-    there is one mode.
+        prefixes: whether the node is in prefix mode.
+        primary_carries_pods: whether the primary ENI carries pods; with custom networking it carries none.
+    Returns: with IPv4 the modes with single addresses and with prefixes, each with pods on the primary ENI and without. Modes with
+        prefixes are left out if the instance type cannot have prefixes. With IPv6 there is one mode.
     """
     if family is IPV6:
         return (_sparse_capacity(limits, bounds, family),)
@@ -95,7 +96,7 @@ def capacities(
 
 
 def usable_eni_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the ENIs that may be attached for pods: the limit, less the places that ENIs have which are not ours to use.
+    """Count the ENIs that may be attached for pods: the limit, less the places of ENIs that are not ours to use and of the trunk ENI.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, updateIPStats.
     """
@@ -103,12 +104,12 @@ def usable_eni_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses that this node can have at most: those that it has, and those for vacant slots and places.
+    """Count the addresses that this node can have at most: the present ones, and those that fit in vacant slots and on new ENIs.
 
-    A vacant slot counts as one address, or in prefix mode as 16; a used one counts with its addresses, so that a node with both
-    kinds is counted correctly. An ENI that gets no new sandbox (the primary one with custom networking, one of an excluded subnet)
-    counts with its addresses in use. VPC_IPAMD_MAX_PODS is no part of the count. On a node of one kind the formula of
-    amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, updateIPStats) gives the same number.
+    A vacant slot counts as one address, or in prefix mode as 16. A used slot counts with its addresses, so the count is correct if a
+    node has both single addresses and prefixes. An ENI whose addresses no new sandbox gets (the primary ENI with custom networking, an
+    ENI of an excluded subnet) counts with its addresses in use. VPC_IPAMD_MAX_PODS does not bound the count. On a node with only
+    single addresses or only prefixes the formula of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, updateIPStats) gives the same number.
     """
     unit, slots = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else 1, snapshot.limits.slots_per_eni
     count = 0
@@ -147,7 +148,7 @@ def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, 
 
 
 def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family) -> Capacity:
-    """Count the pods of an IPv6 node. One prefix has addresses for more pods than any node runs, so kubelet's own number is the bound.
+    """Count the pods of an IPv6 node. One prefix has addresses for more pods than any node runs, so kubelet's maxPods is the bound.
 
     Source: https://github.com/awslabs/amazon-eks-ami, nodeadm: max-pods from the limits of IPv4, whatever the family.
     """
@@ -166,11 +167,11 @@ def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family)
 def _narrowest(
     mode: str, mode_bounds: Sequence[tuple[int, str]], bounds: NodeBounds, *, formula: str, in_force: bool
 ) -> Capacity:
-    """Return the capacity in a mode, which the lowest bound determines.
+    """Return the capacity in a mode: the lowest bound decides.
 
     Args:
-        mode_bounds: the bounds of this mode: a number of addresses, and what causes the bound.
-        bounds: of the node, which hold in every mode.
+        mode_bounds: the bounds of this mode, each as a number of addresses and the cause of the bound.
+        bounds: the bounds of the node, which hold in every mode.
     """
     all_bounds = list(mode_bounds)
     if bounds.max_pods:

@@ -1,7 +1,7 @@
-"""The interfaces of a pod that has one of each managed network card: their names, next hops and route tables (docs/adr/0086). Pure.
+"""The interfaces of a pod that has one on each managed network card: their names, next hops and route tables (docs/adr/0086). Pure.
 
-The pod's first interface has the name that the runtime gives, eth0. The others are numbered from 1, in the order of their cards, and
-the number says everything else. Source: amazon-vpc-cni-k8s pkg/networkutils/names.go; pkg/networkutils/helper.go,
+The pod's first interface has the name that the runtime gives, eth0. The others are numbered from 1, in the order of their cards; the
+number determines name, next hop and route table. Source: amazon-vpc-cni-k8s pkg/networkutils/names.go; pkg/networkutils/helper.go,
 CalculatePodIPv6GatewayIP; cmd/routed-eni-cni-plugin/driver/driver.go.
 """
 
@@ -17,12 +17,13 @@ from ipamd.model.family import Family, IpAddress
 from ipamd.model.ids import AttachmentKey, IfName
 
 PREFIX = "mNicIf"
+"""How the names of a pod's further interfaces begin; the number follows."""
 
 NUMBER_MAX = 31
 """Interfaces beside the first one. Ours: no instance type has more than 32 cards (`network_cards.CARDS_MAX`)."""
 
 FROM_PRIORITY = 1
-"""Priority of the rule in the sandbox from the address of a further interface to its table."""
+"""Priority of the rule inside the sandbox that sends packets from a further interface's address to the interface's table."""
 
 
 class InsideRouting(NamedTuple):
@@ -37,12 +38,12 @@ class InsideRouting(NamedTuple):
 
 
 def interface_name(number: int) -> IfName:
-    """Return the name of a pod's interface: 0 is the first one."""
+    """Return the name of the pod's interface with a number; 0 is the first interface."""
     return IfName(f"{PREFIX}{number}" if number else POD_IFNAME)
 
 
 def interface_number(ifname: str) -> int | None:
-    """Return the number of an interface of a pod, None for any other name, as Multus's `net1`."""
+    """Return the number of the pod's interface with a name; None for any other name, such as Multus's `net1`."""
     if ifname == POD_IFNAME:
         return 0
     match = re.fullmatch(rf"{PREFIX}([1-9]\d?)", ifname, re.ASCII)
@@ -52,24 +53,30 @@ def interface_number(ifname: str) -> int | None:
 
 
 def interface_names(count: int) -> tuple[IfName, ...]:
-    """Return the names of a pod's interfaces, the first one first. `count`: of managed cards."""
+    """Return the names of a pod's interfaces in their order. `count`: the number of managed network cards."""
     return tuple(map(interface_name, range(count)))
 
 
 def inside_routing(number: int) -> InsideRouting:
-    """Return how the sandbox routes by an interface. The first one has its routes in the main table, and needs no rule."""
+    """Return how the sandbox sends packets by the interface with a number.
+
+    The first interface has its routes in the sandbox's main table, and needs no rule.
+    """
     if number:
         return InsideRouting(number, FROM_PRIORITY)
     return InsideRouting(MAIN_TABLE, None)
 
 
 def next_hop(family: Family, ifname: str) -> IpAddress:
-    """Return the next hop of an interface: 169.254.1.1 or fe80::1 for the first one, and the following addresses for the others."""
+    """Return the next hop of an interface: 169.254.1.1 or fe80::1 for the first interface, the following addresses for the others."""
     return family.gateway + (interface_number(ifname) or 0)
 
 
 def further_keys(key: AttachmentKey) -> Iterator[AttachmentKey]:
-    """Yield the keys that the interfaces of further cards have in the sandbox of a pod's first interface; none for any other key."""
+    """Yield all keys that interfaces of further cards may have in a sandbox, from the key of the pod's first interface.
+
+    Any other key yields nothing.
+    """
     if key.ifname != POD_IFNAME:
         return
     for number in range(1, NUMBER_MAX + 1):
@@ -77,12 +84,12 @@ def further_keys(key: AttachmentKey) -> Iterator[AttachmentKey]:
 
 
 def is_further_card(ifname: str) -> bool:
-    """Whether an interface is one of a further card, which lives and ends with the pod's first interface."""
+    """Whether an interface belongs to a further network card. Such an interface is made and removed with the pod's first interface."""
     return bool(interface_number(ifname))
 
 
 def pod_key(key: AttachmentKey) -> AttachmentKey:
-    """Return the key by which the runtime knows an interface: that of the pod's first one for those of further cards."""
+    """Return the key that the runtime uses for an interface. For one of a further card it is the key of the pod's first interface."""
     if is_further_card(key.ifname):
         return AttachmentKey(key.container_id, IfName(POD_IFNAME))
     return key

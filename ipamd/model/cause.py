@@ -1,7 +1,7 @@
 """The causes of problems: reasons in our own words, and refusals of EC2 as values. Pure.
 
-A place with little room shows a refusal of EC2 only by its call and code. If a condition shows the refusal already, other conditions
-only refer to that one. So a refusal stays a value until it is rendered, and no code has to search a sentence for it.
+Where there is little room, a refusal of EC2 is shown only by its call and code. If one condition shows the refusal already, other
+conditions only refer to it (REFERENCE). So a refusal stays a value until it is rendered, and no code has to search a sentence for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from enum import Enum
 from ipamd.model.record import dataclass, field, replace
 
 REFERENCE = "see EC2"
-"""Stands for a refusal that another condition shows."""
+"""Text in place of a refusal that another condition shows."""
 
 
 class Form(Enum):
-    """How much a sentence says of EC2's refusals, longest first."""
+    """How much of EC2's refusals a sentence contains, longest first.
+
+    FULL: the whole text.
+    CALL: EC2's API and code.
+    CODE: EC2's code alone.
+    """
 
     FULL = "full"
     CALL = "call"
@@ -27,10 +32,10 @@ class Form(Enum):
 class Ec2Refusal:
     """A call that EC2 refused, did not answer, or did not get.
 
-    `operation`: the API.
-    `subject`: the ENI, subnet or instance.
-    `code`: EC2's own; "" if it gave none.
-    `text`: what failed and what EC2 said about it.
+    `operation`: the name of the API.
+    `subject`: the ENI, subnet or instance that the call was about.
+    `code`: EC2's error code; "" if EC2 gave none.
+    `text`: what failed, with EC2's message.
     """
 
     operation: str
@@ -49,9 +54,9 @@ class Ec2Refusal:
 class CausePart:
     """One reason.
 
-    `own`: in our own words.
-    `refusal`: EC2's refusal, if that is the reason.
-    `note`: follows the reason, such as advice.
+    `own`: the reason in our own words; "" if EC2's refusal is the whole reason.
+    `refusal`: EC2's refusal, if EC2 refused a call; else None.
+    `note`: text such as advice that follows the reason.
     """
 
     own: str = ""
@@ -86,13 +91,13 @@ class Cause:
         return tuple(part.refusal for part in self.parts if part.refusal is not None)
 
     def about(self, subject: object) -> Cause:
-        """Name first what the cause is about."""
+        """Return the cause with its subject in front."""
         first, *others = self.parts
         own = f"{subject}: {first.own}" if first.own else str(subject)
         return Cause((replace(first, own=own), *others))
 
     def noted(self, note: str) -> Cause:
-        """Append a note, such as advice, to the last reason."""
+        """Return the cause with a note, such as advice, after its last reason."""
         *others, last = self.parts
         return Cause((*others, replace(last, note=f"{last.note}{note}")))
 
@@ -108,6 +113,6 @@ def joined(causes: Iterable[Cause]) -> Cause:
 
 
 def first_parts(cause: Cause, most: int) -> Cause:
-    """Keep the first `most` reasons, and count the rest."""
+    """Return a cause with the first `most` reasons, and the number of the others."""
     more = len(cause.parts) - most
     return Cause((*cause.parts[:most], CausePart(f"and {more} more"))) if more > 0 else cause

@@ -15,11 +15,11 @@ from ipamd.model.cni_versions import CONFLIST_VERSION, SUPPORTED_VERSIONS
 VERSIONS_MAX = 64
 
 VERSION_LENGTH_MAX = 32
-"""Ours: the specification has eight versions, the longest of five characters."""
+"""Bounds of a plugin's answer. Ours: the specification has eight versions, the longest of five characters."""
 
 
 def parse_versions(output: bytes) -> tuple[str, ...]:
-    """Read a plugin's answer to VERSION. Returns: the versions that it supports, in its order. Raises: ValueError."""
+    """Read a plugin's answer to VERSION. Returns: the versions that the plugin supports, in its order. Raises: ValueError."""
     try:
         answer = json.loads(output)
     except (ValueError, RecursionError) as error:
@@ -33,7 +33,7 @@ def parse_versions(output: bytes) -> tuple[str, ...]:
 
 
 def common_versions(spoken: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the versions that all plugins of a chain support, oldest first. `spoken`: plugin -> its versions."""
+    """Return the versions that all plugins of a chain support, oldest first. `spoken`: plugin -> the versions that it supports."""
     common = []
     for version in SUPPORTED_VERSIONS:
         if all(version in versions for versions in spoken.values()):
@@ -42,14 +42,17 @@ def common_versions(spoken: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def conflist_version(versions: tuple[str, ...]) -> str:
-    """Choose `cniVersion` of the conflist, for runtimes that do not know `cniVersions`, from at least one version."""
+    """Choose `cniVersion` of the conflist, which runtimes use that do not read `cniVersions`. `versions`: at least one."""
     if CONFLIST_VERSION in versions:
         return CONFLIST_VERSION
     return versions[-1]
 
 
 def limits(spoken: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the highest version of ours that each plugin supports, for plugins that do not support our highest."""
+    """Return for each plugin that lacks our highest version the highest version that it supports.
+
+    A plugin that supports none of our versions is left out.
+    """
     highest = {name: [version for version in SUPPORTED_VERSIONS if version in versions] for name, versions in spoken.items()}
     return {name: ours[-1] for name, ours in highest.items() if ours and ours[-1] != SUPPORTED_VERSIONS[-1]}
 
@@ -58,8 +61,8 @@ def narrowed(versions: tuple[str, ...], spoken: Mapping[str, tuple[str, ...]]) -
     """Leave out the versions that further plugins do not support. A plugin that supports none of the remaining ones is ignored.
 
     Args:
-        versions: of the chain so far, oldest first.
-        spoken: further plugin -> its versions.
+        versions: the versions of the chain without the further plugins, oldest first; at least one.
+        spoken: further plugin -> the versions that it supports.
     Returns: the remaining versions, at least one; and the ignored plugins.
     """
     refused = []

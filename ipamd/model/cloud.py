@@ -11,15 +11,18 @@ from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.record import dataclass, field
 
 INTENT_TAG = "vpc-ipamd/intent"
-"""Tag of every ENI that we create. Its value is the client token of the creation: when an answer was lost, the tag finds the outcome,
-because Describe shows tags and not tokens. Ours; amazon-vpc-cni-k8s has no such tag."""
+"""Tag of every ENI that we create. Its value is the client token of the creation. If EC2's answer to a creation was lost, the ENI is
+searched for by this tag, because Describe shows tags and no tokens. Ours; amazon-vpc-cni-k8s has no such tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceIdentity:
-    """The node's identity, from instance metadata.
+    """The node's identity, from instance metadata. Only `vpc_cidrs` and `security_group_ids` can change while the instance runs.
 
-    Only `vpc_cidrs` and `security_group_ids` change while the instance runs; the latter, ascending, are those of the primary ENI.
+    `vpc_cidrs`: the IPv4 CIDRs of the VPC.
+    `primary_mac`, `primary_eni_id`, `primary_address`: of the primary ENI.
+    `subnet_id`, `subnet_cidr`: the subnet of the primary ENI.
+    `security_group_ids`: the security groups of the primary ENI, ascending.
     """
 
     instance_id: InstanceId
@@ -37,22 +40,27 @@ class InstanceIdentity:
 
 
 ConnectionTracking = tuple[tuple[str, int], ...]
-"""Idle timeouts of connection tracking that were set on an ENI: EC2's own names and seconds, by name. Empty: EC2's defaults.
+"""Idle timeouts of connection tracking that were set on an ENI: pairs of EC2's name and seconds, sorted by name. Empty: EC2's
+defaults.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTrackingConfiguration.html."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedEni:
-    """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
+    """One ENI as EC2 described it.
 
-    `secondary_addresses`, `prefixes`: of the pool's family; with IPv6 only prefixes serve.
-    `has_ipv6`: it has an IPv6 address or prefix.
-    `ipv6_addresses`: its single IPv6 addresses.
-    `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only).
-    `problem`: why the description could not be read, "" if it could; with a problem the other fields have the readable parts.
+    `primary_address`: the primary IPv4 address; None if the ENI has no IPv4 address (EFA-only, IPv6-only).
+    `secondary_addresses`, `prefixes`: the secondary addresses and delegated prefixes of the pool's family; on an IPv6 node only the
+        prefixes are used. The primary address is never among them (I6).
+    `has_ipv6`: whether the ENI has an IPv6 address or prefix.
+    `ipv6_addresses`: the single IPv6 addresses of the ENI.
+    `attachment_id`, `attachment_status`, `instance_id`, `device_index`, `network_card`: the ENI's attachment; empty strings and device
+        index -1 if it is not attached.
+    `delete_on_termination`: whether EC2 deletes the ENI with the instance.
     `security_group_ids`: ascending; empty if the answer named none.
-    `is_source_checked`: EC2 drops what it sends with an address that is not its own (SourceDestCheck).
-    `operator`: the AWS service that manages the ENI (EC2's Operator.Managed), "" if none does.
+    `operator`: the AWS service that manages the ENI (EC2's Operator.Managed); "" if none does.
+    `problem`: why the description could not be read; "" if it could. With a problem the other fields have the readable parts.
+    `is_source_checked`: whether EC2 drops packets that the ENI sends with a source address that is not its own (SourceDestCheck).
     """
 
     eni_id: EniId
@@ -81,7 +89,7 @@ class DescribedEni:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the entry shows which IPv4 addresses are on the ENI."""
+        """Whether the description shows which IPv4 addresses are on the ENI."""
         return not self.problem and self.primary_address is not None
 
 
@@ -90,8 +98,8 @@ class AddressHolder:
     """The instance that has an address, as DescribeInstances shows it.
 
     `state`: EC2's name of the instance's state.
-    `is_primary`: the address is the primary one of its ENI.
-    `is_source_checked`: as in `DescribedEni`, of its ENI.
+    `is_primary`: whether the address is the primary address of its ENI.
+    `is_source_checked`: as in `DescribedEni`, of the ENI that has the address.
     """
 
     instance_id: InstanceId
@@ -102,7 +110,7 @@ class AddressHolder:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing on the instance can run now.
+        """Whether the instance is stopped or terminated, so that nothing on it runs.
 
         Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html; an instance that is stopping still runs.
         """
@@ -111,7 +119,11 @@ class AddressHolder:
 
 @dataclass(frozen=True, slots=True)
 class MetadataEni:
-    """One ENI as instance metadata shows it: a hint (I7). `addresses` includes the primary one; both sets may be empty."""
+    """One ENI as instance metadata shows it. This is only a hint (I7).
+
+    `addresses`: the ENI's addresses, including the primary address; may be empty.
+    `prefixes`: the delegated prefixes; may be empty.
+    """
 
     mac: MacAddress
     eni_id: EniId
@@ -127,11 +139,13 @@ def all_addresses(singles: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -
 
 @dataclass(frozen=True, slots=True)
 class EniRequest:
-    """One CreateNetworkInterface call: addresses or prefixes, tags and our token in a single request.
+    """One CreateNetworkInterface call. Exactly one of `address_count`, `prefix_count` and `ipv6_address_count` is positive.
 
-    Exactly one of `address_count`, `prefix_count` and `ipv6_address_count` is positive. The last is for the ENI's own address, and its
-    /80 is requested afterwards, because EC2 does not take both counts in one call. `client_token` was stored before the call and is
-    used again after a crash (I9). `is_urgent`: an ADD waits for the call; without one, the call is not repeated when EC2 throttles it.
+    `client_token`: makes the call idempotent. It was stored before the call, and is used again after a crash (I9).
+    `address_count`, `prefix_count`: the secondary addresses, or the delegated prefixes, that the ENI is created with.
+    `ipv6_address_count`: the IPv6 addresses of the ENI itself. Its /80 is requested afterwards, because EC2 does not take both counts
+        in one call.
+    `is_urgent`: whether an ADD waits for the call. A call that is not urgent is not repeated when EC2 throttles it.
     """
 
     subnet_id: SubnetId
@@ -148,7 +162,13 @@ class EniRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallUnderWay:
-    """An EC2 call that has not ended, including its retries. `last_refusal`: why the last attempt failed; None before one failed."""
+    """An EC2 call that has not ended, including its retries.
+
+    `api`, `subject`: the API, and the ENI, subnet or instance that the call is about.
+    `age_s`: seconds since the first attempt.
+    `refusal_count`: how many attempts failed.
+    `last_refusal`: why the last failed attempt failed; None if no attempt failed yet.
+    """
 
     api: str
     subject: str

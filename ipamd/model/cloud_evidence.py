@@ -1,8 +1,9 @@
 """Decide from successive answers of EC2 which ENIs and addresses are gone. Pure: no clock, no call.
 
 One Describe proves no absence: it may lag behind a change, be incomplete, or have an unexpected shape (I11). An object that an answer
-shows is present. An object that it lacks is unknown, until a second answer, apart in time, lacks it too. An answer that lacks nearly
-everything is not believed at all; a real mass loss needs time and a second witness. Reasons for these rules: docs/adr/0017.
+shows is present. An object that an answer lacks is unknown until a second answer, LOOK_GAP_S later, lacks it too. An answer that lacks
+nearly everything is not believed. A real mass loss is believed after MASS_LOSS_AGE_S if a second source confirms it. Reasons for these
+rules: docs/adr/0017.
 """
 
 from __future__ import annotations
@@ -24,31 +25,34 @@ CloudKey = EniId | IpAddress
 
 LOOK_GAP_S = 30.0
 """Least time between two answers that count as two. Ours: lagging replicas of EC2 are seconds behind, and AWS advises to retry after
-seconds to minutes. Meanwhile the address is withheld.
+seconds to minutes. Until the second answer a missing address is withheld.
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
 """
 
 RECENT_S = 300.0
-"""For this long after a call of ours Describe may not show its effect. Ours: AWS names no bound; this is ten times the longest lag
-that was reported (cilium issue 36428 suspects it after Assign)."""
+"""For this long after a call of ours an answer of Describe may not show the call's effect. Ours: AWS names no bound; this is ten times
+the longest reported lag (cilium issue 36428, after an allocation of addresses)."""
 
 MIN_LOOK_COUNT = 2
-"""How many successive answers must lack an object that counts as absent. Ours: one may lag."""
+"""How many successive answers must lack an object before it counts as absent. Ours: one answer may lag."""
 
 MASS_LOSS_AGE_S = 600.0
-"""After this long even implausible answers count for objects whose absence a second witness confirms. Ours: twice `RECENT_S`."""
+"""After an object has been missing for this long, even implausible answers count, if a second source confirms its absence. Ours: twice
+`RECENT_S`."""
 
 DOUBT_AGAIN_S = 60.0
-"""Pause after an implausible answer. Ours: ten answers until a mass loss is believed."""
+"""Pause before EC2 is asked again after an implausible answer. Ours: ten answers until a mass loss is believed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudRecords:
     """The rows of this instance with which an answer is compared.
 
-    `addresses`: without lost ones; a /80 is represented by the row of its rest.
-    `wired`: those that running sandboxes have.
+    `enis`: the recorded ENIs.
+    `addresses`: the recorded addresses of managed ENIs, except lost ones, each with its ENI. A /80 is represented by its last address,
+        whose row stands for the rest of the /80.
+    `wired`: the addresses among these that sandboxes have.
     """
 
     identity: InstanceIdentity
@@ -75,12 +79,12 @@ def recorded(snapshot: Snapshot, identity: InstanceIdentity) -> CloudRecords:
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """Other sources that can confirm an absence; None: not read, or no answer.
+    """Other sources that can confirm an absence. A source that was not read or did not answer is None.
 
-    `links`: MAC addresses of the links of the host's namespace.
-    `metadata`: every address that instance metadata shows, including primary ones and those of prefixes.
+    `links`: the MAC addresses of the links in the host's namespace.
+    `metadata`: every address that instance metadata shows, including primary addresses and the addresses of prefixes.
 
-    A witness without the primary ENI does not count.
+    A source that does not show the primary ENI is not used.
     """
 
     links: frozenset[MacAddress] | None = None
@@ -89,14 +93,14 @@ class Witnesses:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """The conclusion from successive answers: each object is present, absent, or doubted (not known), as in `ipamd/model/absences.py`.
+    """The conclusion from successive answers: each object is present, absent, or doubted (not known).
 
-    implausible: why this answer is not believed, "" if it is.
-    absent: gone, by two answers; an absent ENI is named without its addresses.
-    doubted: missing in one answer.
-    again_s: seconds after which the next answer is useful, None if nothing is in doubt.
-    mass_loss: one sentence if an absence was concluded from implausible answers, otherwise "".
-    missing: what the last answer with the primary ENI lacked, believed or not, without what our calls changed lately.
+    implausible: why the last answer is not believed; "" if it is believed.
+    absent: the objects that are gone, because two answers lack them. If an ENI is gone, its addresses are not listed.
+    doubted: the objects that one answer lacks, so that a second answer must decide.
+    again_s: seconds after which the next answer is useful; None if nothing is in doubt.
+    mass_loss: one sentence if an absence was concluded from implausible answers; otherwise "".
+    missing: what the last answer with the primary ENI lacks, believed or not, without what our calls changed lately.
     """
 
     implausible: str = ""
@@ -110,15 +114,16 @@ class Weighed:
 def plausibility(answer: Iterable[DescribedEni], recorded: CloudRecords, *, recent: Collection[CloudKey] = ()) -> str:
     """Return why a complete Describe of this instance is not believed.
 
-    The primary ENI cannot be detached while the instance runs: an answer without it is about another moment, or another instance.
-    Otherwise an answer is implausible if more than half, and at least two, of the ENIs (including the primary one) or of the wired
-    addresses are missing. "More than half" lets an operator detach one ENI of two. "At least two" lets a node with one sandbox lose
-    its one address.
+    The primary ENI cannot be detached while the instance runs. So an answer without it is implausible: it is about another moment, or
+    another instance. An answer is also implausible if more than half, and at least two, of the ENIs (including the primary one) or of
+    the wired addresses are missing. With "more than half" an operator may detach one ENI of two. With "at least two" a node with one
+    sandbox may lose its one address.
 
     Args:
         answer: every ENI that EC2 shows attached, whatever its attachment status.
         recorded: the datastore's rows.
-        recent: objects that our own calls changed so recently that EC2 may not show it yet, or known to be gone; not counted.
+        recent: objects that are not counted: our own calls changed them so recently that EC2 may not show the change yet, or they are
+            known to be gone.
     Returns: one sentence; "" if the answer is plausible.
     Concurrency: pure. Guards: I2, I11.
     """
@@ -137,17 +142,17 @@ def plausibility(answer: Iterable[DescribedEni], recorded: CloudRecords, *, rece
 
 
 def _shows_primary(answer: Iterable[DescribedEni], recorded: CloudRecords) -> bool:
-    """Whether an answer has the primary ENI."""
+    """Whether an answer contains the primary ENI."""
     return any(eni.eni_id == recorded.identity.primary_eni_id for eni in answer)
 
 
 def _staying_enis(recorded: CloudRecords, recent: Collection[CloudKey]) -> set[EniId]:
-    """Return the ENIs that nobody detaches, and that we did not change lately."""
+    """Return the recorded ENIs that are not being detached, and that we did not change lately."""
     return {eni_id for eni_id, eni in recorded.enis.items() if eni.state is not EniState.DETACHING and eni_id not in recent}
 
 
 def _wired_addresses(recorded: CloudRecords, recent: Collection[CloudKey]) -> set[IpAddress]:
-    """Return the addresses of live sandboxes that we did not change lately, alone or with their ENI."""
+    """Return the addresses of sandboxes, except those that we changed lately, alone or with their ENI."""
     return {address for address in recorded.wired if address not in recent and recorded.addresses.get(address) not in recent}
 
 
@@ -159,9 +164,10 @@ def _mass_absence(objects: str, absent_count: int, count: int) -> str:
 
 
 def missing(answer: Iterable[DescribedEni], recorded: CloudRecords) -> frozenset[CloudKey]:
-    """Return the recorded ENIs that an answer lacks, and the addresses that it lacks on an ENI that it has.
+    """Return the recorded ENIs that an answer lacks, and the recorded addresses that it lacks on ENIs that it contains.
 
-    Addresses of an unreadable ENI are not missing, nor are ENIs if one in the answer has no ID.
+    Addresses of an ENI whose description is unreadable do not count as missing. If an ENI in the answer has no ID, no ENI counts as
+    missing.
     """
     entries = tuple(answer)
     shown_ids = {eni.eni_id for eni in entries}
@@ -176,15 +182,15 @@ def missing(answer: Iterable[DescribedEni], recorded: CloudRecords) -> frozenset
 
 
 def addresses_on(described: DescribedEni) -> frozenset[IpAddress]:
-    """Return the secondary addresses of an ENI, those of its prefixes included."""
+    """Return the secondary addresses of an ENI, including the addresses of its prefixes."""
     return all_addresses(described.secondary_addresses, described.prefixes)
 
 
 class CloudEvidence:
-    """Weighs the successive answers about one instance. Used by one thread at a time."""
+    """Weighs the successive answers of EC2 about one instance. Used by one thread at a time."""
 
     def __init__(self, doubts: Doubts | None = None) -> None:
-        """`doubts`: the counts of an earlier process, so that a daemon that restarts often still gets to a second answer."""
+        """`doubts`: the counts of an earlier process, so that also a daemon that restarts often counts a second answer."""
         earlier = doubts or Doubts()
         self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, recorded=_by_key(earlier.plausible))
         """Absences according to plausible answers only."""
@@ -200,14 +206,15 @@ class CloudEvidence:
         witnesses: Witnesses,
         now_s: float,
     ) -> Weighed:
-        """Weigh one complete answer with those before it.
+        """Weigh one complete answer together with the answers before it.
 
         Args:
-            answer: every ENI attached to the instance, n of them.
+            answer: every ENI that EC2 shows attached to the instance.
             recorded: the datastore's rows.
-            recent: objects that our calls changed, with the seconds for which Describe may not show that; none of them counts as gone.
-            witnesses: read now.
-            now_s: monotonic.
+            recent: the objects that our calls changed lately -> the seconds for which Describe may still not show the change. None of
+                them counts as gone.
+            witnesses: what the other sources show at this moment.
+            now_s: seconds on the monotonic clock.
         Guards: I2, I7, I8, I11.
         """
         entries = tuple(answer)
@@ -231,7 +238,7 @@ class CloudEvidence:
             self._believed.record_answer(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
         again_s = self._next_look_s(gone, absent, recent, is_plausible=not implausible)
-        doubted = self.doubted() - absent  # absent objects stay counted: if they are missing again, that is no new doubt
+        doubted = self.doubted() - absent  # absent objects stay counted, so another answer without them starts no new doubt
         return Weighed(implausible, absent, doubted, again_s, mass_loss, missing=old)
 
     def doubts(self) -> Doubts:
@@ -241,12 +248,15 @@ class CloudEvidence:
         return Doubts(plausible, of_any_answer)
 
     def doubted(self) -> frozenset[CloudKey]:
-        """Return the objects that must not be used: missing in the last plausible answer, or in two successive answers of any kind."""
+        """Return the objects that must not be used: the last plausible answer, or two successive answers of any kind, lack them."""
         twice = frozenset(key for key, absence in self._doubtful.absent.items() if absence.look_count >= MIN_LOOK_COUNT)
         return twice.union(self._believed.absent)
 
     def _forget_shown(self, unseen: Collection[CloudKey]) -> None:
-        """End the absence of everything that the answer shows: even an implausible answer proves presence."""
+        """End the absence of every object that the answer shows: even an implausible answer proves presence.
+
+        `unseen`: the objects that the answer does not show.
+        """
         self._believed.absent = {key: absence for key, absence in self._believed.absent.items() if key in unseen}
 
     def _next_look_s(
@@ -264,7 +274,7 @@ class CloudEvidence:
         return min(waits, default=None)
 
     def _is_confirmed(self, key: CloudKey, recorded: CloudRecords, witnesses: Witnesses, now_s: float) -> bool:
-        """Whether an object has been missing for long, and a witness that sees the primary ENI does not see it either."""
+        """Whether an object has been missing for MASS_LOSS_AGE_S, and a source that shows the primary ENI does not show the object."""
         if self._doubtful.count(key) < MIN_LOOK_COUNT or self._doubtful.age_s(key, now_s=now_s) < MASS_LOSS_AGE_S:
             return False
         eni = recorded.enis[key] if isinstance(key, str) else None
@@ -276,7 +286,7 @@ class CloudEvidence:
 
 
 def _by_key(doubts: Mapping[str, Absence]) -> dict[CloudKey, Absence]:
-    """Read the keys back from their text."""
+    """Return the absences by ENI ID or address instead of the text of these."""
     absences: dict[CloudKey, Absence] = {}
     for subject, absence in doubts.items():
         try:
@@ -287,5 +297,5 @@ def _by_key(doubts: Mapping[str, Absence]) -> dict[CloudKey, Absence]:
 
 
 def _lacks_link(eni: Eni, identity: InstanceIdentity, links: frozenset[MacAddress] | None) -> bool:
-    """Whether the kernel shows the primary ENI's link and not this one's."""
+    """Whether the kernel shows the primary ENI's link, and no link of this ENI."""
     return links is not None and identity.primary_mac in links and eni.mac not in links

@@ -1,4 +1,4 @@
-"""Decoded CNI requests: values, no wire format."""
+"""CNI requests as values, independent of the wire format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from ipamd.model.record import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NetnsIdentity:
-    """The network namespace at a path: device and inode of its nsfs file. Zero: unknown (adopted)."""
+    """The identity of the network namespace at a path: device and inode of its nsfs file.
+
+    Both are 0 if the identity is not known, as of an adopted sandbox.
+    """
 
     device: int
     inode: int
@@ -39,11 +42,17 @@ class SandboxNames:
 
 @dataclass(frozen=True, slots=True)
 class AttachRequest:
-    """One ADD (or CHECK). `config_digest` identifies the network configuration, byte for byte.
+    """One ADD or CHECK.
 
+    `netns`: the path of the sandbox's network namespace.
+    `network_name`: `name` of the network configuration.
+    `config_digest`: a hash of the network configuration: equal only if the configurations are equal byte for byte.
+    `names`: the pod's names, from CNI_ARGS.
+    `prev_result`: the result of the plugins before ours in the chain; None if there is none.
     `is_wired_by_caller`: the caller is the plugin of amazon-vpc-cni-k8s, which wires the sandbox after the reply.
-    `annotations`: the pod's, as they were when this sandbox was begun; None if the runtime does not hand them over.
-    `plugin_directories`: where the caller looks for the plugins of a chain, in its order (CNI_PATH); () if it does not say.
+    `annotations`: the pod's annotations at the moment when the sandbox was begun; None if the runtime does not hand them over.
+    `plugin_directories`: the directories in which the caller looks for the plugins of a chain, in its order (CNI_PATH); () if the
+        request does not contain them.
     """
 
     key: AttachmentKey
@@ -59,9 +68,9 @@ class AttachRequest:
 
 
 def fingerprint(request: AttachRequest, identity: NetnsIdentity) -> str:
-    """Identify a request: the same sandbox namespace, interface and configuration give the same text.
+    """Return a text that identifies a request: the same sandbox namespace, interface and configuration give the same text.
 
-    It identifies a repeated ADD (docs/life.md, The life of an ADD).
+    By this text an ADD is recognised as the repetition of an earlier one (docs/life.md, The life of an ADD).
     """
     material = f"{identity.device}:{identity.inode}\n{request.key.ifname}\n{request.config_digest}"
     return hashlib.sha256(material.encode()).hexdigest()

@@ -1,8 +1,7 @@
-"""The supported versions of the CNI specification, and the verbs that each introduced: the only list of them.
+"""The supported versions of the CNI specification, and the verbs that each version introduced. The daemon has no other such list.
 
-The plugin keeps a copy, because it imports nothing of the daemon; a test holds it equal
-(`tests/unit/model/test_cniversion.py`). Source: the CNI specification (github.com/containernetworking/cni, SPEC.md) of each
-version.
+The plugin has a copy, because it imports nothing of the daemon. `tests/unit/model/test_cniversion.py` checks that both are equal.
+Source: the CNI specification (github.com/containernetworking/cni, SPEC.md) of each version.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from ipamd.model.errors import IncompatibleVersionError
 from ipamd.model.failures import FailureCode, failure
 
 SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
-"""Oldest first. How to add one: CONTRIBUTING.md."""
+"""Oldest first. How to add a version: CONTRIBUTING.md."""
 
 CONFLIST_VERSION = "1.0.0"
-"""`cniVersion` of the conflist. Ours: what libcni of every supported runtime accepts; newer ones choose from `cniVersions`."""
+"""`cniVersion` of the conflist. Ours: libcni of every supported runtime accepts this version, and newer releases of libcni choose a
+version from `cniVersions`."""
 
 VERB_SINCE = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
-"""Verbs that are younger than our oldest version."""
+"""Verb -> the version that introduced it, for verbs that our oldest supported version does not have."""
 
 
 def require_supported(version: str) -> None:
@@ -32,7 +32,7 @@ def require_supported(version: str) -> None:
 
 
 def require_verb(verb: str, version: str) -> None:
-    """Raise IncompatibleVersionError unless the request's version has this verb."""
+    """Raise IncompatibleVersionError unless `version`, the cniVersion of the request, has this verb."""
     since = VERB_SINCE.get(verb, SUPPORTED_VERSIONS[0])
     if is_before(version, since):
         raise failure(IncompatibleVersionError, FailureCode.VERB_TOO_NEW, verb=verb, since=since, version=version)

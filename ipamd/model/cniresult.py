@@ -1,7 +1,7 @@
 """The CNI result: built once in the canonical version, stored, and converted to the version that each request asks for.
 
-It is stored because a client that timed out and retries must get the same answer. Source of the shapes: the CNI specification of each
-version in `SUPPORTED_VERSIONS`, section "Result Types".
+The result is stored because a runtime that timed out and retries must get the same answer. Source of the results' form: the CNI
+specification of each version in `SUPPORTED_VERSIONS`, section "Result Types".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CANONICAL_VERSION = "1.1.0"
 """Version of stored results. A CNI version that only adds optional fields needs no new canonical version."""
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-"""Made once: `json.dumps` with arguments makes an encoder at each call."""
+"""One encoder for all results, because `json.dumps` with arguments makes an encoder at each call."""
 
 _FIELDS_SINCE = "1.1.0"
 
@@ -33,7 +33,7 @@ _NEW_FIELDS = {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "
 """Fields of each section that versions before `_FIELDS_SINCE` do not have."""
 
 _IP_VERSION_UNTIL = "1.0.0"
-"""Before this version every IP configuration had a field with its family, 4 or 6."""
+"""Versions before this one have a field `version` with the family ("4" or "6") in every IP configuration."""
 
 
 def build_result(
@@ -46,8 +46,9 @@ def build_result(
     """Describe a wired sandbox as a canonical result.
 
     Args:
-        prev_result: the result of the plugins before us in the chain; ours is appended to it.
-        further: the pod's interfaces of further network cards, which follow its first one. They have addresses and no route.
+        prev_result: the result of the plugins before ours in the chain; the sandbox's interfaces are appended to it.
+        further: the pod's interfaces of further network cards, which follow its first interface. They have addresses and no route.
+    Returns: JSON of CANONICAL_VERSION.
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
     base = _as_lists(prev_result or {})
@@ -65,7 +66,7 @@ def _append_interface(base: dict[str, Any], spec: WiringSpec, wired: Wired) -> N
         {"name": spec.host_veth, "mac": wired.host_mac, "mtu": spec.mtu},
         {"name": spec.key.ifname, "mac": wired.sandbox_mac, "mtu": spec.mtu, "sandbox": spec.netns},
     ]
-    for leg in legs_of(spec)[1:]:  # their addresses are valid only on this node, so the result has the links without addresses
+    for leg in legs_of(spec)[1:]:  # addresses of extra legs are valid only on this node, so the result has only their links
         base["interfaces"] += [
             {"name": leg.host_veth, "mac": leg.mac("host"), "mtu": spec.mtu},
             {"name": leg.ifname, "mac": leg.mac("sandbox"), "mtu": spec.mtu, "sandbox": spec.netns},
@@ -100,10 +101,10 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
 
 
 def result_differences(prev_result: JsonObject, *, ifname: str, address: IpAddress, netns: str) -> list[str]:
-    """List how a prevResult contradicts an attachment (CHECK); empty if it does not.
+    """List how the prevResult of a CHECK contradicts an attachment; empty if it does not.
 
-    Addresses are compared, not their text, because runtimes and earlier plugins spell them differently. MACs, gateways and routes are
-    not compared here: a later plugin of the chain may have changed them, and CHECK compares the kernel with the record.
+    Addresses are compared as values, because runtimes and other plugins write them differently. MACs, gateways and routes are not
+    compared here: a later plugin of the chain may have changed them, and CHECK compares the kernel with the record.
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
     result = _as_lists(prev_result)
@@ -119,7 +120,7 @@ def result_differences(prev_result: JsonObject, *, ifname: str, address: IpAddre
 
 
 def _address_of(ip_configuration: JsonObject) -> IpAddress | None:
-    """Read the address of an IP configuration, without its mask; None if it has none."""
+    """Read the address of an IP configuration, without its mask; None if there is no valid address."""
     try:
         return read_spelling(str(ip_configuration.get("address", "")).partition("/")[0])
     except ValueError:
@@ -127,7 +128,7 @@ def _address_of(ip_configuration: JsonObject) -> IpAddress | None:
 
 
 def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
-    """Return the specification that a recorded sandbox was wired by; `netns` replaces the recorded path."""
+    """Return the specification by which a recorded sandbox was wired. `netns`: a path that replaces the recorded one."""
     return replace(
         attachment.wiring,
         netns=netns or attachment.netns,
@@ -148,7 +149,10 @@ def others_mac(attachment: Attachment) -> MacAddress | None:
 
 
 def wired_mtu(stored: bytes, host_veth: str) -> int:
-    """Return the MTU that a sandbox was wired with, from its stored result, 0 if it has none: the setting may have changed since."""
+    """Return the MTU with which a sandbox was wired, from its stored result; 0 if the result has none.
+
+    The present setting may differ from it.
+    """
     for interface in _recorded(stored, host_veth):
         if "mtu" in interface:
             return int(interface["mtu"])
@@ -156,14 +160,14 @@ def wired_mtu(stored: bytes, host_veth: str) -> int:
 
 
 def renamed_result(stored: bytes, host_veth: str, to: str) -> bytes:
-    """Return a stored result in which a host veth has another name."""
+    """Return a stored result in which the host veth `host_veth` has the name `to`."""
     result = json.loads(stored)
     for interface in _host_interfaces(result, host_veth):
         interface["name"] = to
     return _ENCODER.encode(result).encode()
 
 
-@lru_cache(maxsize=2048)  # each pass over the sandboxes reads all results
+@lru_cache(maxsize=2048)  # each pass over the sandboxes reads the results of all of them
 def _recorded(stored: bytes, host_veth: str) -> list[dict[str, Any]]:
     return _host_interfaces(json.loads(stored), host_veth)
 

@@ -1,4 +1,4 @@
-"""Other software whose plugins run beside ours on this node: facts for `ipamctl status`, no faults."""
+"""Other software whose CNI plugins run beside ours on this node. `ipamctl status` shows it as a fact, not as a fault."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from ipamd.model.record import dataclass
 
 
 class CompanionKind(StrEnum):
-    """How another plugin stands to ours."""
+    """How other software runs beside our plugin."""
 
     APPENDED = "appended"
-    """Its entry follows ours in our conflist."""
+    """Its plugin is an entry behind ours in our conflist."""
     FIRST = "first"
-    """The runtime takes its file instead of ours, and that leads to our plugin."""
+    """Its CNI configuration sorts before ours, so the runtime uses it; it calls our plugin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One plugin or file beside ours. `name`: of the plugin, or the path of the file. `detail`: one sentence."""
+    """One plugin in our conflist, or one configuration file, of other software.
+
+    `name`: the plugin's name, or the path of the file.
+    `detail`: a sentence about it.
+    """
 
     kind: CompanionKind
     name: str
@@ -26,7 +30,7 @@ class Companion:
 
 
 class Companions:
-    """The companions at the last reading of the CNI configuration directory. One thread writes, any reads."""
+    """The companions at the last reading of the CNI configuration directory. One thread sets `seen`, and any thread may read it."""
 
     def __init__(self) -> None:
         self.seen: tuple[Companion, ...] = ()

@@ -1,6 +1,6 @@
-"""The sentences of conditions: the only place where a `Problem` becomes text. Pure.
+"""The sentences of conditions. Only this module makes text of a `Problem`. Pure.
 
-The names in braces are the fields of the problem, and `subject`, which is the condition's.
+The names in braces are the fields of the problem, and `subject`, the subject of the condition.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ MESSAGES: Mapping[StrEnum, str] = {
     ConditionCode.EXPORTED: "{subject}: {cause}",
     ConditionCode.LINKS_NOT_IMPORTED: "{subject}: host veths that are not ours, left as they are: {links}",
 }
-"""By code: what is wrong and on which object. The next step is here only if it differs from that of the subject
-(`report/verdict.py`)."""
+"""By code: what is wrong, and on which object. The next step is here only if it differs from the next step for the condition's subject
+(`ADVICE` in `report/verdict.py`)."""
 
 
 def condition_text(subject: str, problem: Problem, form: Form = Form.FULL, known: Container[Ec2Refusal] = ()) -> str:
     """Return the sentence of a problem.
 
-    `form`: how much of EC2's refusals it quotes.
+    `form`: how much of EC2's refusals the sentence contains.
     `known`: refusals that another condition shows.
     """
     fields = {"subject": subject, **problem.fields}

@@ -1,4 +1,4 @@
-"""A problem that lasts: a code and fields. `condition_messages` makes its sentence. Pure."""
+"""The problem of a condition, as a code and fields. `condition_messages` makes a sentence of it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ipamd.model.record import dataclass
 
 
 class ConditionCode(StrEnum):
-    """The kind of a problem. A condition has a subject too, and several parts of a subject may have problems at once."""
+    """The kind of a problem. A condition has a subject and a problem; the parts of a subject may have problems of their own."""
 
     LOOP_FAILED = "loop-failed"
     OBJECTS_SKIPPED = "objects-skipped"
@@ -91,8 +91,8 @@ class ConditionCode(StrEnum):
 class Problem:
     """One problem.
 
-    fields: what the sentence of the code names, as text.
-    next_step: what helps, if it is not what helps with every condition of the subject; else "".
+    fields: the values for the names in braces in the code's sentence, as text.
+    next_step: what an operator can do, if it differs from the advice for all conditions of the subject; else "".
     cause: the field `cause` as a value, so that EC2's refusals in it can be shown in several lengths; None if it is only text.
     """
 

@@ -1,7 +1,7 @@
 """Compare a copy of our configuration, made by other software, with our present one, and list the lines to change. Pure.
 
-Istio's own conflist, Antrea, Cilium in chaining mode and Multus with `delegates` copy our configuration into a file that the runtime
-uses instead of ours (docs/adr/0060). The copy is stale after a change of our settings, and nothing else reports that.
+Istio with its own conflist, Antrea, Cilium in chaining mode and Multus with `delegates` copy our configuration into a file that the
+runtime uses instead of ours (docs/adr/0060). After a change of our settings the copy is stale, and no other software reports it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from ipamd.model.conflist_parts import PLUGINS, OwnPart, Plugin, canonical, type
 from ipamd.model.pod_annotations import POD_ANNOTATIONS
 
 CAPABILITIES = "capabilities"
+"""Field of a plugin's configuration by which it requests data from the runtime."""
 
 NO_ANNOTATIONS = (
     "it hands over no annotations of pods: VPC_IPAMD_POD_SECURITY_GROUP_SOURCE becomes kubelet, and "
     "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES and VPC_IPAMD_PINNED_ADDRESSES stay empty"
 )
-"""The line about a copy that a plugin such as Multus calls. Source: multus-cni, pkg/types/types.go, RuntimeConfig: its closed list of
-capabilities lacks annotations."""
+"""The line for a file whose plugin calls ours, such as Multus. Such a plugin does not pass on the pod's annotations. Source:
+multus-cni, pkg/types/types.go, RuntimeConfig: a closed list of capabilities without annotations."""
 
 
 def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
     """List the lines of a copy that differ, as "A becomes B"; [] if the copy is like one of our parts.
 
     Args:
-        document: a list of plugins with ours among them, or the configuration of our plugin alone.
-        own_parts: our part of the conflist, once with the CNI versions of our plugins and once with those of the whole chain: the copy
-            may have been made of either.
+        document: a conflist that has our plugin among others, or the configuration of our plugin alone.
+        own_parts: our part of the conflist, once with the CNI versions of our plugins and once with the versions of the whole chain.
+            The copy may have been made of either.
     """
     return min((_lines(document, our_part) for our_part in own_parts), key=len)
 
@@ -37,7 +38,7 @@ def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
 def lines_of_wrapper(document: Plugin, our_part: OwnPart) -> list[str]:
     """List the lines to change in the configuration of a plugin that calls ours.
 
-    A runtime passes only what the configuration that it reads itself requests, so it must contain our capabilities.
+    A runtime passes only data that its own configuration file requests by capabilities. So this file must have our capabilities.
     """
     wanted: dict[str, Any] = {}
     for plugin in our_part.plugins:
@@ -52,7 +53,7 @@ def lines_of_wrapper(document: Plugin, our_part: OwnPart) -> list[str]:
 def _version_lines(document: Plugin, our_part: OwnPart) -> list[str]:
     lines = []
     for key in ("cniVersion", "cniVersions"):
-        # Without `cniVersions` a runtime uses `cniVersion`, which every plugin speaks.
+        # Without `cniVersions` a runtime uses `cniVersion`, which every plugin supports.
         is_absent = key == "cniVersions" and key not in document
         if not is_absent and canonical(document.get(key)) != canonical(our_part.fields[key]):
             lines.append(_change(key, document, our_part.fields[key]))
@@ -75,7 +76,7 @@ def _lines(document: Plugin, our_part: OwnPart) -> list[str]:
 
 
 def _change(key: str, present: Mapping[str, Any], wanted: object) -> str:
-    """One line of JSON as it is, and as it must be."""
+    """Return a sentence with a field as it is, and as it must be."""
     before = f'"{key}": {json.dumps(present[key])}' if key in present else f'no "{key}"'
     after = f'"{key}": {json.dumps(wanted)}' if wanted is not None else f'no "{key}"'
     return f"{before} becomes {after}"

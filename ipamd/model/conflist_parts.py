@@ -1,8 +1,8 @@
 """Separate our part of a conflist from the part of other software, and merge the two. Pure.
 
 Agents of service meshes (Istio in chained mode, Linkerd, older Antrea) append their plugin to the conflist that they find, and
-append it again when it is gone (docs/adr/0060). So a conflist has two owners. Ours are the fields that we render and our plugins,
-which come first. All other fields and plugins belong to others: they are neither compared nor repaired.
+append it again when it is gone (docs/adr/0060). So a conflist has two owners. Our part is the fields that we render, and our plugins,
+which come first. All other fields and plugins belong to other software: they are neither compared nor repaired.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ Plugin = Mapping[str, Any]
 PLUGINS = "plugins"
 
 DEPTH_MAX = 100
-"""Levels of arrays and objects. Ours: a conflist has four or five; writing a deeper one could exhaust the stack."""
+"""The most levels of nested arrays and objects. Ours: a conflist has four or five; writing a very deep one could exhaust the stack."""
 
 OF_EVERY_PLUGIN = {"cniVersion": str, "name": str, "capabilities": dict, "ipam": dict, "dns": dict, "prevResult": dict}
-"""Keys that a runtime itself reads in each plugin's configuration, and their kinds. A value of another kind makes the runtime refuse
-the whole list. `capabilities` has a boolean for each. Source: github.com/containernetworking/cni, pkg/types/types.go, PluginConf."""
+"""Keys that a runtime itself reads in each plugin's configuration, and their types. A value of another type makes the runtime refuse
+the whole list. The values in `capabilities` must be booleans. Source: github.com/containernetworking/cni, pkg/types/types.go,
+PluginConf."""
 
 FLAGS = ("disableCheck", "disableGC", "loadOnlyInlinedPlugins")
-"""Fields of a conflist in which a runtime accepts only true and false, also as strings. Source: the same repository,
+"""Fields of a conflist in which a runtime accepts only true and false, also as strings. Source: github.com/containernetworking/cni,
 libcni/conf.go."""
 
 
 class PartDefect(StrEnum):
-    """A defect of our part of the file; the value ends a sentence about the file."""
+    """A defect of our part of the conflist. The value is the end of a sentence about the file."""
 
     MISSING = "was missing"
     CHANGED = "had been changed"
-    """It is no file, no conflist that a runtime can load, or the conflist of another network."""
+    """The path is no file, or the file is no conflist that a runtime can load, or it is the conflist of another network."""
     FIELDS = "had other versions, or another name"
     PLUGINS = "had our plugins altered, moved, doubled or removed"
     UNUSABLE = "had entries or fields with which no runtime loads it"
@@ -48,9 +49,9 @@ class PartDefect(StrEnum):
 class OwnPart:
     """Our part of the conflist.
 
-    `fields`: all that we render but the plugins.
-    `plugins`: ours, first the one that wires sandboxes.
-    `former`: plugins that we rendered under earlier settings; one that is in the file unaltered is taken out.
+    `fields`: all fields that we render, except `plugins`.
+    `plugins`: the plugins that we render, first the plugin that wires sandboxes.
+    `former`: plugins that we rendered under earlier settings. They are removed from the file, unless somebody altered them.
     """
 
     fields: Mapping[str, Any]
@@ -71,14 +72,15 @@ class OthersPart:
         return tuple(dict.fromkeys(str(plugin["type"]) for plugin in self.plugins))
 
     def without(self, types: Iterable[str]) -> OthersPart:
-        """The part without the plugins of these types."""
+        """Return the part without the plugins of these types."""
         left_out = frozenset(types)
         return OthersPart(tuple(plugin for plugin in self.plugins if plugin["type"] not in left_out), self.fields)
 
 
 def parse(content: bytes) -> dict[str, Any] | None:
-    """Read a CNI configuration as a runtime's JSON decoder does: UTF-8 without a mark, no NaN. None if it is no JSON object, or too
-    deep.
+    """Read a CNI configuration as a runtime's JSON decoder does: UTF-8 without a byte order mark, and no NaN.
+
+    Returns: None if it is no JSON object, or deeper than DEPTH_MAX.
     """
     try:
         document = json.loads(content.decode(), parse_constant=_refuse, parse_float=_finite)
@@ -95,10 +97,9 @@ def canonical(value: object) -> str:
 
 
 def others_in(document: Mapping[str, Any] | None, our_part: OwnPart) -> OthersPart | None:
-    """Find the part of others in a conflist.
+    """Find the part of other software in our conflist.
 
-    Returns: None if the document shows nothing about it: it is no conflist, or one that is not ours, since it has neither our name
-        nor our first plugin.
+    Returns: None if the document is no conflist, or not our conflist: it has neither our name nor our first plugin.
     """
     if document is None or not isinstance(document.get(PLUGINS), list):
         return None
@@ -113,7 +114,7 @@ def others_in(document: Mapping[str, Any] | None, our_part: OwnPart) -> OthersPa
 
 
 def defect_of(document: Mapping[str, Any] | None, our_part: OwnPart) -> PartDefect | None:
-    """Compare our part only; None if it is in order."""
+    """Return the defect of our part of the conflist; None if it has none. Only `UNUSABLE` may be a defect of other software's part."""
     if document is None or others_in(document, our_part) is None:
         return PartDefect.CHANGED
     entries: list[Any] = document[PLUGINS]
@@ -130,7 +131,7 @@ def defect_of(document: Mapping[str, Any] | None, our_part: OwnPart) -> PartDefe
 
 
 def merge(our_part: OwnPart, others_part: OthersPart) -> dict[str, Any]:
-    """Build the conflist: our fields and plugins, then those of others as they are."""
+    """Build the conflist: our fields and plugins, then the unaltered fields and plugins of other software."""
     return {
         **our_part.fields,
         PLUGINS: [*our_part.plugins, *others_part.plugins],
@@ -139,7 +140,7 @@ def merge(our_part: OwnPart, others_part: OthersPart) -> dict[str, Any]:
 
 
 def key_of_wrong_kind(plugin: Plugin) -> str | None:
-    """Return the first key of OF_EVERY_PLUGIN whose value is of another kind; None if all are right."""
+    """Return the first key of OF_EVERY_PLUGIN whose value has a wrong type; None if all types are right."""
     for key, kind in OF_EVERY_PLUGIN.items():
         if plugin.get(key) is not None and not isinstance(plugin[key], kind):
             return key
@@ -150,7 +151,7 @@ def key_of_wrong_kind(plugin: Plugin) -> str | None:
 
 
 def type_of(plugin: object) -> str:
-    """The name of a plugin's binary; "" for an entry that has none."""
+    """Return the name of a plugin's binary; "" for an entry that has none."""
     kind = plugin.get("type") if isinstance(plugin, dict) else None
     if isinstance(kind, str):
         return kind
@@ -171,11 +172,11 @@ def _is_loadable_field(key: str, value: object) -> bool:
 
 
 def _indexes_of_ours(entries: Sequence[Any], our_part: OwnPart) -> set[int]:
-    """Find our plugins in the file.
+    """Return the indexes of our plugins among the entries of the file.
 
-    Ours are: every entry of our first type, because a second one would be a second ADD of the same sandbox; for each other plugin that
-    we render, the equal entry, or else the first entry of its type, which somebody has altered; and plugins that we rendered under
-    earlier settings.
+    Every entry with the type of our first plugin is ours, because a second one would be a second ADD of the same sandbox. For each
+    other plugin that we render, the equal entry is ours; if there is none, the first entry of the same type, which somebody has
+    altered. Unaltered plugins that we rendered under earlier settings are ours too.
     """
     texts = list(map(canonical, entries))
     types = list(map(type_of, entries))

@@ -1,4 +1,4 @@
-"""Things that must never happen, by name: each is counted, and any count above 0 is a defect of ours to be reported. Pure."""
+"""Events that must never happen, by name. Each event is counted, and a count above 0 shows a defect of vpc-ipamd. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ class Defect(StrEnum):
     """Names of events that must never happen.
 
     DUPLICATE: at a start one address was wired to two sandboxes (I1).
-    INVARIANT: a request or a loop ended because a constraint or the transition table refused its change (I1-I9); nothing was changed.
-    UNEXPECTED: it ended in an error that is none of our own.
-    DATASTORE: `ipamctl audit` found that memory and disk differ, or contradict themselves.
+    INVARIANT: a request or a turn of a loop failed, because a constraint or the transition table refused its change (I1-I9). Nothing
+        was changed.
+    UNEXPECTED: a request or a turn of a loop ended in an exception that is no `IpamError` and no disk error.
+    DATASTORE: `ipamctl audit` found that memory and disk differ, or that the rows contradict each other.
     """
 
     DUPLICATE = "duplicate-address"
@@ -24,7 +25,7 @@ class Defect(StrEnum):
 
 
 def defect_of(error: BaseException) -> Defect | None:
-    """Return the defect that an error of a request or of a loop's turn reveals; None for an error that can occur without a defect."""
+    """Return the defect that an error of a request or of a loop's turn shows; None for an error that occurs without a defect."""
     if isinstance(error, InvariantError | IllegalTransitionError):
         return Defect.INVARIANT
     if isinstance(error, IpamError) or disk_refusal(error):

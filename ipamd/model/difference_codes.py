@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class DifferenceCode(StrEnum):
-    """What is not as it must be: of a sandbox's wiring on the host, of its inside, or of the node's networking."""
+    """What is wrong in a sandbox's wiring on the host, inside the sandbox, or in the node's networking."""
 
     VETH_MISSING = "veth-missing"
     VETH_DYING = "veth-dying"

@@ -1,6 +1,6 @@
-"""The sentences of differences: for each code what is wrong, and the command that corrects it. The only place that has them.
+"""The sentences of differences: for each code what is wrong, and the command that corrects it. No other module has these sentences.
 
-The names in braces are the fields of the difference. A difference that a repair would end has the sentence of that repair
+The names in braces are the fields of the difference. A difference that a repair would end may have the sentence of this repair instead
 (`repair_messages`). Pure.
 """
 
@@ -89,7 +89,7 @@ MESSAGES: Mapping[DifferenceCode, str] = {
         "the rule with handle {handle} of chain {chain} may drop sandboxes' packets: it names {names}"
     ),
 }
-"""By code: what is not as it must be."""
+"""By code: what is wrong."""
 
 MENDS: Mapping[DifferenceCode, str] = {
     DifferenceCode.PACKET_DIVERTED: "remove the rule or route that does it, unless rule 32766 to main is missing: `{ip} rule`",
@@ -112,14 +112,14 @@ MENDS: Mapping[DifferenceCode, str] = {
     DifferenceCode.FILTER_RULE_DROPS_REST: "{command}",
     DifferenceCode.FILTER_RULE_DROPS: "nft -a list chain {chain}; nft delete rule {chain} handle {handle}",
 }
-"""By code: how an operator mends it, where the daemon does not."""
+"""By code: the command or the advice by which an operator mends a difference that the daemon does not repair."""
 
 
 def difference_text(code: DifferenceCode, fields: Mapping[str, str]) -> str:
-    """Say what is not as it must be."""
+    """Return the sentence that says what is wrong."""
     return MESSAGES[code].format_map(fields)
 
 
 def mend_text(code: DifferenceCode, fields: Mapping[str, str]) -> str:
-    """Say how an operator mends it; "" if there is no command for it."""
+    """Return how an operator mends the difference; "" if there is no advice for it."""
     return MENDS.get(code, "").format_map(fields)

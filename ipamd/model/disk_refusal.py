@@ -7,7 +7,8 @@ import errno
 _DISK = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only", errno.EIO: "failing"}
 
 _SQLITE_DISK = {"SQLITE_FULL": "full", "SQLITE_CANTOPEN": "full", "SQLITE_READONLY": "read-only", "SQLITE_IOERR": "failing"}
-"""SQLite cannot open its files where inodes are used up. Source: sqlite.org/rescode.html."""
+"""SQLite's error -> the disk fault. SQLITE_CANTOPEN is "full", because SQLite cannot open its files when inodes are used up. Source:
+sqlite.org/rescode.html."""
 
 
 def disk_refusal(error: BaseException | None) -> str:

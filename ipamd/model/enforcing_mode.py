@@ -1,4 +1,4 @@
-"""Which packets of pods with security groups of their own pass their branch ENI, and so their security groups."""
+"""The modes that decide which packets of a pod with security groups of its own pass these security groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import StrEnum
 class EnforcingMode(StrEnum):
     """The value of POD_SECURITY_GROUP_ENFORCING_MODE: which packets of the pod pass its branch ENI.
 
-    STRICT: all.
-    STANDARD: those that leave the node, and none to or from the node itself and its other pods.
+    STRICT: all packets.
+    STANDARD: packets between the pod and anything outside its node, but not packets between the pod and its node or its node's pods.
 
     Source: amazon-vpc-cni-k8s pkg/sgpp/constants.go.
     """

@@ -19,7 +19,13 @@ ADDRESSES_PER_PREFIX = 16
 
 
 class EniState(StrEnum):
-    """State of an ENI on this node. Only an attached ENI with host routing gives addresses (I7)."""
+    """State of an ENI on this node. Only addresses of an attached ENI with host routing are assigned (I7).
+
+    ATTACHING: EC2 attaches it.
+    ATTACHED: it is attached.
+    DRAINING: unused. ENIs whose addresses are assigned last are in `release.Draining`.
+    DETACHING: EC2 was asked to detach it.
+    """
 
     ATTACHING = "attaching"
     ATTACHED = "attached"
@@ -31,9 +37,12 @@ class EniState(StrEnum):
 class Eni:
     """One ENI of this instance.
 
-    `host_ready`: the host's routing for it is in place.
-    `managed`: its addresses may be given to sandboxes.
-    `created_by_us`: we created it, so we may delete it (I9).
+    `subnet_cidr`: the IPv4 CIDR of its subnet.
+    `primary_address`: its primary IPv4 address, which no sandbox gets (I6).
+    `is_primary`: whether it is the primary ENI of the instance.
+    `host_ready`: whether the host's routing for it is in place.
+    `managed`: whether its addresses are for sandboxes.
+    `created_by_us`: whether we created it, so that we may delete it (I9).
     `excluded`: why no new sandbox gets its addresses, "" if sandboxes may have them: its subnet is excluded, custom networking keeps
         pods off the primary ENI, or an AWS service manages the ENI. Sandboxes keep the addresses that they have (I2).
     `pool`: the pool of pods that gets its addresses (`pod_pools.py`), "" for the node's own.
@@ -56,12 +65,12 @@ class Eni:
 
     @property
     def is_in_pool(self) -> bool:
-        """Whether it is attached and its addresses are for sandboxes; they are given once `host_ready`."""
+        """Whether it is attached and its addresses are for sandboxes. The addresses are assigned once `host_ready` is set."""
         return self.managed and self.state is EniState.ATTACHED
 
     @property
     def gives_addresses(self) -> bool:
-        """Whether its free addresses may be given (I7)."""
+        """Whether its free addresses may be assigned (I7)."""
         return self.host_ready and not self.excluded and self.is_in_pool
 
     @property
@@ -74,13 +83,14 @@ class Eni:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """ENIs and addresses that an instance type can have.
+    """The ENIs and addresses that an instance type can have.
 
-    `source`: ec2, table or default.
-    `trunk_capacity`: ENIs that its trunk ENI can carry, 0 if it can have no trunk; None: not known.
-    `tcp_timeout_s`: after how many seconds EC2 forgets an established TCP connection by default; 0: EC2 did not say.
-    `eni_count`: of network card 0.
-    `further_card_enis`: of the cards from 1 on; cards that are missing there take as many as card 0.
+    `eni_count`: the ENIs that network card 0 takes.
+    `ipv4_per_eni`: the IPv4 addresses of an ENI, including the primary one.
+    `source`: where the limits are from: `ec2` (an answer of EC2), `table` (our built-in table), or `default` (a guess).
+    `trunk_capacity`: the branch ENIs that the trunk ENI can carry; 0 if the type can have no trunk ENI; None: not known.
+    `tcp_timeout_s`: after how many seconds EC2 forgets an established TCP connection by default; 0: not known.
+    `further_card_enis`: the ENIs that each network card from card 1 on takes. A card that is missing here takes as many as card 0.
     """
 
     instance_type: str
@@ -96,7 +106,7 @@ class InstanceLimits:
 
     @property
     def is_known(self) -> bool:
-        """Whether they are those of the instance type, and not a guess that holds for most types."""
+        """Whether the limits are those of the instance type, and not the default."""
         return self.source != "default"
 
     def eni_count_of(self, card: int) -> int:
@@ -109,7 +119,7 @@ class InstanceLimits:
 
     @property
     def slots_per_eni(self) -> int:
-        """Addresses (or prefixes) besides the primary address. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
+        """The secondary addresses, or prefixes, that an ENI can have. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
         return max(self.ipv4_per_eni - 1, 0)
 
     @property
@@ -159,12 +169,12 @@ def gateway(subnet: IPv4Network) -> IPv4Address:
 
 
 OPERATOR = "an AWS service manages it: "
-"""Prefix of the reason why an ENI with EC2's Operator.Managed is not for sandboxes: that service owns its addresses, its tags and its
-life. Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_OperatorResponse.html."""
+"""Prefix of the reason why an ENI with EC2's Operator.Managed is not for sandboxes: the service that manages it owns its addresses and
+tags, and deletes it. Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_OperatorResponse.html."""
 
 
 def operator_exclusion(described: DescribedEni) -> str:
-    """Return which service manages an ENI, as a reason; "" if none does."""
+    """Return the reason that an AWS service manages an ENI, with the service's name; "" if none does."""
     if described.operator:
         return f"{OPERATOR}{described.operator}"
     return ""

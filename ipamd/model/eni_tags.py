@@ -1,4 +1,4 @@
-"""Tags that mark ENIs as made for a node: those of amazon-vpc-cni-k8s, so that its tools and IAM conditions hold for ours too.
+"""Tags that mark ENIs as made for a node. They are the tags of amazon-vpc-cni-k8s, so that its tools and IAM conditions work for ours.
 
 Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go.
 """
@@ -14,7 +14,7 @@ from ipamd.model.time_text import rfc3339
 INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
 
 POOL_TAG = "vpc-ipamd/pool"
-"""The pool of pods that an ENI was made for (docs/adr/0084). EC2 keeps it, also when the datastore is lost."""
+"""Tag with the pool of pods for which an ENI was made (docs/adr/0084). Ours: a lost datastore learns the pool from EC2."""
 
 NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
 
@@ -27,7 +27,7 @@ DESCRIPTION_PREFIX = "aws-K8S-"
 OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
 
 TRUNK = "trunk"
-"""Interface type of the ENI that carries the ENIs of pods."""
+"""EC2's interface type of the trunk ENI, which carries the branch ENIs of pods."""
 
 FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", TRUNK, "branch"})
 """Interface types that are not for sandboxes: EFA-only ENIs have no IP address, trunk and branch ENIs belong to the VPC resource
@@ -42,7 +42,14 @@ class EniTags:
     additional: tuple[tuple[str, str], ...] = ()
 
     def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str, pool: str = "") -> dict[str, str]:
-        """Return the tags by name. The operator's own win, except over the pool, and the token that finds the creation's outcome."""
+        """Return the tags by name.
+
+        The operator's tags replace ours of the same name, except the tags with the pool and with the token of the creation.
+
+        Args:
+            token: the client token of the creation; the outcome of the creation is searched for by it.
+            pool: the pool of pods; "" for the node's own pool, which has no tag.
+        """
         tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
         if self.cluster_name:
             tags |= {CLUSTER_TAG: self.cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
@@ -51,15 +58,15 @@ class EniTags:
 
 
 def description(identity: InstanceIdentity) -> str:
-    """Describe an ENI of this node, as people see it in the console."""
+    """Return the description of a new ENI of this node, which people see in EC2's console."""
     return f"{DESCRIPTION_PREFIX}{identity.instance_id}"
 
 
 def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> bool:
-    """Whether the ENI carries our tag for this instance; the primary ENI came with the instance.
+    """Whether we created the ENI: it has our tag for this instance, and is neither the primary nor the trunk ENI.
 
-    The trunk carries the same tag, and is the control plane's. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go,
-    NetworkInterfaceNodeIDKey.
+    The primary ENI was created with the instance. The trunk ENI has the same tag as ours, but the control plane created it. Source:
+    amazon-vpc-resource-controller-k8s pkg/config/type.go, NetworkInterfaceNodeIDKey.
     """
     if described.operator:
         return False
@@ -68,14 +75,14 @@ def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> boo
 
 
 def pool_of(described: DescribedEni, *, is_primary: bool) -> str:
-    """Return the pool of pods that an ENI belongs to, "" for the node's own. The primary ENI is always of that one."""
+    """Return the pool of pods that an ENI belongs to; "" for the node's own pool, to which the primary ENI always belongs."""
     if is_primary:
         return ""
     return described.tags.get(POOL_TAG, "")
 
 
 def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str, has_cards: bool = False) -> bool:
-    """Whether an attached ENI's addresses are for sandboxes. `has_cards`: those of further network cards may be.
+    """Whether an attached ENI's addresses are for sandboxes. `has_cards`: whether ENIs on further network cards may be for sandboxes.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setUnmanagedENIs.
     """

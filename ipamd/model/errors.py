@@ -1,4 +1,4 @@
-"""Every error that crosses a module, in one tree.
+"""The errors that cross module boundaries, in one tree, except two errors about branch ENIs (`legs/branch_errors.py`).
 
     IpamError                         cni  retry
     +- InvalidRequestError              4  no     identity, netns or arguments are malformed
@@ -7,18 +7,19 @@
     +- IncompatibleVersionError         1  no     unsupported cniVersion or protocol
     +- TryAgainError                   11  yes    would succeed later
     |  +- PoolEmptyError               11  yes    no address is assignable now
+    |  +- LocalRangeEmptyError         11  yes    no address for egress is free now
     |  +- NotServingError              11  yes    starting, restoring or draining
     |  +- DeadlineError                11  yes    the caller's deadline passed; rolled back
     |  +- BusyError                    11  yes    too many requests, or this key is busy
     |  +- VethNameTakenError           11  yes    the pod's earlier sandbox still has the link's name
     |  +- PolicyAgentSilentError       11  yes    the network policy agent does not answer
-    |  +- PolicyAgentRefusedError      11  yes    it answered, and refused
+    |  +- PolicyAgentRefusedError      11  yes    the network policy agent answered, and refused
     |  +- PodFactsError                11  yes    it is not known whether the pod needs an ENI of its own (I19)
     |  +- UplinkPendingError           11  yes    the control plane has not named the pod's own ENI yet (`legs/` has its kinds)
     |  +- SnatAnnotationError          11  yes    the pod's annotation about SNAT is not allowed, or cannot be followed
-    |  +- PinnedAddressError           11  yes    the address that the pod asks for may not or cannot be had now
+    |  +- PinnedAddressError           11  yes    the pod asks for an address that it may not have, or that is not available now
     |  +- PoolAnnotationError          11  yes    the pod's annotation about its pool is not allowed, or cannot be followed
-    |  +- PodPoolEmptyError            11  yes    the pod's pool has no address, and other pools may have some
+    |  +- PodPoolEmptyError            11  yes    the pod's pool has no address; other pools may have addresses
     |  +- MultiNicError                11  yes    the pod's annotation about network cards is not allowed, or cannot be followed
     |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
     |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
@@ -29,12 +30,12 @@
     +- CheckFailedError               103  no     the sandbox's wiring differs from its record
     +- NetnsError                     104  no     the network namespace is gone or is not one
     +- WiringError                    105  yes    the kernel refused a netlink message, or to open a namespace
-    |  +- NothingWiredError           105  yes    it refused the link itself: the address did not reach the sandbox
-    +- KernelDumpError                106  yes    a dump was interrupted: silence, not evidence
+    |  +- NothingWiredError           105  yes    the kernel refused the link itself: the address did not reach the sandbox
+    +- KernelDumpError                106  yes    a dump was interrupted, so it is no evidence
     +- DatastoreError                 107  yes    SQLite refused; nothing was changed
     |  +- IllegalTransitionError      108  no     an address state pair that is not in the table
     |  +- InvariantError              109  no     a constraint that encodes I1-I9 refused
-    |  +- SchemaVersionError          110  no     this release does not know the file's schema
+    |  +- SchemaVersionError          110  no     this release cannot read the file's schema
     +- RuntimeUnreachableError        111  yes    CRI did not answer completely
     |  +- EventsUnsupportedError      112  no     the runtime has no event stream
     +- CloudError                     113  yes    EC2 or instance metadata failed
@@ -49,13 +50,14 @@
     |  +- CloudCredentialsError       125  yes    there are no credentials for the call
     +- SettingsError                  119  no     settings contradict each other
     |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
-    |  +- PortTakenError              119  no     somebody else has a port of ours
+    |  +- PortTakenError              119  no     another program has a port of ours
     +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is malformed
     +- TakeoverError                  123  yes    the node cannot be migrated now
 
-Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
-cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/cni.py` converts these into
-wire codes.
+The columns are the CNI error code, and whether the runtime may retry. Codes 1-99 are those of the CNI specification, 100 and up are
+ours; 190-199 are errors of the plugin, which are not here. A message says what failed and on which object; `details` gives the cause,
+with counts, and the next step (I14). Adapters convert third-party errors into these errors; `rpc/cni.py` converts these into CNI
+codes.
 """
 
 from __future__ import annotations
@@ -76,15 +78,20 @@ UNFILTERED = "unfiltered pods"
 """Subject of the condition that a policy mode is set on a node without a policy agent."""
 
 SUPPLY, SERVICE = "supply", "service"
-"""Further values of `ends_with`: an address became free; ADD is served."""
+"""Further values of `IpamError.ends_with`: the error is over when an address becomes free, or when ADD is served."""
 
 
 class IpamError(Exception):
-    """Root of the tree. `message` names the object, `details` the cause and the next step.
+    """Root of the tree.
 
-    `refusal`, `failure`: the code of a refusal of ADD (`refusals`), or of a failure (`failures`); "" for other errors.
-    `fields`: what the sentence of the code names, as text.
-    `ends_with`: the subject of the condition, SUPPLY or SERVICE, which reports that the cause is over; "" if nothing reports it.
+    `cni_code`: the error code in the CNI answer.
+    `retryable`: whether the same request may succeed later.
+    `message`: what failed, and on which object.
+    `details`: the cause and the next step; "" if there is nothing to add.
+    `refusal`: the code of a refusal of ADD or STATUS (`refusals.py`); "" for other errors.
+    `failure`: the code of a failure (`failures.py`); "" for other errors.
+    `fields`: the values for the names in braces in the code's sentence, as text.
+    `ends_with`: what reports that the cause is over: the condition with this subject, SUPPLY or SERVICE; "" if nothing reports it.
     """
 
     cni_code: ClassVar[int] = 100
@@ -142,7 +149,7 @@ class PoolEmptyError(TryAgainError):
 
 
 class LocalRangeEmptyError(TryAgainError):
-    """Every address of the local range is in use or cooling."""
+    """Every address of the range for egress (`family.LocalRange`) is in use or cooling."""
 
 
 class NotServingError(TryAgainError):
@@ -186,7 +193,7 @@ class SnatAnnotationError(TryAgainError):
 
 
 class PinnedAddressError(TryAgainError):
-    """The pod asks by its annotation for an address that it may not have, or that cannot be had now."""
+    """The pod asks by its annotation for an address that it may not have, or that is not available now."""
 
 
 class PoolAnnotationError(TryAgainError):
@@ -198,17 +205,17 @@ class MultiNicError(TryAgainError):
 
 
 class PodPoolEmptyError(TryAgainError):
-    """The pool that the pod's namespace or annotation chose has no address. It is no shortage of the node's own pool."""
+    """The pool that the pod's namespace or annotation chose has no address. The node's own pool may have addresses."""
 
 
 class ChainedPluginMissingError(TryAgainError):
-    """ADD would succeed and the runtime would fail after it: a plugin of the same chain is in none of the runtime's directories."""
+    """A plugin of the chain is in none of the runtime's directories, so the runtime would fail after our ADD."""
 
     ends_with = PLUGINS
 
 
 class UndeletedSandboxesError(TryAgainError):
-    """Earlier sandboxes of pods were never deleted: this pod has too many of them, or they hold the addresses that are lacking."""
+    """Earlier sandboxes of pods were never deleted: this pod has too many of them, or they hold the addresses that are missing."""
 
     ends_with = SUPPLY
 
@@ -240,9 +247,9 @@ class UnknownAttachmentError(IpamError):
 class CheckFailedError(IpamError):
     """The kernel's wiring of a sandbox differs from its record, or its address is lost at EC2.
 
-    `address`, `eni_id`: of the sandbox, as text.
-    `lost`: why no packet for the address comes to this node, "" if packets come.
-    `differences`: the codes of the differences of the wiring and of the node.
+    `address`, `eni_id`: the sandbox's address, and the ENI that has it, as text.
+    `lost`: why no packet for the address arrives at this node; "" if packets arrive.
+    `differences`: the codes of the differences of the sandbox's wiring and of the node's networking.
     """
 
     cni_code = 103
@@ -265,7 +272,7 @@ class CheckFailedError(IpamError):
 
 
 class NetnsError(IpamError):
-    """The network namespace is gone, or the path is not one. This is proof, unlike a failure to find out."""
+    """The network namespace is gone, or the path is no network namespace. Both are proven; a failed check is a WiringError."""
 
     cni_code = 104
 
@@ -277,7 +284,7 @@ class WiringError(IpamError):
 
 
 class NothingWiredError(WiringError):
-    """The kernel refused to create the sandbox's link, so the address never reached the sandbox: it need not cool (I8)."""
+    """The kernel refused to create the sandbox's link. The address never reached the sandbox, so the address need not cool (I8)."""
 
     cni_code, retryable = 105, True
 
@@ -295,7 +302,7 @@ class DatastoreError(IpamError):
 
 
 class IllegalTransitionError(DatastoreError):
-    """A pair (state, event) that is not in the transition table."""
+    """An event does not fit the state of an address: the pair (state, event) is not in the transition table."""
 
     cni_code, retryable, ends_with = 108, False, ""
 
@@ -327,7 +334,7 @@ class EventsUnsupportedError(RuntimeUnreachableError):
 class CloudError(IpamError):
     """EC2 or instance metadata failed, or could not be reached.
 
-    `code`: EC2's code, "" without one.
+    `code`: EC2's error code; "" if there is none.
     `operation`: the API that was called, "" if the error is not about one call.
     `subject`: the ENI, subnet or instance that the call was about.
     `answer`: EC2's message.
@@ -353,8 +360,8 @@ class CloudError(IpamError):
         self.subject = subject
         self.answer = answer
         self.next_step = next_step
-        # Whether the call may have taken effect, because its answer or that of an earlier attempt was lost. By default a subclass is a
-        # refusal, which had no effect, and a plain CloudError may have had one; the adapter may set it.
+        # Whether the call may have taken effect, because the answer to one of its attempts was lost. By default this is True for a
+        # plain CloudError, and False for a subclass, which is a refusal. The adapter may set it.
         self.may_have_happened = type(self) is CloudError
 
     @property
@@ -379,7 +386,7 @@ class SubnetExhaustedError(CloudError):
 
 
 class EniLimitError(CloudError):
-    """The ENI has no free slot, or the instance takes no further ENI."""
+    """EC2's limits: the ENI has no free slot, or the instance takes no further ENI."""
 
     cni_code, retryable = 116, False
 
@@ -403,7 +410,7 @@ class CloudQuotaError(CloudError):
 
 
 class SubnetChoiceError(CloudError):
-    """No subnet may have a new ENI, by its tags, by custom networking's file, or because it is of another zone or VPC."""
+    """No subnet may have a new ENI: each is excluded by its tags or by the network file, or belongs to another zone or VPC."""
 
     cni_code, retryable = 121, False
 
@@ -415,7 +422,7 @@ class DeviceIndexTakenError(CloudError):
 
 
 class CloudCredentialsError(CloudError):
-    """The call was not made, because there are no credentials for it. `party`: who did not give them."""
+    """The call was not made, because there are no credentials for it. `party`: the source that did not provide them."""
 
     cni_code = 125
 
@@ -440,12 +447,12 @@ STALE_KEYS = frozenset(
         "MissingAuthenticationToken", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
     }
 )  # fmt: skip
-"""Codes by which EC2 refuses the keys of a call, and not what it asks for: others may be there soon.
+"""Codes by which EC2 refuses the credentials of a call. A call with new credentials, which may be there soon, can succeed.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html."""
 
 
 def is_about_keys(error: BaseException) -> bool:
-    """Whether a call failed for its credentials: nobody gave any, or EC2 refused them. Others may be there soon."""
+    """Whether a call failed because there were no credentials, or because EC2 refused them. New ones may be there soon."""
     return isinstance(error, CloudCredentialsError) or (isinstance(error, CloudDeniedError) and error.code in STALE_KEYS)
 
 
@@ -456,15 +463,15 @@ class SettingsError(IpamError):
 
 
 class PluginLackingError(SettingsError):
-    """A plugin beside ours, which sandboxes need, is missing, or does not answer as the CNI specification demands."""
+    """A plugin of our conflist, which sandboxes need beside ours, is missing, or does not answer as the CNI specification demands."""
 
 
 class PortTakenError(SettingsError):
-    """A port of ours cannot be listened on now: somebody else has it, or its address is none of this host."""
+    """The daemon cannot listen on a port: another program has the port, or the address is none of this host."""
 
 
 def cause_of_error(error: BaseException, *, is_advised: bool = False) -> Cause:
-    """Return why something failed; a refusal of EC2 stays a value. `is_advised`: with what helps."""
+    """Return an error as a cause, in which a refusal of EC2 stays a value. `is_advised`: add the next step for an operator."""
     if not isinstance(error, CloudError):
         return cause_of_text(log_text(error))
     return error.cause.noted(f"; {error.next_step}") if is_advised and error.next_step else error.cause
@@ -478,13 +485,13 @@ def log_text(error: BaseException) -> str:
 
 
 class ForeignStateError(IpamError):
-    """The file in which amazon-vpc-cni-k8s keeps its allocations cannot be used: nothing of it is."""
+    """The file in which amazon-vpc-cni-k8s keeps its allocations is malformed. None of its entries is used."""
 
     cni_code = 122
 
 
 class TakeoverError(IpamError):
-    """The node cannot go over from amazon-vpc-cni-k8s or back to it now; the details name what must happen first."""
+    """The node cannot be migrated now, from amazon-vpc-cni-k8s or back to it. The details say what must happen first."""
 
     cni_code, retryable = 123, True
 
@@ -492,7 +499,7 @@ class TakeoverError(IpamError):
 _CAUSE_MODULES = (__name__, "ipamd.model.legs.")
 
 UNEXPECTED = "unexpected"
-"""Cause of a request that ended in an error that is none of ours."""
+"""The word for an exception that is no `IpamError`."""
 
 
 def cause_of(error: BaseException) -> str:

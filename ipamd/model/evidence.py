@@ -20,9 +20,11 @@ candidates; every other source can only add a reason to keep (I2). The first row
                                absent from 2 lists and for 1 h                                  unwire-then-reap
                                otherwise                                                        keep; quarantine without a row
 
-A sandbox is *proven gone* if two lists of its own runtime lack it, nothing is at the path of its namespace in a directory where the
-host's mounts appear, and all links of it are gone. A runtime whose chained plugin fails leaves such a sandbox behind every few seconds
-(containerd issue 12130). That its pod has a newer sandbox is no evidence, and no field here.
+"The runtime's own" means that the runtime made the sandbox (`is_runtimes_own`). "Nor can it lack one" means that no row was lost.
+
+A sandbox is *proven gone* if two lists of the runtime that made it lack it, nothing is at the path of its namespace in a directory
+where the host's mounts appear, and all its links are gone. A runtime whose chained plugin fails leaves such a sandbox behind every
+few seconds (containerd issue 12130). A newer sandbox of the same pod is no evidence.
 
 All ages are seconds on the monotonic clock. The same table with its reasons: docs/datastore.md, Sources.
 """
@@ -35,16 +37,18 @@ from ipamd.model.record import dataclass
 from ipamd.model.verdict_reasons import ReasonCode, VerdictReason, verdict_reason
 
 REAP_MIN_AGE_S = 300.0
-"""Ours: longer than the 4 minutes after which kubelet gives up RunPodSandbox; until then the runtime may not list a sandbox.
+"""A younger sandbox is kept, unless it is proven gone. Ours: kubelet gives up RunPodSandbox after 4 minutes, and until then the
+runtime may not list the sandbox.
 
 Source of the 4 minutes: Kubernetes staging/src/k8s.io/cri-client/pkg/remote_runtime.go, RunPodSandbox (twice the timeout).
 """
 
 LEAK_AGE_S = 3600.0
-"""Absence from CRI after which namespace or veth no longer keep the address. Ours: long after any retry of DEL."""
+"""A sandbox that CRI has not listed for this long loses its address even if namespace or veth is there. Ours: long after any retry of
+DEL."""
 
 REAP_MIN_ABSENT_LOOKS = 2
-"""Successive complete lists without the sandbox. Ours: a single list can miss a sandbox that is being created."""
+"""How many successive complete lists must lack a sandbox. Ours: a single list can lack a sandbox that is being created."""
 
 
 class Presence(StrEnum):
@@ -59,10 +63,11 @@ class Record(StrEnum):
     """The datastore's report about a sandbox and its address.
 
     RECORDED: the sandbox has a row.
-    QUARANTINED: it has none, and its address is quarantined.
-    MISSING: it has none, but its row may have been lost.
-    NEVER_PROMISED: it has none, no row was lost, and the row of its address has no owner: an ADD died between wiring and commit.
-    DELETED: it has a tombstone.
+    QUARANTINED: the sandbox has no row, and its address is quarantined.
+    MISSING: the sandbox has no row, but its row may have been lost.
+    NEVER_PROMISED: the sandbox has no row, no row was lost, and the row of its address has no owner: an ADD died between wiring and
+        commit.
+    DELETED: the sandbox has a tombstone, because its DEL was done.
     """
 
     RECORDED = "recorded"
@@ -76,16 +81,21 @@ class Record(StrEnum):
 class Evidence:
     """The reports of all sources about one sandbox with its address; ages in seconds on the monotonic clock.
 
-    netns: if the path is unknown, the presence of the veth, because a pair is deleted with its namespace.
-    absent_look_count: successive plausible CRI lists without it, at least one interval apart, none older than the sandbox.
-    absent_age_s: since the first of these lists.
-    age_s: since its ADD, never overestimated.
-    is_declared_gone: the runtime's list of valid attachments (GC) lacks it.
-    is_runtimes_own: CRI listed it once, or its ADD named a pod; otherwise another program made it, and CRI never lists it
-        (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain it.
+    record: the datastore's report.
+    runtime: whether CRI lists the sandbox.
+    netns: whether the sandbox's network namespace exists. If its path is not known, the presence of the veth, because a veth pair is
+        deleted with its namespace.
+    host_veth: whether the first leg's host veth exists.
+    absent_look_count: how many successive plausible CRI lists lacked the sandbox. The lists are at least one interval apart, and none
+        is older than the sandbox.
+    absent_age_s: seconds since the first of these lists.
+    age_s: seconds since the sandbox's ADD, never overestimated.
+    is_declared_gone: the runtime's list of valid attachments (GC) lacks the sandbox.
+    is_runtimes_own: CRI listed the sandbox once, or its ADD named a pod; otherwise another program made the sandbox, and CRI never
+        lists it (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain this fact.
     is_netns_proven_gone: nothing is at the namespace's path, and the host's mounts would be visible there. Otherwise an absent path
         may be missing only from the daemon's own mounts.
-    links: any link of the sandbox on the host, even one that is being deleted: host veths of all legs, uplink.
+    links: whether any link of the sandbox exists on the host, even one that is being deleted: a host veth of any leg, or the uplink.
     """
 
     record: Record
@@ -120,7 +130,7 @@ class SandboxVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict with its reasons, at least one."""
+    """A verdict with at least one reason."""
 
     verdict: SandboxVerdict
     reasons: tuple[VerdictReason, ...]
@@ -147,7 +157,7 @@ def judge(evidence: Evidence) -> Judgement:
     if evidence.record is Record.DELETED:
         return Judgement(SandboxVerdict.UNWIRE_THEN_REAP, (VerdictReason(ReasonCode.DELETED),))
     if evidence.record is Record.NEVER_PROMISED and evidence.runtime is not Presence.PRESENT:
-        # An ADD replies after its row is stored, and no row was lost: so this ADD never replied.
+        # An ADD replies after its row is stored, and no row was lost. So the ADD of this sandbox never replied.
         return Judgement(SandboxVerdict.UNWIRE_THEN_REAP, (VerdictReason(ReasonCode.NEVER_PROMISED),))
     return _judge_unrecorded(evidence)
 
@@ -203,7 +213,7 @@ def _reasons_to_keep(evidence: Evidence) -> list[VerdictReason]:
 
 
 def _is_proven_gone(evidence: Evidence) -> bool:
-    """Whether the sandbox cannot be one that is still being created, however young it is."""
+    """Whether the sandbox is gone for certain, so that it cannot be one that is still being created."""
     return (
         evidence.runtime is Presence.ABSENT
         and evidence.absent_look_count >= REAP_MIN_ABSENT_LOOKS
@@ -215,7 +225,7 @@ def _is_proven_gone(evidence: Evidence) -> bool:
 
 
 def _is_leak(evidence: Evidence) -> bool:
-    """Whether CRI has not listed it for an hour and every other source answered: then its wiring is a leak."""
+    """Whether the sandbox's wiring is a leak: CRI has not listed the sandbox for LEAK_AGE_S, and every other source answered."""
     return (
         evidence.runtime is Presence.ABSENT
         and evidence.absent_look_count >= REAP_MIN_ABSENT_LOOKS

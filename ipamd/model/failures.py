@@ -1,7 +1,7 @@
-"""The failures of adapters: for each code the sentence and the next step. The only place with these sentences.
+"""The failures of adapters: for each code the sentence and the next step. No other module has these sentences.
 
-The class of the error decides the CNI code and whether the runtime may retry (`errors`); the code says which failure it is, and stays
-when the sentences are reworded. Names in braces are the fields of the error. Pure.
+The class of the error determines the CNI code and whether the runtime may retry (`errors.py`). The code identifies the failure, also
+after its sentence was reworded. Names in braces are the fields of the error. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ E = TypeVar("E", bound=IpamError)
 
 
 class FailureCode(StrEnum):
-    """What failed; `IpamError.failure`."""
+    """The kind of a failure: the value of `IpamError.failure`."""
 
     CHANGE_REFUSED = "change-refused"
     CHANGE_FAILED = "change-failed"
@@ -213,7 +213,7 @@ class FailureCode(StrEnum):
 
 
 class FailureMessage(NamedTuple):
-    """What failed on which object, and the cause with the next step."""
+    """The sentences of a failure. `message`: what failed, and on which object. `details`: the cause, and the next step."""
 
     message: str
     details: str = ""
@@ -626,11 +626,11 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
         "{path} cannot be used", "{cause}; `vpc-ipamd-inventory run` writes it anew, and the forecast begins with that run"
     ),
 }
-"""By code; each says what failed, on which object, and what to do (I14)."""
+"""By code: what failed, on which object, and what to do (I14)."""
 
 
 def failure(kind: type[E], code: FailureCode, /, **fields: object) -> E:
-    """Make the error of a failure; the fields become text. The caller raises it."""
+    """Make an error of class `kind` for a failure, for the caller to raise. The fields become text."""
     row, texts = FAILURES[code], {name: str(value) for name, value in fields.items()}
     error = kind(row.message.format_map(texts), details=row.details.format_map(texts))
     error.failure, error.fields = code, texts

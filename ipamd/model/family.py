@@ -1,10 +1,10 @@
-"""IPv4 and IPv6 as values, with the constants in which they differ. Code uses the family of the address that it has.
+"""IPv4 and IPv6 as values, with the constants in which they differ. `family_of` returns the family of an address.
 
-Addresses and prefixes of sandboxes are `IpAddress` and `IpNetwork`, of one family on a node. The code uses `IPv4Address` for
-objects that are IPv4 on every node: the addresses of instance and ENIs, the CIDRs of VPC, subnets and settings. Where no address
-determines the family, because text is read or everything is listed, `IPV4` stands for that of the node's pool. Rejected: an `if` at
-each place. Only differences in kind are code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, whose addresses are too
-many to list.
+Addresses and prefixes of sandboxes are `IpAddress` and `IpNetwork`; on a node those of the pool are of one family. The code uses
+`IPv4Address` for objects that are IPv4 on every node: the addresses of instance and ENIs, the CIDRs of VPC, subnets and settings.
+Where no address determines the family, a parameter has the family of the node's pool; its default is `IPV4`. These constants replace
+an `if` at each place. Only differences in behaviour are code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, which has
+too many addresses to list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IpNetwork = IPv4Network | IPv6Network
 
 
 class _IPv4(IPv4Address):
-    """Formats itself by the C library: an ADD formats addresses twenty times, and Python takes 10 to 15 microseconds in IPv6."""
+    """An address that is formatted by the C library: an ADD formats addresses twenty times, and Python takes 10 to 15 us in IPv6."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class _IPv4(IPv4Address):
 
 
 class _IPv6(IPv6Address):
-    """Formats itself by the C library, except addresses that contain an IPv4 address, which Python writes differently."""
+    """An address that is formatted by the C library, unless it contains an IPv4 address, which Python formats differently."""
 
     __slots__ = ()
 
@@ -43,11 +43,12 @@ class _IPv6(IPv6Address):
 class LocalRange:
     """A range of addresses that are valid on this node only, for legs beside the one with the pod's address.
 
-    `network`: SNAT translates its addresses to the node's own, so no other host sees them, and all nodes use the same network.
-    `gateway`: the next hop.
-    `first`, `last`: the range of the sandboxes' addresses.
-    `ifname`: of the link inside a sandbox.
-    `untranslated`: multicast, which keeps its source.
+    `network`: the network of the range. SNAT translates its addresses to the node's own, so no other host sees them, and all nodes use
+        the same network.
+    `gateway`: the next hop inside every sandbox.
+    `first`, `last`: the first and last address that a sandbox can get.
+    `ifname`: the name of the link inside a sandbox.
+    `untranslated`: destinations to which packets keep their source: multicast.
     """
 
     network: IpNetwork
@@ -65,18 +66,21 @@ class LocalRange:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family.
+    """One IP family.
 
-    number: the kernel's, AF_INET or AF_INET6.
-    address, network: its classes, which read text, bytes and numbers.
-    gateway: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
-    route_metric: the kernel's metric of a route without one.
+    number: the kernel's number, AF_INET or AF_INET6.
+    address, network: the classes of its addresses and networks, which read text, bytes and numbers.
+    any_route: the destination of a default route.
+    gateway: the next hop inside every sandbox. No host has this address: a permanent neighbour entry resolves it to the host veth's
+        MAC.
+    route_metric: the metric that the kernel gives to a route without one.
     outside: an address that is reachable by a default route only.
-    prefix_length: of a delegated prefix; EC2 delegates no other length.
-    is_sparse: only addresses of a prefix that are not free are recorded, and the last one, which stands for all others.
-    addresses_leaf, prefixes_leaf: their names below an interface in instance metadata.
-    nft, nft_address: in nftables, the word for family and header, and the type of a set's element.
-    local_range: for sandboxes of a pool of the other family.
+    prefix_length: the length of a delegated prefix; EC2 delegates no other length.
+    is_sparse: whether only some addresses of a prefix are recorded: those that are not free, and the last one, whose row stands for
+        all others.
+    addresses_leaf, prefixes_leaf: the keys for addresses and prefixes below an interface in instance metadata.
+    nft, nft_address: nftables' word for the family and its header, and the type of a set's elements.
+    local_range: the range from which a sandbox gets an address of this family for egress, if its pool is of the other family.
     """
 
     number: int
@@ -125,10 +129,9 @@ IPV4 = Family(
         untranslated=IPv4Network("224.0.0.0/4"),
     ),
 )
-"""Source of the gateway: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run; of the leaves:
-pkg/awsutils/imds.go there; of the local range: cmd/aws-vpc-cni/main.go there; outside: RFC 5737, TEST-NET-1, which
-no host has.
-The prefix: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html."""
+"""Sources in amazon-vpc-cni-k8s: for the gateway cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run; for the keys
+in metadata pkg/awsutils/imds.go; for the local range cmd/aws-vpc-cni/main.go. For `outside`: RFC 5737, TEST-NET-1, which no host
+has. For the prefix: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html."""
 
 IPV6 = Family(
     number=10,
@@ -153,16 +156,16 @@ IPV6 = Family(
         untranslated=IPv6Network("ff00::/8"),
     ),
 )
-"""Sources as for IPv4, but for outside: RFC 3849; metric: the kernel's linux/ipv6_route.h, IP6_RT_PRIO_USER."""
+"""Sources as for IPV4, except for `outside`: RFC 3849; and for `route_metric`: the kernel's linux/ipv6_route.h, IP6_RT_PRIO_USER."""
 
 IPV6_GATEWAY = _IPv6("fe80:ec2::1")
-"""The router of every subnet. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, GetIPv6Gateway."""
+"""The IPv6 router of every subnet. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, GetIPv6Gateway."""
 
 _FAMILIES = {4: IPV4, 6: IPV6}
 
 
 def family_of(address: IpAddress | IpNetwork) -> Family:
-    """The family of an address or a network."""
+    """Return the family of an address or a network."""
     return _FAMILIES[address.version]
 
 
@@ -176,7 +179,10 @@ def read_address(text: str) -> IpAddress:
 
 
 def read_spelling(text: str) -> IpAddress:
-    """Read an address that others wrote: an IPv4-mapped one is the IPv4 address (RFC 4291, 2.5.5.2). Raises: ValueError."""
+    """Read an address that another program wrote. An IPv4-mapped IPv6 address is read as the IPv4 address (RFC 4291, 2.5.5.2).
+
+    Raises: ValueError.
+    """
     address = read_address(text)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     if mapped is None:
@@ -202,7 +208,10 @@ def members(prefix: IpNetwork) -> tuple[IpAddress, ...]:
 
 
 def stand_in(address: IpAddress) -> IpAddress | None:
-    """Return the address of a /80 whose row represents this one while it has none; None in a family without such prefixes."""
+    """Return the last address of the /80 that contains an address: its row stands for the address while that has no row of its own.
+
+    Returns: None for an IPv4 address.
+    """
     family = family_of(address)
     if not family.is_sparse:
         return None

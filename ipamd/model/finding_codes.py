@@ -1,4 +1,4 @@
-"""What the audit can find: a code for each kind of finding, and how much each matters."""
+"""The findings of the audit: a code for each kind of finding, and how serious each kind is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ipamd.model.legs.finding_codes import LEG_PENDING, LEG_VIOLATIONS, LegFindi
 
 
 class Severity(StrEnum):
-    """How much a finding matters.
+    """How serious a finding is.
 
     VIOLATION: an invariant is broken.
-    DIFFERENCE: something differs; we repair it, or it is not ours to repair.
-    PENDING: in progress.
+    DIFFERENCE: two sources differ. The daemon repairs the difference, or it is not the daemon's to repair.
+    PENDING: something is in progress, and the finding is expected to end by itself.
     """
 
     VIOLATION = "violation"
@@ -100,7 +100,7 @@ PENDING = frozenset(
 
 
 def severity_of(code: FindingCode | LegFindingCode) -> Severity:
-    """How much findings of a code matter."""
+    """Return how serious the findings of a code are."""
     if code in VIOLATIONS or code in LEG_VIOLATIONS:
         return Severity.VIOLATION
     if code in PENDING or code in LEG_PENDING:

@@ -1,12 +1,13 @@
-"""The causes that freeze the pool: while it is frozen, no ENI is created and nothing is released. Pure values.
+"""The causes that freeze the pool. While the pool is frozen, no ENI is created and nothing is released. Pure values.
 
 A node that is being drained, or that EC2 is about to end, needs no further ENI, and its addresses are released with the instance.
 So its API calls are left to other nodes. Addresses and prefixes on attached ENIs are still requested, because pods may wait for
 them.
 
-A rebalance recommendation stops less: EC2 may let the instance run for days after it, and pods are scheduled to the node until it is
-drained. No ENI is created ahead of need, but one is created if an ADD waits for it. After an interruption notice the node has two
-minutes, of which a new ENI takes some seconds and a pod's start the rest: the ADD is refused at once, and the pod starts elsewhere.
+A rebalance recommendation stops less than the other causes: EC2 may let the instance run for days after it, and pods are scheduled to
+the node until it is drained. So an ENI is created if an ADD waits for it, but not ahead of need. After a spot interruption notice the
+node has only two minutes, which a new ENI and the start of a pod would use up. So an ADD that needs a new ENI is refused at once, and
+the pod starts elsewhere.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ SHARED = frozenset({FreezeCause.AWS_NODE, FreezeCause.EXPORT})
 """Causes under which another daemon may assign the addresses of our ENIs."""
 
 ALLOW_GROWTH_FOR_ADDS = frozenset({FreezeCause.REBALANCE})
-"""Causes that stop only spare growth: ENIs for which an ADD waits are still created. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
-the interruption may follow at once, later, or never."""
+"""Causes that stop only ENIs for which no ADD waits. Reason: after a rebalance recommendation the interruption may follow at once,
+later, or never. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html."""
 
 
 def may_grow_for_adds(causes: Collection[FreezeCause]) -> bool:
@@ -48,13 +49,17 @@ def may_grow_for_adds(causes: Collection[FreezeCause]) -> bool:
 
 
 def barred_enis(*, may_grow_for_adds: bool) -> str:
-    """Return a phrase for the ENIs that a freeze stops."""
+    """Return a phrase that says which ENIs are not created during a freeze."""
     return f"no new ENI{' that no ADD waits for' if may_grow_for_adds else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Freezing:
-    """An active cause. `since_at`: when this daemon noticed it, aware UTC; the time of an operator's freeze survives a restart."""
+    """An active cause.
+
+    `reason`: the cause in words.
+    `since_at`: when this daemon noticed the cause (aware UTC). The time of an operator's freeze survives a restart.
+    """
 
     cause: FreezeCause
     reason: str

@@ -45,7 +45,7 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefu
 
 
 def _unless_undeleted(refusal: GrowthRefusal, snapshot: PoolSnapshot) -> GrowthRefusal:
-    """If sandboxes that were never deleted hold addresses, advise to delete these instead of using a larger node."""
+    """If sandboxes that were never deleted hold addresses, advise to delete these sandboxes instead of using a larger node."""
     count = snapshot.growth.demand.repeats.recorded_count
     if not count:
         return refusal
@@ -61,7 +61,10 @@ def frozen_creation(snapshot: PoolSnapshot) -> GrowthRefusal:
 
 
 def both(first: GrowthRefusal, second: GrowthRefusal | None) -> GrowthRefusal:
-    """Join two refusals, with each reason and step once, so that an operator sees both. The rest is that of the first one."""
+    """Join two refusals, with each reason and step once, so that an operator sees both.
+
+    `left_s` is the shorter of the two times; all other fields are those of the first refusal.
+    """
     if second is None or second.cause == first.cause:
         return first
     steps = dict.fromkeys(filter(None, (first.next_step, second.next_step)))
@@ -88,7 +91,7 @@ def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
 
 
 def _steps_of_full_node(limits: InstanceLimits, settings: PoolSettings, foreign_count: int, hidden_count: int) -> str:
-    """Return what helps a full node. `foreign_count`: ENIs of others; `hidden_count`: those that EC2 does not show."""
+    """Return the next steps for a full node. `foreign_count`: ENIs of other software; `hidden_count`: ENIs that EC2 does not show."""
     steps = ["remove pods from this node"]
     if settings.max_eni and settings.max_eni < limits.eni_count:
         steps.append(f"raise MAX_ENI ({settings.max_eni}; the instance may have {limits.eni_count})")
@@ -103,14 +106,14 @@ def _steps_of_full_node(limits: InstanceLimits, settings: PoolSettings, foreign_
 
 
 def _allocation_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal | None:
-    """Return why an attached ENI with a vacant slot gets nothing; None if it may, or if a new ENI helps."""
+    """Return why nothing is allocated on an attached ENI with a vacant slot; None if it may be, or if a new ENI may be created."""
     growth = snapshot.growth
     if growth.allocation is None:
         return None
     if not room_for_eni(snapshot, settings) or snapshot.bars_enis:
         return growth.allocation
     if growth.creation is None and growth.allocation.is_lasting:
-        return None  # a new ENI may be created; a short refusal is no reason for one
+        return None  # a new ENI may be created; after a refusal that soon ends, the pool waits instead of creating one
     return both(growth.allocation, growth.creation)
 
 
@@ -130,7 +133,7 @@ def _full_share(snapshot: PoolSnapshot) -> GrowthRefusal:
 
 
 def _enis_without_slots(foreign_count: int, hidden_count: int, trunk_count: int, other_pool_count: int) -> str:
-    """Name the places that give the pool nothing, in brackets; "" if there are none."""
+    """Name, in brackets, the places for ENIs that this pool cannot use; "" if there are none."""
     occupants = []
     if other_pool_count:
         occupants.append(f"{other_pool_count} of other pools")

@@ -19,9 +19,10 @@ from ipamd.model.seen_demand import SeenDemand
 class GrowthRefusal:
     """Why a kind of growth is not requested now, and what an operator can do (I14).
 
-    `cause`: in our words, or EC2's refusals.
-    `left_s`: seconds until it is requested again, None if it depends on something else.
-    `is_lasting`: the refusal is no short disturbance, so that the pool grows in another way.
+    `cause`: why, in our own words or as EC2's refusals.
+    `next_step`: what an operator can do; "" if nothing helps but waiting.
+    `left_s`: seconds until the growth is requested again; None if that does not depend on time.
+    `is_lasting`: whether the refusal is expected to last, so that the pool should grow in another way.
     `kind`: the reason in one word, for metrics.
     """
 
@@ -60,7 +61,12 @@ def growth_refusal(
 
 @dataclass(frozen=True, slots=True)
 class PendingEni:
-    """An ENI of a pool that EC2 may have created for us. It takes a place, and may bring `address_count` addresses."""
+    """An ENI that EC2 may have created for us, because the outcome of the creation is not known.
+
+    `device_index`: the place that it takes.
+    `address_count`: the addresses that it may bring.
+    `pool`: the pool for which it was created; "" for the node's own pool.
+    """
 
     device_index: int
     address_count: int = 0
@@ -75,21 +81,23 @@ class GrowthState:
     `eni_cap`: the number of ENIs beyond which EC2 refused to attach more.
     `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.
-    `room`: free addresses of the node's own subnet, None unless EC2 has refused because there were too few.
-    `creation_room`: free addresses of the subnet with most room for a new ENI; None: that is the node's own subnet.
-    `prefix_cap`: /28s to request at once, None unless EC2 has refused more.
-    `creation_cap`: addresses or /28s that a new ENI may come with, None unless EC2 has refused more.
+    `room`: the free addresses of the node's own subnet; None unless EC2 has refused a request because there were too few.
+    `creation_room`: the free addresses of the subnet with most room among the candidates for a new ENI; None if the node's own
+        subnet is the only candidate.
+    `prefix_cap`: the most /28s to request at once; None unless EC2 has refused more.
+    `creation_cap`: the most addresses or /28s with which a new ENI is created; None unless EC2 has refused more.
 
-    `pending_enis`, `pending_slots`: creations and allocations whose outcome is not known. Slots with addresses that are recorded
-        elsewhere count as pending too.
-    `pending_address_count`: the addresses that these allocations may bring.
-    `pending`: why the outcome is not known.
-    `pending_kind`: the same in one word.
-    `host`: why the host's routing of an attached ENI is not in place.
-    `has_stuck_eni`: it has failed for so long that the ENI's addresses are no supply.
+    `pending_enis`: the ENIs of creations whose outcome is not known.
+    `pending_slots`: by ENI, the slots of allocations whose outcome is not known. Slots with addresses that are recorded elsewhere
+        count as pending too.
+    `pending_address_count`: the addresses that allocations with an unknown outcome may bring.
+    `pending`: why the outcome of creations and allocations is not known; "" if none is pending.
+    `pending_kind`: the reason for `pending` in one word.
+    `host`: why the host's routing of an attached ENI is not in place; None if all host routing is in place.
+    `has_stuck_eni`: whether the host's routing of an ENI has failed for so long that its addresses do not count as supply.
 
-    `demand`: what ADDs took lately, as `DemandWindow` measured it.
-    `is_spare_eni_settling`: the last ADD that took an address is too recent for a spare ENI.
+    `demand`: the addresses that ADDs took lately, as `DemandWindow` measured them.
+    `is_spare_eni_settling`: whether the last ADD that took an address is too recent for a spare ENI.
     """
 
     creation: GrowthRefusal | None = None

@@ -1,8 +1,8 @@
 """The events of the ledger and the records of the history.
 
-The ledger is part of the datastore: each entry is written in the same transaction as the change that it records, and decisions can be
-traced by it. The history has the same events and the refused ADDs. It is kept on the host's disk over reboots, is written with a delay
-(docs/adr/0035), and is for people only: no decision depends on it.
+The ledger is part of the datastore: each entry is written in the same transaction as the change that it records, so that decisions can
+be traced. The history has the same events, and the refused ADDs. It is kept on the host's disk over reboots and is written with a
+delay (docs/adr/0035). It is for people only: no decision depends on it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from ipamd.model.record import dataclass, replace
 
 
 class LedgerEvent(StrEnum):
-    """What happens to an address; a closed set. A row of the ledger is read as a `HistoryRecord`, whose event may be a word that a
-    later release wrote.
+    """What happened to an address, a sandbox, an ENI or an intent. This release writes no other event.
+
+    A row of the ledger is read as a `HistoryRecord`, whose event may be a word that a later release wrote.
     """
 
     ENI_ADDED = "eni-added"
@@ -44,7 +45,13 @@ class LedgerEvent(StrEnum):
 
 
 class HistoryEvent(StrEnum):
-    """Events that only the history has, not the ledger."""
+    """Events that only the history has, not the ledger.
+
+    BOOTED: the boot of the node in which the following records were written; every file of the history begins with it.
+    HELD: a sandbox has its address since before this file of the history began.
+    MISSED: records are missing.
+    REFUSED: ADDs of a pod were refused.
+    """
 
     BOOTED = "booted"
     HELD = "held"
@@ -53,7 +60,7 @@ class HistoryEvent(StrEnum):
 
 
 LEFT_OUT_OF_HISTORY = frozenset({LedgerEvent.TOMBSTONED, LedgerEvent.COOLED})
-"""Ledger events that the history leaves out, because they follow from others and would double its size."""
+"""Ledger events that the history leaves out: they follow from other events, and would double the size of the history."""
 
 MARKS = frozenset({HistoryEvent.BOOTED, HistoryEvent.MISSED})
 """Events that concern every subject."""
@@ -61,13 +68,16 @@ MARKS = frozenset({HistoryEvent.BOOTED, HistoryEvent.MISSED})
 
 @dataclass(frozen=True, slots=True)
 class HistoryRecord:
-    """One event. An empty string stands for "none".
+    """One event. An empty string means that the event has no such field.
 
+    at: the time of the event (aware UTC); in a series of refusals the time of the last one.
     event: a LedgerEvent, a HistoryEvent, or a word of a later release.
+    detail: further information in words, such as the reason of a refusal or the ID of a boot.
     pod: `namespace/name`.
-    since: the beginning of the attachment that an `unassigned` ends or a `held` confirms, of a series of `count` refusals, or of the
-        boot.
-    code: the CNI code of a refusal.
+    since: for `unassigned` and `held` when the attachment began; for `refused` the time of the first refusal of the series; for
+        `booted` the time of the boot; else None.
+    count: for `refused` the number of refusals in the series; for `missed` the number of missing records, if it is known; else 1.
+    code: for `refused` the CNI code.
     other_address: the address of the same sandbox's extra leg.
     """
 
@@ -85,7 +95,10 @@ class HistoryRecord:
     other_address: str = ""
 
     def as_kept(self) -> HistoryRecord:
-        """Return the record with times in milliseconds, as in the file. Done later, because ADD and DEL create records."""
+        """Return the record with times in whole milliseconds, as in the file.
+
+        This is not done when a record is made, because ADD and DEL make records and should be fast.
+        """
         return replace(self, at=_whole_ms(self.at), since=_whole_ms(self.since) if self.since is not None else None)
 
     @property
@@ -100,9 +113,9 @@ class HistoryRecord:
 class RecordedHistory:
     """The records about one subject.
 
-    records: in any order, with all marks.
+    records: the records about the subject, in any order, and all records whose event is in MARKS.
     begins_at: the time of the oldest record of any subject; None without records.
-    problem: why records may be missing, or "".
+    problem: why records may be missing; "" if none are.
     """
 
     records: tuple[HistoryRecord, ...] = ()

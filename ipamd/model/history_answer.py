@@ -1,4 +1,4 @@
-"""Answer a question about the past from records. The daemon uses it, and `ipamctl` uses it on the file when no daemon runs."""
+"""Answer a question about the past from history records. The daemon uses this module, and so does `ipamctl` when no daemon runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ipamd.model.time_text import rfc3339
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuestion:
-    """A question.
+    """A question about the history of an address, a pod, a sandbox or an ENI.
 
-    `since`: exclude older records.
-    `at`: who had it at this time.
-    `limit`: how many of the latest records.
+    `subject`: the text that identifies it (`history_subject.py`).
+    `limit`: the most records to return; the latest ones are returned.
+    `since`: only records from this time on (aware UTC); None: all records.
+    `at`: only the tenures of this time (aware UTC), and their records; None: all tenures.
     """
 
     subject: str
@@ -29,7 +30,7 @@ class HistoryQuestion:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAnswer:
-    """Records oldest first, tenures in order, and sentences about gaps in the answer."""
+    """The answer: records, oldest first; tenures, by their beginning; and notes, which are sentences about gaps in the answer."""
 
     records: tuple[HistoryRecord, ...]
     tenures: tuple[Tenure, ...]
@@ -55,7 +56,7 @@ def answer(question: HistoryQuestion, recorded: RecordedHistory) -> HistoryAnswe
 
 
 def refusal(record: HistoryRecord) -> str:
-    """One sentence about a series of refused ADDs: who, when, code, cause and next step."""
+    """Return a sentence about a series of refused ADDs: pod or sandbox, times, code, cause and next step."""
     times = "once" if record.count == 1 else f"{record.count} times"
     when = f"at {rfc3339(record.at)}"
     if record.count > 1 and record.since is not None:
@@ -69,7 +70,7 @@ def _covering(candidates: Iterable[Tenure], at: datetime) -> list[Tenure]:
 
 
 def _records_of(matching: Iterable[Tenure], records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
-    """Return the records of these tenures, and the marks."""
+    """Return the records of the tenures `matching`, and all marks (MARKS)."""
     owners = {(tenure.address, tenure.container_id) for tenure in matching}
     return [record for record in records if record.event in MARKS or (record.address, record.container_id) in owners]
 
@@ -94,10 +95,7 @@ def _nothing(question: HistoryQuestion) -> str:
 
 
 def _without_repeats(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
-    """Leave out records that repeat others.
-
-    These are marks before the first record, marks of the same boot, and `held` records of tenures whose beginning is included.
-    """
+    """Leave out marks before the first record, repeated marks of a boot, and `held` records of tenures whose beginning is included."""
     kept_records: list[HistoryRecord] = []
     begun: set[tuple[str, str]] = set()
     boot_id = ""

@@ -15,7 +15,7 @@ ENI_PREFIX = "eni-"
 
 
 class HistorySubject:
-    """The subject of a question. If a pod has the text as its name, the pod is meant, even if container IDs begin with it."""
+    """The subject of a question, given as text. A text that is a pod's name means the pod, even if container IDs begin with it."""
 
     def __init__(self, text: str) -> None:
         self.text, self.is_address = text, False
@@ -23,11 +23,11 @@ class HistorySubject:
             self.text, self.is_address = str(read_spelling(text)), True
 
     def names_pod(self, pod: str) -> bool:
-        """Whether this is the pod `namespace/name`, given in full or by its name alone."""
+        """Whether the subject is the pod `pod` (`namespace/name`): the text is this name, or the part without the namespace."""
         return bool(pod) and not self.is_address and self.text in (pod, pod.partition("/")[2])
 
     def fits(self, record: HistoryRecord) -> bool:
-        """Whether a record may be about the subject; only `select`, which has all records, can decide it."""
+        """Whether a record may be about the subject. Only `select` can decide this, because it has all records."""
         if self.is_address:
             return record.address == self.text
         if self.names_pod(record.pod) or (self.text.startswith(ENI_PREFIX) and record.eni_id == self.text):
@@ -56,8 +56,8 @@ class HistorySubject:
 def _in_order(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
     """Return each record once, in order of time.
 
-    The mark of a boot is written after the boot, and after events of that boot if the disk was not available; it is placed at the
-    boot. Records of one millisecond stay in the order in which they were written: they may be an ADD and its DEL.
+    A `booted` record is written after the boot, and even after other events of this boot if the disk was not available. It is placed
+    at the time of the boot. Records of one millisecond stay in the order in which they were written: they may be an ADD and its DEL.
     """
     placed = []
     for record in dict.fromkeys(records):

@@ -1,4 +1,4 @@
-"""Identifiers, and the only place where text from outside becomes one.
+"""Identifiers, and the functions that check identifiers from outside. No other module makes identifiers of text from CNI requests.
 
 The key of an attachment is `(container_id, ifname)`; container_id is CNI_CONTAINERID, which under CRI is the full sandbox ID
 (docs/adr/0001). Pod names and UIDs identify nothing here: two sandboxes of one pod are two attachments.
@@ -28,7 +28,8 @@ IFNAME_MAX = 15
 
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")  # CNI SPEC.md, Section 2, CNI_CONTAINERID
 _IFNAME_BAD = re.compile(r"[/:%\s\x00]")
-"""The kernel's own rule, and `%`, by which it would choose another name (net/core/dev.c, dev_valid_name, dev_alloc_name)."""
+"""Characters that an interface name must not have: those that the kernel refuses, and `%`, for which the kernel would choose another
+name (net/core/dev.c, dev_valid_name, dev_alloc_name)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,7 +45,7 @@ class AttachmentKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodName:
-    """What the network policy agent knows a pod by; nothing else here does (`ipamd/policy/`)."""
+    """The name by which the network policy agent identifies a pod. Only `ipamd/policy/` identifies pods by name."""
 
     namespace: str
     pod: str

@@ -1,4 +1,4 @@
-"""Properties of an instance type that cause failures which are hard to explain: `ipamctl status` shows them. Pure."""
+"""Properties of an instance type that cause failures whose reason is hard to find. `ipamctl status` shows them. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.record import dataclass
 
 TCP_TIMEOUT = "TcpEstablishedTimeout"
-"""EC2's name of the seconds after which it forgets an established TCP connection without packets.
+"""EC2's name of a timeout: after so many seconds without a packet security groups forget an established TCP connection.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTrackingConfiguration.html."""
 
 LONG_TIMEOUT_S, SHORT_TIMEOUT_S = 432_000, 350
-"""Defaults of types before and since the sixth generation of Nitro.
+"""EC2's default of this timeout, in seconds, for instance types before the sixth generation of Nitro, and from it on.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/security-group-connection-tracking.html, idle timeout."""
 
 _SHORT_TIMEOUT = """
@@ -21,8 +21,8 @@ c8a c8gb c8gn c8i c8i-flex c8ib c8id c8in c8ine c9g c9gd g7 g7e hpc8a i8ge m8a m
 m8ine m9g m9gd p6-b200 p6-b300 r8a r8gb r8gn r8i r8i-flex r8ib r8id r8idb r8idn r8in r9g r9gd t8i x8aedz x8i
 """
 SHORT_TIMEOUT_FAMILIES = frozenset(_SHORT_TIMEOUT.split())
-"""Families whose default is the short one, for when DescribeInstanceTypes does not answer. Source: DescribeInstanceTypes as
-recorded in moto 5.2.5, NetworkInfo.ConnectionTrackingConfiguration; a test compares both."""
+"""Instance families with the default SHORT_TIMEOUT_S. They are used when DescribeInstanceTypes does not answer. Source:
+DescribeInstanceTypes as recorded in moto 5.2.5, NetworkInfo.ConnectionTrackingConfiguration; a test compares both."""
 
 MAX_PODS_IN_FILE = {
     "i7ie.48xlarge": 737,
@@ -30,12 +30,12 @@ MAX_PODS_IN_FILE = {
     "i8ge.48xlarge": 1178,
     "i8ge.metal-48xl": 1178,
 }
-"""Pods of types for which amazon-vpc-cni-k8s misc/eni-max-pods.txt (v1.23.1) counts the ENIs of both network cards. Its own daemon, as
-this one, uses the default card only, which has half of them."""
+"""Instance type -> pods, for types for which amazon-vpc-cni-k8s misc/eni-max-pods.txt (v1.23.1) counts the ENIs of both network cards.
+Pods without an annotation for several cards use only the default card, which has half of these ENIs."""
 
 
 class FactCode(StrEnum):
-    """What a fact is about; it stays when the sentence is reworded."""
+    """The kind of a fact. It stays the same when the sentence is reworded."""
 
     TCP_TIMEOUT = "tcp-timeout"
     MAX_PODS_FILE = "max-pods-file"
@@ -43,7 +43,7 @@ class FactCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstanceFact:
-    """One fact, in a sentence that says what follows from it."""
+    """One fact. `text`: a sentence with the fact and what an operator should do."""
 
     code: FactCode
     text: str
@@ -53,8 +53,8 @@ def instance_facts(limits: InstanceLimits | None, tracking: ConnectionTracking) 
     """List the properties of this node's instance type that an operator should know.
 
     Args:
-        limits: of the type; None while it is not known.
-        tracking: the timeouts that are set on the primary ENI, which new ENIs get too.
+        limits: the limits of the instance type; None while they are not known.
+        tracking: the timeouts that are set on the primary ENI; new ENIs get the same ones.
     """
     if limits is None:
         return ()
@@ -73,7 +73,7 @@ def instance_facts(limits: InstanceLimits | None, tracking: ConnectionTracking) 
 
 
 def default_tcp_timeout_s(limits: InstanceLimits) -> int:
-    """Return the type's default in seconds: EC2's answer, or by the family."""
+    """Return the type's default timeout of an established TCP connection, in seconds: from EC2's answer, else by the family."""
     if limits.tcp_timeout_s:
         return limits.tcp_timeout_s
     family = limits.instance_type.partition(".")[0]
@@ -81,7 +81,7 @@ def default_tcp_timeout_s(limits: InstanceLimits) -> int:
 
 
 def _tcp_timeout(limits: InstanceLimits, tracking: ConnectionTracking) -> str:
-    """Describe a timeout that is shorter than what most types have; "" if it is not."""
+    """Describe a timeout that is shorter than LONG_TIMEOUT_S; "" if it is not shorter."""
     set_s = dict(tracking).get(TCP_TIMEOUT, 0)
     default_s = default_tcp_timeout_s(limits)
     timeout_s = set_s or default_s

@@ -1,7 +1,8 @@
-"""Operations on EC2 as typed values, and the intents that record them, from before the first call until its answer is stored.
+"""Operations on EC2 as typed values, and the intents that record them. Pure.
 
-A crash in between leaves an open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary
-of strings: only this module names the keys (`decoded` and `encoded`). Unknown keys stay as they are. Pure.
+An intent is recorded before the first EC2 call of an operation, and stays until EC2's answer is stored. A crash in between leaves an
+open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary of strings: only this module
+names the keys (`decoded` and `encoded`). Unknown keys stay as they are.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from ipamd.model.network_cards import card_of_pool
 from ipamd.model.record import dataclass
 
 SETTLED_AT = "settled_at_monotonic_s"
-"""Key in the payload of a release: when its success was stored. The intent stays as long as Describe may show the released objects, so
-that they are left out even after a restart."""
+"""Key in the payload of a release: when its success was stored, on the monotonic clock. The intent stays as long as Describe may still
+show the released objects, so that they are ignored even after a restart."""
 
 OPENED_AT = "opened_at_monotonic_s"
 """Key in a payload: when the intent was opened, on the monotonic clock, which continues across restarts and is not stepped."""
 
 DETACHED = "detached"
-"""Value of the key `deleting` of a payload, which exists once a deletion has begun: EC2 was asked to detach the ENI, and has not
-refused. Its other value is "asked": EC2 was asked to delete the ENI."""
+"""Value of the key `deleting` of a payload: EC2 was asked to detach the ENI, and has not refused. The key exists once a deletion has
+begun. Its other value is "asked": EC2 was asked to delete the ENI."""
 
 
 class IntentKind(StrEnum):
-    """What an intent changes in EC2, as it is on disk."""
+    """The kind of change that an intent makes in EC2. The values are on disk."""
 
     CREATE_ENI = "create-eni"
     DELETE_ENI = "delete-eni"
@@ -45,7 +46,7 @@ class DeleteReason(StrEnum):
 
     RELEASED: it was in use and is not needed any more.
     UNATTACHED: it could not be attached.
-    LEAKED: an earlier process created it and lost its record.
+    LEAKED: an earlier process created it, and its record was lost.
     USELESS: none of its addresses could be assigned.
     """
 
@@ -57,10 +58,13 @@ class DeleteReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an ENI and attach it. With neither addresses nor prefixes it is one for IPv6, whose /80 is requested afterwards.
+    """Create an ENI and attach it.
 
+    `device_index`: the place at which it is attached.
+    `address_count`, `prefix_count`: the secondary addresses or /28s that it is created with. Both are 0 for an ENI of an IPv6 node,
+        whose /80 is requested afterwards.
     `moves_left`: how often another device index may be tried.
-    `eni_id`: of the new ENI, once it is known.
+    `eni_id`: the ID of the new ENI; None until it is known.
     `refused`: EC2's reason if it refused the repeated call; then the ENI that the first call may have created is searched for.
     """
 
@@ -77,12 +81,15 @@ class Create:
 
     @property
     def network_card(self) -> int:
-        """The network card to which the ENI is attached. Its tag with the pool says it, as long as EC2 shows no attachment."""
+        """The network card to which the ENI is attached, from the tag with its pool."""
         return card_of_pool(self.tags.get(POOL_TAG, ""))
 
     @property
     def supply_count(self) -> int:
-        """The number of addresses that the pool may get by it; 0 after EC2 refused the repeated call: the ENI may not exist."""
+        """The number of addresses that the pool gets by this operation.
+
+        It is 0 after EC2 refused the repeated call, because then the ENI may not exist.
+        """
         if self.refused:
             return 0
         return self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX
@@ -98,7 +105,7 @@ class Assign:
 
     @property
     def supply_count(self) -> int:
-        """The number of addresses that the pool gets by it."""
+        """The number of addresses that the pool gets by this operation."""
         return self.count * (ADDRESSES_PER_PREFIX if self.is_of_prefixes else 1)
 
 
@@ -115,8 +122,8 @@ class Unassign:
 class Delete:
     """Detach an ENI and delete it.
 
-    `deletion_state`: the last request to EC2; DETACHED: to detach it, which EC2 has not refused.
-    `creation`: the operation that created the ENI, if this one undoes it.
+    `deletion_state`: the last request to EC2, as in the key `deleting` of a payload (see DETACHED); "" before the first request.
+    `creation`: the operation that created the ENI, if this operation undoes it; else None.
     """
 
     eni_id: EniId
@@ -130,7 +137,12 @@ Operation = Create | Assign | Unassign | Delete
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One operation as it is recorded. `payload` holds strings only; `client_token` makes a repeated call idempotent."""
+    """One operation as it is recorded.
+
+    `opened_at`: when the intent was recorded (aware UTC).
+    `payload`: the fields of the operation as strings (`encoded`).
+    `client_token`: makes a repeated EC2 call idempotent; "" if the operation needs none.
+    """
 
     intent_id: str
     kind: IntentKind
@@ -140,12 +152,12 @@ class Intent:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its outcome is known and stored; the intent only stays because EC2 may still show what is gone."""
+        """Whether its outcome is stored. Such an intent only stays because EC2 may still show the released objects."""
         return SETTLED_AT in self.payload
 
     @property
     def is_release(self) -> bool:
-        """Whether it gives something back to EC2: it unassigns addresses, or deletes an ENI, also to undo a creation (key `deleting`).
+        """Whether it releases something to EC2: it releases addresses, or deletes an ENI, also to undo a creation (key `deleting`).
 
         If IAM denies the call of one such intent, it probably denies the calls of all.
         """
@@ -158,17 +170,17 @@ class Intent:
 
     @property
     def eni_id(self) -> EniId:
-        """Its ENI; empty if that is not known."""
+        """The ENI of the operation; empty if it is not known."""
         return EniId(self.payload.get("eni_id", ""))
 
     @property
     def operation(self) -> Operation:
-        """The operation that it records. Raises: ValueError if it is malformed."""
+        """The recorded operation. Raises: ValueError if the payload is malformed."""
         return decoded(self.kind, self.payload)
 
 
 def decoded(kind: IntentKind, payload: Mapping[str, str]) -> Operation:
-    """Read an operation. Raises: ValueError if something is missing or malformed."""
+    """Read an operation from the payload of an intent. Raises: ValueError if a field is missing or malformed."""
     try:
         match kind:
             case IntentKind.CREATE_ENI if "deleting" not in payload:
@@ -184,7 +196,7 @@ def decoded(kind: IntentKind, payload: Mapping[str, str]) -> Operation:
 
 
 def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
-    """Write an operation; the inverse of `decoded`."""
+    """Return kind and payload of an operation; the inverse of `decoded`."""
     match operation:
         case Create():
             return IntentKind.CREATE_ENI, _create_payload(operation)

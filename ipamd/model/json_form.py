@@ -1,4 +1,4 @@
-"""Read JSON objects whose keys are fixed, strictly: every unknown key and every wrong type is a problem. Pure."""
+"""Read JSON objects with fixed keys strictly: every unknown key and every wrong type is a problem. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from ipamd.model.words import printable
 WORDS = {dict: "an object", bool: "true or false", str: "a string", list: "a list", int: "a whole number"}
 
 SHOWN_MAX = 80
-"""Characters of a wrong value in a problem. Ours: `ipamctl status` is for people."""
+"""The most characters of a wrong value that a problem shows. Ours: `ipamctl status` is for people."""
 
 
 def read_object(text: str, problems: list[str]) -> object:
-    """Read a text as JSON; a key that is there twice is a problem. Raises: ValueError or RecursionError if it is no JSON."""
+    """Read a text as JSON, and add every key that an object has twice to `problems`.
+
+    Raises: ValueError or RecursionError if it is no JSON.
+    """
     return json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, problems))
 
 
 def checked_fields(
     value: object, form: Mapping[str, type], *, location: str, needed: tuple[str, ...], problems: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of an object that have their type; everything else is a problem. `location`: of the object, for people."""
+    """Return the fields of an object that have the right type. Every other fault is added to `problems`.
+
+    Args:
+        form: key -> the type of its value.
+        location: where the object is in the text, for people.
+        needed: the keys that must be there.
+    """
     if not isinstance(value, dict):
         problems.append(f"{location}: must be an object, not {shown(value)}")
         return {}
@@ -40,7 +49,7 @@ def checked_fields(
 
 
 def _is_of_kind(value: object, kind: type) -> bool:
-    is_number_and_bool = kind is int and isinstance(value, bool)  # a bool is an int for Python, and not for JSON
+    is_number_and_bool = kind is int and isinstance(value, bool)  # in Python a bool is an int, in JSON it is no number
     return isinstance(value, kind) and not is_number_and_bool
 
 

@@ -1,4 +1,4 @@
-"""What the kernel says about our wiring in the host's namespace: a survey of all of it, and notifications of changes. Pure values."""
+"""Values read from the kernel about our wiring in the host's namespace: a survey of all wiring, and notifications of changes. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from ipamd.model.uplink import Uplink
 class HostVeth:
     """A host veth with our name prefix or our alias.
 
-    key, address: from the alias, or None.
-    mac, mtu: "" and 0 (bytes) if they were not read.
-    kind: as the kernel names it; a link of another kind is not one of our veths.
-    master: index of a bridge or other link that takes its packets, or 0.
-    is_extra: it belongs to an extra leg of the sandbox.
-    has_uplink: the sandbox has an uplink, so its address is in no pool.
-    has_ipv6: None if the kernel did not report it.
+    is_dying: whether it is in the link group that is about to be deleted.
+    key, address: the sandbox and the address in its alias; None without an alias of ours.
+    mac: "" if it was not read.
+    mtu: in bytes; 0 if it was not read.
+    kind: the kernel's name of the kind of link; a link of another kind than `veth` is not ours.
+    master: the index of a bridge or other link that takes its packets; 0 without one.
+    is_extra: whether it belongs to an extra leg of the sandbox.
+    has_uplink: whether the sandbox has an uplink, so that its address is in no pool.
+    has_ipv6: whether IPv6 is on; None if the kernel did not report it.
     """
 
     name: str
@@ -47,7 +49,7 @@ class HostVeth:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is of a sandbox's first leg, by which the sandbox has the pod's address."""
+        """Whether it belongs to a sandbox's first leg, by which the sandbox has the pod's address."""
         return not self.is_extra
 
     @property
@@ -58,10 +60,12 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class VlanLink:
-    """The VLAN link of an uplink: a link whose name has the form that we and amazon-vpc-cni-k8s use.
+    """A VLAN link, by its name that of an uplink: the name has the form that we and amazon-vpc-cni-k8s use.
 
-    `parent`: index of the link that carries its frames, which must be the trunk's.
-    `parent_mac`: the MAC of that link, "" if it was not read.
+    `vlan`: its VLAN ID.
+    `parent`: the index of the link that carries its frames; this must be the trunk ENI's link.
+    `parent_mac`: the MAC of the link with index `parent`; "" if it was not read.
+    `is_dying`: whether it is in the link group that is about to be deleted.
     `impostor_why`: why it cannot be the link that its name claims, whatever its MAC and alias are; "" if it can. A sandbox with
         NET_ADMIN can make links of any name, MAC and alias on the node.
     `address`, `eni_id`, `uplink`: from the alias; None or "" without an alias of ours. A link that we have made and not named yet has
@@ -84,15 +88,17 @@ class VlanLink:
 
 
 END_METRIC = 2**32 - 1
-"""Metric of `unreachable default`, which ends the table of an uplink: any other route of the table is preferred. Ours."""
+"""Metric of the route `unreachable default` at the end of an uplink's table. With this metric any other route of the table is
+preferred. Ours."""
 
 
 class UplinkRoute(NamedTuple):
     """A route in the table of an uplink.
 
     destination: one address, or a network; None: the default route.
-    is_end: whether it is the default route with the highest metric, by which the kernel answers that nothing else is reachable; it
-        has no device.
+    via: the next hop; None if the destination is on the link.
+    device: the name of the link.
+    is_end: whether it is `unreachable default` with END_METRIC, which has no device.
     """
 
     table: int
@@ -109,7 +115,7 @@ class UplinkRoute(NamedTuple):
 
 
 class IncomingRule(NamedTuple):
-    """A rule that sends packets which arrive by a link to a table."""
+    """A rule that has packets which arrive by the link `incoming` routed by a table."""
 
     incoming: str
     table: int
@@ -120,19 +126,19 @@ class IncomingRule(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelSurvey:
-    """Everything of ours in the host's namespace, as one survey found it. Tables and priorities are in `kernel_numbers`.
+    """All our links, routes and rules in the host's namespace, as one survey found them. Tables and priorities: `kernel_numbers.py`.
 
     veths: the first host veths of sandboxes with an address of a pool.
     uplinked: the first host veths of sandboxes with an uplink.
     extra: the host veths of extra legs.
-    vlans: the uplinks.
-    routes: routes to single addresses in the main table: address -> name of the link, and the next hop if the route has one.
-    own_routes: the same in `OWN_TABLE`.
-    has_own_rule: whether the rule to `OWN_TABLE` is there.
-    to_rules: addresses with a rule of their own to the main table (TO_SANDBOX_PRIORITY).
-    from_rules: address -> the tables that rules for packets from it look up, in any of their places.
-    rule_places: the same with the places (`ipamd/model/source_rules.py`).
-    from_prefixes: the same for rules that select a whole delegated prefix.
+    vlans: the VLAN links of uplinks.
+    routes: the routes to single addresses in the main table: address -> name of the link, and the next hop if the route has one.
+    own_routes: the routes to single addresses in `OWN_TABLE`, in the same form.
+    has_own_rule: whether the rule to `OWN_TABLE` exists.
+    to_rules: the addresses with a rule of their own to the main table (TO_SANDBOX_PRIORITY).
+    from_rules: address -> the tables of the rules for packets from the address, whatever the rules' priorities are.
+    rule_places: address -> priority and table of each rule for packets from the address (`source_rules.py`).
+    from_prefixes: delegated prefix -> the tables of the rules for packets from the prefix.
     uplink_routes: the routes in the tables of uplinks, and in `STRICT_TABLE`.
     incoming_rules: the rules for packets that arrive by a certain link (INCOMING_PRIORITY).
     snat: the SNAT choices of sandboxes that our nftables sets have, by address; None if the sets were not read.
@@ -157,7 +163,7 @@ class KernelSurvey:
 
     @property
     def firsts(self) -> tuple[HostVeth, ...]:
-        """The first host veths of all sandboxes, of pool addresses and with uplinks."""
+        """The first host veths of all sandboxes, with pool addresses and with uplinks."""
         return (*self.veths, *self.uplinked)
 
     @property
@@ -176,14 +182,18 @@ class KernelSurvey:
         return {veth.name for veth in self.firsts if not veth.is_dying}
 
     def vlan_of(self, address: IpAddress | None) -> VlanLink | None:
-        """Return the living VLAN link whose alias has an address, and which can be an uplink."""
+        """Return the VLAN link whose alias contains an address. A dying link, or one that cannot be an uplink (`impostor_why`), is
+        skipped.
+
+        Returns: None if there is none.
+        """
         for link in self.vlans:
             if address and link.address == address and not (link.is_dying or link.impostor_why):
                 return link
         return None
 
     def chosen_snat(self, address: IpAddress) -> PodSnat | None:
-        """Return which of the sets has an address; None if none has it, or they were not read."""
+        """Return the SNAT choice of an address by our nftables sets; None if no set contains it, or the sets were not read."""
         if self.snat is None:
             return None
         return self.snat.get(address)
@@ -201,7 +211,10 @@ class KernelSurvey:
 
     @cached_property
     def _named(self) -> Mapping[tuple[str | AttachmentKey | None, bool], list[HostVeth]]:
-        """The veths by name and by key: a search of all veths for each sandbox would grow with the square of their number."""
+        """The host veths by name and by key, each with whether it is of a first leg.
+
+        Without this index a search for each sandbox would take time that grows with the square of their number.
+        """
         named = defaultdict[tuple[str | AttachmentKey | None, bool], list[HostVeth]](list)
         for veth in self.host_veths:
             named[veth.name, veth.is_first].append(veth)
@@ -211,7 +224,8 @@ class KernelSurvey:
     def extras_of(self, key: AttachmentKey) -> list[HostVeth]:
         """Return the host veths of a sandbox's extra legs to which a route of their address leads.
 
-        A sandbox can forge the link, but not a route. One of the two tables may lack the route, because other software deleted it.
+        A sandbox can forge the link, but not a route. A route in one of the two tables is enough, because other software may have
+        deleted the other one.
         """
         extras = []
         for veth in self._named[key, False]:
@@ -237,7 +251,7 @@ class KernelSurvey:
         return min(ours, key=lambda veth: (veth.name != name, veth.is_dying), default=None)
 
     def vlan_named(self, name: str) -> VlanLink | None:
-        """Return the VLAN link of a name."""
+        """Return the VLAN link with a name; None if there is none."""
         return next((link for link in self.vlans if link.name == name), None)
 
 
@@ -260,7 +274,8 @@ def stray_rules(survey: KernelSurvey, subnets: Iterable[IpNetwork]) -> frozenset
 class ForeignLink:
     """A link of the host that is not ours and leads into the namespace of a sandbox.
 
-    `is_in_use`: an IPv4 route of the host leads through it, or it is a port of a bridge.
+    `key`: the sandbox.
+    `is_in_use`: whether an IPv4 route of the host leads through the link, or the link is a port of a bridge.
     """
 
     name: str
@@ -273,7 +288,14 @@ class ForeignLink:
 
 
 class LinkEventKind(StrEnum):
-    """Kind of a link notification. After `opened` and `missed` every link must be read again: notifications may have been lost."""
+    """Kind of a link notification.
+
+    OPENED: the subscription is open.
+    GONE: the link was deleted, or moved to another namespace.
+    SEEN: the link appeared or changed. There is no event if a link only goes down.
+    MISSED: notifications were lost.
+    After OPENED and MISSED every link must be read again.
+    """
 
     OPENED = "opened"
     GONE = "gone"
@@ -286,11 +308,7 @@ _EVERY = MacAddress("")
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """One notification. `mac` is empty for `opened` and `missed`, which concern every link.
-
-    `gone`: the link was deleted or moved to another namespace.
-    `seen`: it appeared or changed. A link that goes down is no event.
-    """
+    """One notification about an ENI's link. `mac`: the link's MAC; empty for OPENED and MISSED, which concern every link."""
 
     kind: LinkEventKind
     mac: MacAddress = _EVERY
@@ -299,10 +317,12 @@ class LinkEvent:
 class ChangeKind(StrEnum):
     """The kind of object that changed on the host.
 
-    VETH_GONE: a host veth of ours.
+    LINK: a host veth of ours, or the link of an ENI.
+    OTHER_LINK: a link that is no host veth of ours, no uplink and no ENI's link.
+    VETH_GONE: a host veth of ours that was deleted.
     VLAN_LINK: an uplink.
-    OTHER_LINK: a link that is neither of these nor an ENI's.
-    MISSED: unknown, because the notification was lost.
+    ADDRESS, ROUTE, RULE, SYSCTL, NFT: an address, a route, a rule, a sysctl, or nftables.
+    MISSED: unknown, because notifications were lost.
     """
 
     LINK = "link"
@@ -319,14 +339,15 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """A change of the host's networking that was not made by this daemon's wiring, as far as its kind tells.
+    """A change of the host's networking. Changes that this daemon's own wiring makes are left out where they can be recognised.
 
-    `veth`, `vlan`: a host veth or a VLAN link as it is now (LINK, VLAN_LINK).
-    `address`, `length`: of an interface, a route's destination, or a rule's selector.
-    `table`: of a route or a rule.
-    `priority`: of a rule.
-    `is_gone`: of a route or a VLAN link that was removed.
-    `process`: the one that changed nftables, as the kernel reports it.
+    `veth`: with LINK, the host veth after the change; None for an ENI's link.
+    `vlan`: with VLAN_LINK, the VLAN link after the change.
+    `address`, `length`: an interface's address, a route's destination, or a rule's selector, with its prefix length.
+    `table`: the table of a route or a rule.
+    `priority`: the priority of a rule.
+    `is_gone`: whether a route or a VLAN link was removed.
+    `process`: the process that changed nftables, as the kernel reports it.
     """
 
     kind: ChangeKind
@@ -353,17 +374,25 @@ DROP_REASONS = (
     "discovery",
     "multicast",
 )
-"""Why a sandbox's packet is dropped.
+"""The reasons why our rules drop a packet of a sandbox:
 
-source: its source is not the sandbox's. redirect: an ICMP redirect or a router advertisement. loopback: it is for the node's loopback.
-ipv6, ipv4: it is of the family that sandboxes do not have. returned: the VPC sent it back, because it is for an address of this node
-that no sandbox has. arp: an ARP request. foreign: it came by a link of other software, with a source that is routed elsewhere, or,
-with VPC_IPAMD_FOREIGN_LINK_POLICY=drop, at all. listening, discovery: multicast listening, and messages about routers and neighbours,
-which every healthy IPv6 sandbox sends. multicast: in strict mode, a packet to a multicast group or to everybody on the link."""
+- source: its source address is not one of the sandbox.
+- redirect: it is an ICMP redirect or a router advertisement.
+- loopback: its destination is the node's loopback.
+- ipv6, ipv4: it is of the IP family that sandboxes do not have.
+- returned: the VPC sent it back to this node, because its destination is an address of this node that no sandbox has.
+- arp: it is an ARP request.
+- foreign: it came by a link of other software with a source that is routed elsewhere. With VPC_IPAMD_FOREIGN_LINK_POLICY=drop every
+  packet that comes by such a link is dropped.
+- listening, discovery: it is about multicast listening, or about routers and neighbours. Every healthy IPv6 sandbox sends such
+  packets.
+- multicast: in strict mode, its destination is a multicast group, or everybody on the link.
+"""
 
 
 def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth, ...]]:
-    """Find every address that more than one live veth has, ascending, with the veths (I1).
+    """Find every address that the aliases of more than one live first host veth contain. Returns: address -> the veths, ascending
+    (I1).
 
     Such an address is not assigned again: it stays with the recorded sandbox, or in quarantine until only one veth is left.
     """

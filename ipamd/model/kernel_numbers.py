@@ -1,72 +1,77 @@
 """Numbers that amazon-vpc-cni-k8s and we both use in the kernel, so that a node can be moved between both without a reboot.
 
-Rules, routes and neighbours that one of them left must be recognised, replaced or removed by the other. Do not change a number
-here alone: `tests/unit/model/test_data_plane_numbers.py` names each compatible value, its source and what breaks without it.
-Route tables of ENIs are in `ipamd/model/eni.py`, other names of host veths in `ipamd/model/attachment.py`, and a sandbox's next hop is
-in `family.py`.
+Each of the two daemons must recognise, replace or remove the rules, routes and neighbours that the other one left. Do not change a
+number here alone: `tests/unit/model/test_data_plane_numbers.py` has each compatible value, its source and what breaks without it.
+The numbers of ENIs' route tables are in `eni.py`, the names of host veths outside strict mode in `attachment.py`, and a sandbox's next
+hop in `family.py`.
 """
 
 from __future__ import annotations
 
 TO_SANDBOX_PRIORITY = 512
-"""`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority.
+"""Priority of the rule `to <sandbox's address> lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go,
+ToContainerRulePriority.
 
 Our own sandboxes share one rule to `OWN_TABLE` instead (docs/adr/0044). Rules of this priority are written when a node goes back to
 amazon-vpc-cni-k8s, and are removed where they are not needed.
 """
 
 OWN_TABLE = 113213
-"""The table with the routes to all sandboxes of ours. Ours: the group of dying links has this number too; far from the tables of ENIs
-(at most 11,600 with 16 cards) and from those that other software is known to use."""
+"""The table with the routes to all our sandboxes. Ours: the number is also that of the group of dying links. It is far from the tables
+of ENIs (below 13,200 with 32 cards) and from the tables that other software is known to use."""
 
 OWN_TABLE_PRIORITY = TO_SANDBOX_PRIORITY + 1
-"""`lookup OWN_TABLE`. Ours: behind the rules of single sandboxes. So where another daemon, or an earlier release of ours, has made
-such a rule, that rule decides, and packets go where they went before."""
+"""Priority of the rule `lookup OWN_TABLE`. Ours: behind the rules of single sandboxes. So if another daemon, or an earlier release of
+ours, has made a rule for a single sandbox, that rule decides, and packets go where they went before."""
 
 OWN_RULE = f"rule {OWN_TABLE_PRIORITY} lookup {OWN_TABLE}"
 
 LOCAL_PRIORITY, MOVED_LOCAL_PRIORITY = 0, 20
-"""`lookup local`: the kernel's own priority, and that in strict mode. There the rule comes after the rules of uplinks, so that packets
-from a sandbox to its own node leave by the uplink too. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, localRulePriority."""
+"""Priorities of the rule `lookup local`: the kernel's default, and the priority in strict mode. In strict mode the rule comes after
+the rules of uplinks, so that packets from a sandbox to its own node leave by the uplink too. Source: amazon-vpc-cni-k8s
+pkg/networkutils/network.go, localRulePriority."""
 
 STRICT_TABLE = OWN_TABLE + 1
-"""The table with the routes to all sandboxes in strict mode, for reverse lookups alone. Ours."""
+"""The table with the routes to all sandboxes in strict mode. The kernel uses it only when it checks the source of a packet. Ours."""
 
 STRICT_MARK = 0x1000
 """Mark bit of a packet while its source is checked, for sandboxes in strict mode (`STRICT_PRIORITY`). Ours: no other software is known
 to use this bit, and in strict mode AWS_VPC_K8S_CNI_CONNMARK must not contain it."""
 
 STRICT_PRIORITY = 9
-"""`iif lo fwmark <STRICT_MARK> lookup STRICT_TABLE`: selects the reverse lookup of a packet whose source is checked. A reverse lookup
-has no incoming link, and the packet has the mark bit only during the check. Packets of the node itself have no incoming link either,
-so a bit that other software sets (`MARKS_OF_OTHERS`) must not be used: such packets would get past the security groups. Ours."""
+"""Priority of the rule `iif lo fwmark <STRICT_MARK> lookup STRICT_TABLE`. The rule applies to the kernel's reverse lookup, by which it
+checks a packet's source. A reverse lookup has no incoming link, and the packet has the mark bit only during the check. Packets of the
+node itself have no incoming link either. So the bit must not be one that other software sets (`MARKS_OF_OTHERS`): packets of the node
+with that bit would bypass the security groups. Ours."""
 
 INCOMING_PRIORITY = 10
-"""`iif <uplink or host veth> lookup <table of the uplink>`, in strict mode.
+"""Priority of the rule `iif <uplink or host veth> lookup <table of the uplink>`, in strict mode.
 
 Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, vlanRulePriority.
 """
 
 MARK_PRIORITY = 1024
-"""`fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
+"""Priority of the rule `fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
 
 EXTERNAL_SERVICE_PRIORITY = 1535
-"""`to <CIDR of AWS_EXTERNAL_SERVICE_CIDRS> lookup main`.
+"""Priority of the rule `to <CIDR of AWS_EXTERNAL_SERVICE_CIDRS> lookup main`.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, externalServiceIpRulePriority.
 """
 
 FROM_SANDBOX_PRIORITY = 1536
-"""`from address lookup <ENI table>`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPodRulePriority."""
+"""Priority of the rule `from <sandbox's address> lookup <ENI table>`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go,
+FromPodRulePriority."""
 
 FROM_ENI_PRIORITY = 32765
-"""`from <ENI's primary address> lookup <ENI table>`.
+"""Priority of the rule `from <ENI's primary address> lookup <ENI table>`.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPrimaryIPofENIRulePriority.
 """
 
 TABLE_BASE = 100
-"""Route table of an uplink: this and its VLAN ID. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
+"""The number of an uplink's route table is TABLE_BASE plus its VLAN ID. Source: amazon-vpc-cni-k8s
+cmd/routed-eni-cni-plugin/driver/driver.go."""
 
 LINK_PREFIX = "vlan.eth."
 """How the name of an uplink, a VLAN link, begins. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go,

@@ -1,9 +1,10 @@
 """Decide which detached ENIs are leaked: created for a node, attached to nothing, and too old to be still in creation. Pure.
 
-The same rule applies to the ENIs of a node, at its start, and to those of a cluster (`ipamd/sweeper/sweep.py`). It returns why an
-ENI is kept, because the callers delete every other one. It follows amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, getLeakedENIs),
-with one difference: an ENI without a readable creation time is always kept. amazon-vpc-cni-k8s writes a missing time, which costs a
-call and a permission, and deletes an ENI with an unreadable time at once.
+The daemon applies the rule to the ENIs of its node, and `vpc-ipamd-sweeper` to the ENIs of a cluster (`ipamd/sweeper/sweep.py`).
+`why_kept` returns why an ENI is kept; callers delete an ENI for which it returns "". The rule is that of amazon-vpc-cni-k8s
+(pkg/awsutils/awsutils.go, getLeakedENIs), with one difference: an ENI without a readable creation time is always kept.
+amazon-vpc-cni-k8s adds a missing time as a tag, which costs a call and a permission, and deletes an ENI with an unreadable time at
+once.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ def why_kept(eni: DescribedEni, *, now: datetime, min_age: timedelta, cluster_na
     """Return why an ENI is not leaked; "" if it is.
 
     Args:
-        now: aware UTC.
-        min_age: since the creation time in its tag; must exceed the longest time from creation to attachment.
-        cluster_name: the cluster whose tag it must carry, exactly; "" for none.
+        now: the present time (aware UTC).
+        min_age: the least age of a leaked ENI, by the creation time in its tag; it must exceed the longest time from creation to
+            attachment.
+        cluster_name: the cluster that a leaked ENI's tag must name; "": any or none.
     """
     if eni.problem:
         return f"EC2's answer about it cannot be read: {eni.problem}"

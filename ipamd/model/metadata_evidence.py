@@ -1,10 +1,10 @@
 """Compare instance metadata with the rows, to decide when EC2 must be called. Pure: no request, no clock.
 
-Metadata costs no EC2 call and is read all the time, but it lags, it may stay stuck for hours (amazon-vpc-cni-k8s issue 2497), and
-it may show an ENI 105 minutes after its deletion (issue 359). So a difference removes nothing (I7). Each distinct difference causes
-a call of EC2, and further ones while it lasts, after pauses that grow to an hour. Meanwhile addresses that metadata does not show
-are assigned last. Lists are compared member by member, because lists of equal length may differ (issues 3019 and 3887). Recent
-changes of our own are no difference.
+Metadata costs no EC2 call and is read all the time. But it lags, it may stay stuck for hours (amazon-vpc-cni-k8s issue 2497), and it
+may show an ENI 105 minutes after its deletion (issue 359). So a difference removes nothing (I7). Each distinct difference causes an
+EC2 call. While it lasts, further calls follow after pauses that grow to an hour, and addresses that metadata does not show are
+assigned last. Lists are compared member by member, because lists of equal length may differ (issues 3019 and 3887). Recent changes
+of our own do not count as differences.
 """
 
 from __future__ import annotations
@@ -22,19 +22,24 @@ from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import first_of
 
 ASK_AGAIN_S = 3600.0
-"""The longest pause between two calls of EC2 about a lasting difference. Ours: a fault of metadata lasts until an operator ends it,
-and 24 calls a day are within any budget."""
+"""The longest pause between two EC2 calls about a lasting difference. Ours: a fault of metadata lasts until an operator ends it, and
+24 calls a day are within any budget."""
 
 ASK_PAUSES_S = (60.0, 240.0, 960.0, ASK_AGAIN_S)
-"""Pauses between the calls about one difference; the last pause is repeated. Ours: EC2's first answer may lag seconds behind
-metadata, so one answer must not postpone the next call by an hour. This costs three more calls at most."""
+"""Pauses between the EC2 calls about one difference; the last pause is repeated. Ours: EC2's first answer may lag seconds behind
+metadata, so one answer must not postpone the next call by an hour. The shorter pauses cost three more calls at most."""
 
 NAMED_COUNT = 3
 """How many differences a sentence names. Ours: a missing prefix is one difference, a missing ENI of single addresses may be 50."""
 
 
 class DifferenceKind(StrEnum):
-    """What differs; the value is the verb of its sentence."""
+    """The kind of a difference. The value is the predicate of the sentence about it.
+
+    ABSENT: the datastore has the object, and metadata does not show it.
+    UNKNOWN: metadata shows the object, and the datastore does not have it.
+    BACK: metadata shows an ENI that the datastore records as being detached.
+    """
 
     ABSENT = "is recorded and not shown"
     UNKNOWN = "is shown and not recorded"
@@ -43,7 +48,11 @@ class DifferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class InterfaceDifference:
-    """One distinct difference. `subject`: an ENI's ID, an address or a prefix, as text."""
+    """One distinct difference.
+
+    `mac`: the MAC of the ENI.
+    `subject`: the ENI's ID, an address or a prefix, as text.
+    """
 
     mac: MacAddress
     kind: DifferenceKind
@@ -54,7 +63,7 @@ class InterfaceDifference:
 
 
 Candidate = tuple[DifferenceKind, MacAddress, EniId | IpAddress | IpNetwork, EniId]
-"""A kind of difference, a MAC, the ENI, address or prefix that differs, and the ENI that it is on."""
+"""A possible difference: its kind; the MAC of the ENI; the ENI, address or prefix that differs; and the ENI that it is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,7 @@ class Recent:
     `added`: ENIs and addresses that our calls added lately.
     `removed`: ENIs and addresses that our calls removed lately, each with the ENI that it was on, because an address that is shown on
         another ENI is a difference.
-    `is_growing`: an intent that adds is open, so metadata may show an address before EC2's answer names it to us.
+    `is_growing`: an intent that adds addresses or an ENI is open, so metadata may show them before EC2's answer to us.
     """
 
     added: Collection[EniId | IpAddress] = ()
@@ -72,7 +81,7 @@ class Recent:
     is_growing: bool = False
 
     def covers(self, kind: DifferenceKind, subject: EniId | IpAddress | IpNetwork, *, on: EniId) -> bool:
-        """Whether our own calls explain a difference in `subject`, which is shown or recorded on the ENI `on`."""
+        """Whether our own calls explain a difference. `on`: the ENI on which `subject` is shown or recorded."""
         if kind is DifferenceKind.UNKNOWN and self.is_growing:
             return True
         key = members(subject)[0] if isinstance(subject, IpNetwork) else subject
@@ -89,10 +98,12 @@ def differences(
     """Compare the ENIs by MAC, and the addresses of each attached ENI of ours; lost addresses are not compared.
 
     Args:
-        listed: each ENI of the list with what was read of it, None if it was not read.
-        left_alone: ENIs without a row that EC2 has shown, with the MAC by which metadata has shown them, None if it has not. If one of
-            these disappears, a place is free, which nothing else notices.
-    Returns: differences of the list, and differences of the ENIs that were read.
+        recorded: the datastore's rows.
+        listed: MAC of each ENI that metadata lists -> what was read about it; None if it was not read.
+        left_alone: ENIs without a row that EC2 has shown -> the MAC with which metadata has shown them; None if it has not. If such an
+            ENI disappears, a place is free, which no other comparison notices.
+        recent: our own changes.
+    Returns: the differences of the list, and the differences of the ENIs that were read.
     """
     enis = {eni.mac: eni for eni in recorded.enis.values()}
     expected = _expected_enis(enis, left_alone)
@@ -107,7 +118,7 @@ def differences(
 
 
 def _expected_enis(enis: Mapping[MacAddress, Eni], left_alone: Mapping[EniId, MacAddress | None]) -> dict[MacAddress, EniId]:
-    """Return the ENIs that metadata should list: those with an attached row, and those without a row that it has shown."""
+    """Return the ENIs that metadata should list: recorded attached ones, and ENIs without a row that metadata has listed before."""
     expected = {mac: eni_id for eni_id, mac in left_alone.items() if mac is not None}
     for mac, eni in enis.items():
         if eni.state is EniState.ATTACHED:
@@ -127,7 +138,7 @@ def _unexpected_in_list(
     candidates: list[Candidate] = []
     for mac, metadata_eni in listed.items():
         eni = enis.get(mac)
-        if eni is not None and eni.state is EniState.DETACHING:  # perhaps it is attached again, and its sandboxes need it
+        if eni is not None and eni.state is EniState.DETACHING:  # if it was attached again, its sandboxes need its routing
             candidates.append((DifferenceKind.BACK, mac, eni.eni_id, eni.eni_id))
         elif eni is None and metadata_eni is not None and metadata_eni.eni_id not in left_alone:
             candidates.append((DifferenceKind.UNKNOWN, mac, metadata_eni.eni_id, metadata_eni.eni_id))
@@ -140,7 +151,7 @@ def _differences_of_enis(
     listed: Mapping[MacAddress, MetadataEni | None],
     compared: Collection[MacAddress],
 ) -> list[Candidate]:
-    """Compare what was read of each recorded ENI with its record: the ID, and for the MACs in `compared` the addresses."""
+    """Compare each ENI that was read with its record: the ID, and for the MACs in `compared` also the addresses."""
     candidates: list[Candidate] = []
     rows = [row for row in recorded.addresses.values() if not row.is_lost]
     for mac, metadata_eni in listed.items():
@@ -178,12 +189,12 @@ def _not_explained(candidates: Collection[Candidate], recent: Recent) -> frozens
 
 
 def ask_pause_s(asked_count: int) -> float:
-    """Seconds from the last call about a difference to the next one, after `asked_count` calls. Pure."""
+    """Return the seconds from the last EC2 call about a difference to the next one. `asked_count`: the calls so far, at least 1."""
     return ASK_PAUSES_S[min(asked_count, len(ASK_PAUSES_S)) - 1]
 
 
 def suspects(differences: Collection[InterfaceDifference], recorded: Snapshot) -> frozenset[IpAddress]:
-    """Return the recorded addresses that metadata lacks: the address alone, its prefix, or its whole ENI. Pure."""
+    """Return the recorded addresses that metadata does not show, because it lacks the address, its prefix, or its whole ENI."""
     absent = {difference.subject for difference in differences if difference.kind is DifferenceKind.ABSENT}
     if not absent:
         return frozenset()
@@ -192,5 +203,5 @@ def suspects(differences: Collection[InterfaceDifference], recorded: Snapshot) -
 
 
 def sentence(differences: Collection[InterfaceDifference]) -> str:
-    """Name the first NAMED_COUNT differences and count the rest."""
+    """Return a sentence with the first NAMED_COUNT differences and the number of the others."""
     return first_of([str(difference) for difference in sorted(differences)], NAMED_COUNT)

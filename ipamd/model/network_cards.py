@@ -1,8 +1,8 @@
-"""Network cards: which cards of the instance have ENIs for pods, and how the pool of a card is called (docs/adr/0086). Pure.
+"""Network cards: which cards of the instance have ENIs for pods, and the name of a card's pool (docs/adr/0086). Pure.
 
-An instance type has one or more network cards, and each ENI is attached to one of them. The ENIs of card 0 are the node's own pool and
-the pools of the network file. Every further card that is managed is a pool of its own, whose ENIs, targets and limits are counted
-apart. No ENI changes its card, so the card alone says to which pool an ENI belongs.
+An instance type has one or more network cards, and each ENI is attached to one of them. The ENIs of card 0 belong to the node's own
+pool and to the pools of the network file. The ENIs of every further managed card are a pool of their own, with its own targets and
+limits. No ENI changes its card, so the ENIs of a further card never change their pool.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from ipamd.model.pod_pools import OWN, PodPool, PodPools
 from ipamd.model.record import replace
 
 CARD_POOL = "card:"
-"""Beginning of the name of a card's pool. No pool of the network file can have it: its name has no colon (`pod_pools.POOL_NAME`)."""
+"""How the name of a card's pool begins; the card's number follows. A pool of the network file has no colon in its name
+(`pod_pools.POOL_NAME`)."""
 
 WARM_IP_TARGET = MINIMUM_IP_TARGET = 1
-"""The targets of a card above 0, whatever the settings are. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, datastoreTargetState."""
+"""The targets of the pool of a card above 0; settings do not change them. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go,
+datastoreTargetState."""
 
 CARDS_MAX = 32
-"""Ours: p5.48xlarge has most, 32. A higher number in EC2's answer is not believed."""
+"""The most network cards of an instance. A higher number in EC2's answer is not believed. Ours: p5.48xlarge has most, 32."""
 
 
 def card_pool(card: int) -> str:
-    """Return the name of the pool of a card's ENIs: that of the node's own pool for card 0."""
+    """Return the name of the pool of a card's ENIs; for card 0 the name of the node's own pool."""
     return f"{CARD_POOL}{card}" if card else OWN
 
 
 def card_of_pool(pool: str) -> int:
-    """Return the card whose ENIs a pool has: 0 for the node's own pool and those of the network file."""
+    """Return the card on which a pool's ENIs are: 0 for the node's own pool and for the pools of the network file."""
     number = pool.removeprefix(CARD_POOL)
     if number != pool and number.isascii() and number.isdigit():
         return int(number)
@@ -37,19 +39,19 @@ def card_of_pool(pool: str) -> int:
 
 
 def is_card_managed(card: int, are_for_pods: Collection[bool]) -> bool:
-    """Whether pods may get interfaces of a card: always of card 0, and of another one that is empty or has an ENI for pods.
+    """Whether pods may get interfaces on a card: always on card 0, and on a further card that has no ENI, or has an ENI for pods.
 
-    A card on which all ENIs are for something else (EFA-only ones, or those that an operator has tagged) is left alone.
+    A card on which no ENI is for pods (EFA-only ENIs, or ENIs that an operator has tagged) is not managed.
 
     Args:
-        are_for_pods: of every ENI on the card, whether its addresses are for pods (`eni_tags.is_managed`).
+        are_for_pods: for every ENI on the card, whether its addresses are for pods (`eni_tags.is_managed`).
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, markUnmanagedNetworkCards.
     """
     return card == 0 or not are_for_pods or any(are_for_pods)
 
 
 def managed_cards(cards: Iterable[int], enis: Iterable[Eni], *, occupied: Iterable[tuple[int, int]] = ()) -> tuple[int, ...]:
-    """Return those of the node's cards of which pods may get interfaces, ascending.
+    """Return the network cards on which pods may get interfaces, ascending.
 
     Args:
         cards: the cards that may be managed at all (`possible_cards`).
@@ -65,9 +67,9 @@ def managed_cards(cards: Iterable[int], enis: Iterable[Eni], *, occupied: Iterab
 
 
 def possible_cards(limits: InstanceLimits) -> tuple[int, ...]:
-    """Return the cards of an instance type that may be managed: 0, and every other with room for more than one ENI.
+    """Return the cards of an instance type that may be managed: card 0, and every further card that takes more than one ENI.
 
-    The one place of a card is left to an EFA interface, which cannot be attached to a running instance.
+    If a card takes only one ENI, its place is left to an EFA interface, which cannot be attached to a running instance.
     """
     further = (card for card in range(1, min(limits.network_card_count, CARDS_MAX)) if limits.eni_count_of(card) > 1)
     return (0, *further)
@@ -91,7 +93,7 @@ def card_pools(cards: Iterable[int]) -> Mapping[str, PodPool]:
 
 
 def with_cards(pools: PodPools, cards: Iterable[int]) -> PodPools:
-    """Add to the pools of the network file a pool for each of the network cards above 0. `cards`: all managed ones."""
+    """Return the pools of the network file together with a pool for each managed card above 0. `cards`: all managed cards."""
     return PodPools({**pools.by_name, **card_pools(cards)})
 
 
@@ -101,5 +103,5 @@ def without_cards(pools: PodPools) -> PodPools:
 
 
 def subnet_pool(pool: str) -> str:
-    """Return the pool whose subnets and security groups a pool's ENIs have: a card's are those of the node's own pool."""
+    """Return the pool whose subnets and security groups the ENIs of a pool have: for a card's pool it is the node's own pool."""
     return OWN if card_of_pool(pool) else pool

@@ -1,7 +1,8 @@
 """The network file, one JSON object: zones of custom networking (`subnets.py`), pools of pods (`pod_pools.py`), and addresses of pods
 (`pinned_address.py`). Pure.
 
-A mounted file instead of objects of the Kubernetes API: the daemon needs no API call, and no YAML parser (I12; docs/adr/0030, 0084).
+The file is mounted into the daemon's pod. So the daemon needs no call of the Kubernetes API, and no YAML parser (I12; docs/adr/0030,
+docs/adr/0084).
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from ipamd.model.subnets import CustomNetwork, zones_of
 from ipamd.model.words import counted
 
 FORM = {"zones": dict, "primaryEniCarriesPods": bool, "pools": dict, "addresses": dict}
+"""Key of the file's object -> the type of its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFile:
-    """What the file says.
+    """The content of the file that is in force.
 
-    `custom`: None unless custom networking is on.
-    `pools`: none unless the file names some.
-    `addresses`: which address each pod of the operator's list has.
+    `custom`: the zones of custom networking; None unless custom networking is on.
+    `pools`: the pools of pods that the file names.
+    `addresses`: the operator's list, pod -> address; empty unless the list is in force.
     """
 
     custom: CustomNetwork | None = None
@@ -46,10 +48,10 @@ def parse(
     """Read the file's text.
 
     Args:
-        source: its path, for people.
-        is_custom: custom networking is on, so that zones are needed. Without it the zones are checked and have no effect.
-        named: pools that settings name, each with the setting. The file must have them.
-        is_list_on: the list of addresses is in force, so that it is needed. Without it the list is checked and has no effect.
+        source: the path of the file, for people.
+        is_custom: whether custom networking is on. Then the file must have zones; otherwise its zones are checked and have no effect.
+        named: pools that settings name -> the setting. The file must have these pools.
+        is_list_on: whether the list of addresses is in force. Then the file must have it; otherwise it is checked and has no effect.
     Raises: SettingsError whose details name every problem at once.
     """
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""Values about the path of one packet: queries of the kernel, and its answers. Pure."""
+"""Values about the path of one packet: questions to the kernel, and its answers. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from ipamd.model.record import dataclass
 class RoutedPacket:
     """A packet whose route is looked up.
 
-    `source` None: the kernel chooses it.
-    `incoming`: the link by which it comes, "" for one that a process here sends.
-    `port`: of TCP at the destination, 0 if it does not matter.
+    `source`: the source address; None: the kernel chooses it.
+    `incoming`: the link by which the packet arrives; "" if a process in the same namespace sends it.
+    `mark`: the packet's mark (fwmark).
+    `port`: the TCP port of the destination; 0 if it does not matter.
     """
 
     destination: IpAddress
@@ -25,7 +26,13 @@ class RoutedPacket:
 
 
 class RouteResult(StrEnum):
-    """What the kernel does with a packet. DROPPED_BY_SOURCE: its reverse-path filter, because the source is routed elsewhere."""
+    """What the kernel does with a packet.
+
+    FORWARDED: it sends the packet by a link.
+    LOCAL: the destination is an address of the same namespace.
+    REFUSED: a route or rule refuses the packet, or no route fits.
+    DROPPED_BY_SOURCE: the reverse-path filter drops the packet, because its source is routed elsewhere.
+    """
 
     FORWARDED = "forwarded"
     LOCAL = "local"
@@ -37,13 +44,14 @@ class RouteResult(StrEnum):
 class RouteAnswer:
     """The kernel's decision about a packet.
 
-    `rule`: priority of the policy rule that led to `table`, None if it is not known (rules of a sandbox are not listed: it may make
-        any number).
-    `table`: 0 if none decided.
-    `link`: by which the packet leaves, "" if it does not.
-    `via`: the next hop, None for a neighbour.
-    `source`: the source that the packet then has.
-    `error`: the kernel's words for a refusal.
+    `rule`: the priority of the policy rule that selected `table`; None if it is not known. Rules inside a sandbox are not listed,
+        because the sandbox may make any number of them.
+    `rule_text`: this rule in words; "" if it is not known.
+    `table`: the route table with the route that the packet takes; 0 if there is none.
+    `link`: the link by which the packet leaves; "" if it does not leave.
+    `via`: the next hop; None if the destination is on the link.
+    `source`: the source address of the packet; the kernel chose it if the question had none.
+    `error`: the kernel's words for a refusal; "" without a refusal.
     """
 
     result: RouteResult
@@ -57,7 +65,7 @@ class RouteAnswer:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the packet is sent by a link."""
+        """Whether the kernel sends the packet by a link."""
         return self.result is RouteResult.FORWARDED
 
 
@@ -65,8 +73,10 @@ class RouteAnswer:
 class NewConnection:
     """The first packet of a connection, as our nftables rules see it.
 
-    `incoming`, `outgoing`: names of links, "" for a packet of the node itself, and before its route is known.
-    `is_for_node`: the destination is an address of the node.
+    `source`: None for a packet of the node itself whose source the kernel has not chosen yet.
+    `incoming`: the link by which it arrives; "" for a packet of the node itself.
+    `outgoing`: the link by which it leaves; "" before its route is known.
+    `is_for_node`: whether the destination is an address of the node.
     """
 
     source: IpAddress | None
@@ -80,9 +90,9 @@ class NewConnection:
 class Translation:
     """What our nftables rules do with a connection.
 
-    `mark`: bit that its packets get before the route is looked up, 0 for none.
-    `source`: the address that the other side sees instead of the sandbox's, None if it is not translated.
-    `is_rejected`: the destination is in the local range, to which nobody may connect.
+    `mark`: the mark bit that its packets get before their route is looked up; 0: none.
+    `source`: the address that the other side sees instead of the sandbox's; None if the source is not translated.
+    `is_rejected`: whether the connection is rejected, because its destination is in the local range, to which nobody may connect.
     """
 
     mark: int = 0

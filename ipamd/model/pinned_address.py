@@ -1,6 +1,6 @@
-"""What a pod asks for by its annotations about its address, and what the operator's settings allow (docs/adr/0083). Pure values.
+"""Pinned addresses: which address a pod asks for, and which addresses the operator's settings allow (docs/adr/0083). Pure values.
 
-A pinned address is named by the annotation or by the operator's list, or it is the one that the pod had last on this node.
+A pinned address is named by the pod's annotation or by the operator's list, or it is the address that the pod had last on this node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POD = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}
 """`namespace/name`. Source: kubernetes apimachinery pkg/util/validation, IsDNS1123Label and IsDNS1123Subdomain."""
 
 LIST_MAX = 10_000
-"""Pods of the operator's list. Ours: a subnet of /18 has 16,384 addresses; the list is a dictionary in memory."""
+"""The most pods of the operator's list. Ours: a subnet of /18 has 16,384 addresses; the list is a dictionary in memory."""
 
 PinnedList = Mapping[str, IPv4Address]
 """The operator's list: `namespace/name` of a pod -> its address."""
@@ -30,7 +30,7 @@ PinnedList = Mapping[str, IPv4Address]
 
 @dataclass(frozen=True, slots=True)
 class PinnedRange:
-    """Addresses that pods of a namespace may name. `cidr`: None if they may only ask for the one that they had last."""
+    """The addresses that pods of a namespace may name. `cidr`: None if they may only ask for the address that they had last."""
 
     namespace: str
     cidr: IPv4Network | None = None
@@ -41,12 +41,12 @@ class PinnedRange:
 
 @dataclass(frozen=True, slots=True)
 class PinnedWish:
-    """What one ADD asks for.
+    """The pinned address that one ADD asks for.
 
-    pod: `namespace/name` as the runtime gave it (CNI_ARGS); the address is kept for it.
-    address: that of the list or of the annotation. None: the one that the pod had last.
-    kept_s: how long the address stays with the pod after the DEL, in seconds; 0: a named address goes back to EC2.
-    may_take: whether the address may be taken from a node that is not proven gone.
+    pod: `namespace/name` as the runtime gave it (CNI_ARGS); the address is kept for this pod.
+    address: the address that the list or the annotation names; None: the address that the pod had last.
+    kept_s: for how many seconds after the DEL the address is kept for the pod; 0: a named address is released to EC2 after the DEL.
+    may_take: whether the address may be taken from an instance that EC2 does not show stopped or terminated.
     """
 
     pod: str
@@ -57,9 +57,10 @@ class PinnedWish:
 
 @dataclass(frozen=True, slots=True)
 class PinnedClaim:
-    """The address that an ADD tries to reserve for a pod that asks for a certain one.
+    """The reservation that an ADD tries to make for a pod that asks for a pinned address.
 
-    address: None: any address, because the pod had none before. The other fields are as in `PinnedWish`.
+    address: the address; None: any address, because the pod had none before.
+    pod, kept_s: as in `PinnedWish`.
     """
 
     pod: str

@@ -1,4 +1,4 @@
-"""The refusals of an ADD whose pod asks for a certain address. See `ipamd/model/refusals.py`."""
+"""The refusals of an ADD whose pod asks for a pinned address. See `ipamd/model/refusals.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipamd.model.refusals import Refusal, refusal_of
 
 
 class PinnedRefusalCode(StrEnum):
-    """Why such an ADD is refused; key `refusal` of the request's log line."""
+    """Why the ADD of a pod that asks for a pinned address is refused: the value of the key `refusal` in the request's log line."""
 
     NOT_ALLOWED = "pinned-not-allowed"
     VALUE_UNKNOWN = "pinned-value-unknown"
@@ -129,9 +129,9 @@ REFUSALS: Mapping[PinnedRefusalCode, Refusal] = {
         BusyError, "{limit} ADDs wait for addresses that they ask for already", "retry: other pods are served meanwhile"
     ),
 }
-"""By code; each says what failed, on which object, and what to do (I14)."""
+"""By code: what failed, on which object, and what to do (I14)."""
 
 
 def pinned_refusal(code: PinnedRefusalCode, **fields: object) -> IpamError:
-    """Make the error of a refusal; the fields become text. The caller raises it."""
+    """Make the error of a refusal, for the caller to raise. The fields become text."""
     return refusal_of(code, REFUSALS[code], fields)

@@ -15,12 +15,12 @@ from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from ipamd.model.record import replace
 
 STOPGAP_COUNT = 4
-"""Free single addresses to keep while the subnet has no /28 and no IP target is set. Ours: enough for the next few ADDs. Each uses a
-slot that a prefix of 16 could use once the subnet has one again."""
+"""How many single addresses the pool keeps free in prefix mode while the subnet has no /28 and no IP target is set. Ours: enough for
+the next few ADDs, and not more, because each uses a slot in which a /28 would have 16 addresses."""
 
 
 def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
-    """Return the ENIs that this node may have: the instance's limit, or MAX_ENI if lower.
+    """Return how many ENIs this node may have: the instance's limit, or MAX_ENI if that is lower.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, getMaxENI.
     """
@@ -30,7 +30,7 @@ def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
 
 
 def trunk_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the places that stay free for the trunk: one, while there is no trunk and the instance type can have one.
+    """Count the places that are left free for the trunk ENI: one while there is none, if the settings say so and the type can have it.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni.
     """
@@ -43,14 +43,15 @@ def room_for_eni(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether prefixes are wanted, and the instance type can have them."""
+    """Whether the settings ask for prefixes, and the instance type can have them."""
     return settings.prefix_delegation and snapshot.limits.supports_prefixes
 
 
 def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
-    """Count the slots of an attached ENI that can be requested: not used, not possibly allocated already, and not refused.
+    """Count the slots of an ENI for which addresses can be requested: not used, without a pending allocation, and not refused by EC2.
 
-    An excluded ENI has none, nor has an ENI whose host routing has failed for long, because no pod could use the addresses.
+    The count is 0 for an excluded ENI, for an ENI that is not attached, and for one whose host routing has failed for long: no pod
+    could use its addresses.
     """
     growth, slots = snapshot.growth, snapshot.limits.slots_per_eni
     is_stuck = growth.has_stuck_eni and not eni.host_ready
@@ -62,15 +63,15 @@ def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
 
 
 def vacant_count(snapshot: PoolSnapshot) -> int:
-    """Count the slots of all ENIs that can be requested."""
+    """Count the slots of all ENIs for which addresses can be requested (`vacant_slots`)."""
     return sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
 
 
 def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether the pool grows by /28s now.
 
-    The last addresses below maxPods are single ones if there are slots for all of them. Otherwise the pool takes one more /28, as
-    amazon-vpc-cni-k8s does: that takes one slot, and saves an ENI.
+    If fewer than 16 addresses are missing to maxPods, they are single addresses, provided that there are slots for all of them.
+    Otherwise the pool takes one more /28, as amazon-vpc-cni-k8s does: that takes one slot, and saves an ENI.
     """
     if not is_prefix_mode(snapshot, settings) or not snapshot.prefixes_available:
         return False
@@ -81,14 +82,14 @@ def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def pending_eni_address_count(snapshot: PoolSnapshot, unit: int) -> int:
-    """Count the addresses that ENIs under way will bring, or may bring."""
+    """Count the addresses of ENIs that are being attached, or that EC2 may have created. `unit`: addresses in a slot."""
     attaching_count = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
     pending_count = sum(pending.address_count for pending in snapshot.growth.pending_enis)
     return attaching_count * snapshot.limits.slots_per_eni * unit + pending_count
 
 
 def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses that ENIs and allocations under way will bring, or may bring."""
+    """Count the addresses that the pool will or may get by ENIs and allocations that are under way."""
     unit = ADDRESSES_PER_PREFIX if asks_for_prefixes(snapshot, settings) else 1
     return pending_eni_address_count(snapshot, unit) + snapshot.growth.pending_address_count
 
@@ -112,12 +113,12 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     want -= placed
     if snapshot.frozen:  # request only what waiting ADDs need
         want = min(want, _rounded_up(snapshot.waiting_count - snapshot.supply_count, unit) - placed)
-    # Addresses of ENIs that are, or may be, being attached count. Otherwise a burst would create one ENI too many.
+    # Subtract the addresses of ENIs that are, or may be, under way. Otherwise a burst would create one ENI too many.
     want -= _rounded_up(pending_eni_address_count(snapshot, unit), unit)
     if not may_create:
         return
     if growth.creation_room is not None:
-        room = pod_room  # the new ENI is in another subnet, so the room of the node's own subnet is no bound
+        room = pod_room  # the new ENI may be in another subnet, so the room of the node's own subnet is no bound
     yield from _creations(snapshot, settings, want, room - placed)
 
 
@@ -127,34 +128,34 @@ def _rounded_up(count: int, unit: int) -> int:
 
 
 def _fills_enis(snapshot: PoolSnapshot, settings: PoolSettings, *, is_subnet_short: bool) -> bool:
-    """Whether one call asks for everything that an ENI can take.
+    """Whether one call requests all addresses that an ENI can take.
 
-    Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we: fewer, larger calls. Prefixes are
-    requested as needed, and so is everything in a subnet that is short of addresses.
+    Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we, because fewer, larger calls suffice. But
+    prefixes, and all addresses of a subnet that is short of addresses, are requested only as needed.
     """
     return not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings) and not is_subnet_short
 
 
 def _room_for_pods(snapshot: PoolSnapshot, settings: PoolSettings, unit: int) -> int:
-    """Return how many units (single addresses or /28s) fit below maxPods, at least one; without maxPods one for each slot."""
+    """Return how many units (single addresses or /28s) fit below maxPods, at least 1; without maxPods the number of all slots."""
     if settings.max_pods:
         return max((settings.max_pods - snapshot.pool_count) // unit, 1)
     return snapshot.limits.slots_per_eni * snapshot.limits.eni_count
 
 
 def _may_create(snapshot: PoolSnapshot, want: int, room: int) -> bool:
-    """Whether new ENIs may be created for the units that the attached ENIs cannot take."""
+    """Whether new ENIs may be created for the units that do not fit on the attached ENIs."""
     growth = snapshot.growth
     if growth.creation is not None or snapshot.bars_enis:
         return False
     if growth.allocation is None or growth.allocation.is_lasting:
         return True
-    # EC2 refuses allocations for some seconds: that is no reason for an ENI where an attached one has room.
+    # EC2 refuses allocations only for some seconds. No ENI is created because of that while an attached ENI has room.
     return want <= 0 or room <= 0 or not vacant_count(snapshot)
 
 
 def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> list[Allocate]:
-    """Request `want` units (single addresses or /28s) for the vacant slots of attached ENIs, and no more than `room`."""
+    """Request `want` units (single addresses or /28s), at most `room`, for vacant slots of attached ENIs."""
     actions: list[Allocate] = []
     if snapshot.growth.allocation is not None:
         return actions
@@ -173,13 +174,13 @@ def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room
 
 
 def _creations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> Iterator[CreateEni]:
-    """Request `want` units (single addresses or /28s) with new ENIs, and no more than `room`."""
+    """Request `want` units (single addresses or /28s), at most `room`, with new ENIs."""
     growth, by_prefix, slots = snapshot.growth, asks_for_prefixes(snapshot, settings), snapshot.limits.slots_per_eni
     is_other_subnet = growth.creation_room is not None
     subnet_room = growth.creation_room if is_other_subnet else growth.room
     fills_enis = _fills_enis(snapshot, settings, is_subnet_short=not is_other_subnet and growth.room is not None)
     if subnet_room is not None and not by_prefix:
-        room = min(room, subnet_room - 1)  # the primary address of the new ENI is of the same subnet
+        room = min(room, subnet_room - 1)  # the new ENI's primary address takes one address of the subnet
     eni_max = min(slots, growth.creation_cap or slots)
     places_left = reversed(range(free_places(snapshot, settings)))
     for device_index, other_place_count in zip(_free_indexes(snapshot), places_left, strict=False):
@@ -198,9 +199,9 @@ def _new_eni(device_index: int, unit_count: int, other_place_count: int, *, by_p
 
 
 def choose_prefix_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
-    """Choose the ENI for the one /80 of an IPv6 node: the primary ENI, or one that we made if the primary one is excluded.
+    """Choose the attached ENI for the one /80 of an IPv6 node: the primary ENI, or if that is excluded an ENI that we created.
 
-    A foreign ENI may have no IPv6.
+    ENIs of other software are not chosen, because their subnets may have no IPv6. Returns: None if there is no such ENI.
     """
     candidates = []
     for eni in snapshot.enis:
@@ -211,7 +212,7 @@ def choose_prefix_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
 
 
 def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni | None:
-    """Return the creation of an ENI for the one /80 of an IPv6 node; None if the instance has no place for an ENI."""
+    """Return the action that creates an ENI for the one /80 of an IPv6 node; None if the instance has no place for an ENI."""
     place_count = free_places(snapshot, settings)
     if not place_count:
         return None
@@ -219,9 +220,10 @@ def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni 
 
 
 def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the ENIs that may be added: below the limit, and below the number beyond which EC2 refused to attach.
+    """Count the ENIs that may be added without exceeding the limit, `place_cap`, and the number beyond which EC2 refused to attach
+    ENIs.
 
-    That number (`eni_cap`) counts only ENIs that EC2 shows.
+    This number (`eni_cap`) counts only ENIs that EC2 shows.
     """
     growth = snapshot.growth
     used = snapshot.known_eni_count + len(growth.pending_enis) + trunk_places(snapshot, settings)
@@ -234,8 +236,9 @@ def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:
-    """Yield device indexes for new ENIs. 0 is never free, even if no ENI has it: on some nodes the primary ENI is device 1
-    (amazon-vpc-cni-k8s issue 3753).
+    """Yield device indexes for new ENIs.
+
+    Index 0 is never used, even if no ENI has it: on some nodes the primary ENI has device index 1 (amazon-vpc-cni-k8s issue 3753).
     """
     taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
     taken |= snapshot.refused_device_indexes | {pending.device_index for pending in snapshot.growth.pending_enis}
@@ -243,5 +246,5 @@ def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:
 
 
 def free_indexes(taken: Collection[int]) -> Iterator[int]:
-    """Yield the device indexes that are not taken, lowest first, without end: EC2 refuses one that is too high."""
+    """Yield the device indexes that are not taken, lowest first, without end; EC2 refuses an index that is too high."""
     return (index for index in count_from() if index not in taken)

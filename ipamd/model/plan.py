@@ -3,14 +3,15 @@
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
 docs/prefix-and-ip-target.md there). These differences are intended:
 
-- Cooling addresses are not free (I8), and count for at most three quarters of a target of whole ENIs or /28s.
+- Cooling addresses are not free (I8). They make up at most three quarters of a target in whole ENIs or /28s.
 - Waiting ADDs count as demand.
-- The pool does not grow beyond maxPods, except by the rest of a last /28 and by addresses of an ENI that was not usable for a while.
+- The pool does not grow beyond maxPods. There are two exceptions: the rest of the last /28, and the addresses of an ENI that was not
+  usable for a while.
 - Existing ENIs are filled before a new one is created, in a fixed order.
-- ADDs that follow each other share a call, and a spare ENI is created once no ADD has come for a while.
+- ADDs that follow each other share a call, and a spare ENI is created only after no ADD has come for a while.
 
 `ipamd/model/release.py` releases excess addresses, but only while the pool needs none: growth always comes first. Addresses of an
-excluded ENI, which no pod may have, are also released while the pool needs addresses and cannot grow.
+excluded ENI, which no new pod gets, are also released while the pool needs addresses and cannot grow.
 Overview: docs/pool.md, The pool.
 """
 
@@ -46,13 +47,15 @@ from ipamd.model.words import counted
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order, and one sentence with the reason.
+    """The planner's decision.
 
-    `actions`: either grow the pool or release, never both.
-    `blocked`: why the pool cannot grow now, None if it can.
-    `is_postponed`: growth waits, because fewer calls may do the same a moment later.
-    `excess_count`: free addresses above the target.
-    `retention_reason`: why they are not released.
+    `actions`: the actions in their order; they either all grow the pool or all release.
+    `sentence`: the decision with its reason, for people.
+    `deficit_count`: the addresses that the pool needs now (`deficit_count()`).
+    `excess_count`: the free addresses above the target (`excess_count()`).
+    `blocked`: why the pool cannot grow now; None if it can.
+    `is_postponed`: whether growth waits for a moment, because then fewer calls may suffice.
+    `retention_reason`: why excess addresses are not released; "" if there are none, or they are released.
     """
 
     actions: tuple[Action, ...]
@@ -77,10 +80,11 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     Args:
         snapshot: one consistent read; counts in addresses.
         settings: targets.
-    Returns: zero or more actions in order, ENIs by device index (same input, same output).
-    Raises: nothing for lack of capacity; `blocked` reports it.
+    Returns: zero or more actions in order, ENIs by device index. The same input gives the same output. If capacity is lacking, this is
+        no error: the plan's field `blocked` has the reason.
     Concurrency: pure. Guards: I7, I8, I13.
-    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences above.
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences listed at the
+    top of this module.
     """
     if settings.is_provisioning_disabled:
         snapshot = replace(snapshot, fault=snapshot.fault or PROVISIONING_DISABLED)
@@ -96,7 +100,7 @@ def _plan(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
         return _plan_of_ipv6(snapshot, settings)
     settings = resolved(snapshot, settings)
     deficit = deficit_count(snapshot, settings)
-    # If ADDs wait although addresses are free, because an ENI's host routing is missing, that is the obstacle, not EC2.
+    # If ADDs wait because an ENI's host routing is missing, although addresses are free, the host routing is the obstacle, not EC2.
     host = _host_obstacle(snapshot)
     blocked = host or growth_blocker(snapshot, settings)
     if deficit == 0:
@@ -113,7 +117,7 @@ def _host_obstacle(snapshot: PoolSnapshot) -> GrowthRefusal | None:
 
 
 def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> Plan | None:
-    """Grow by the deficit, or postpone that; None if the pool cannot grow."""
+    """Return the plan that grows the pool by the deficit, or postpones the growth; None if the pool cannot grow."""
     short = _short_of(deficit)
     want = _request_count(snapshot, settings, deficit) - snapshot.growth.pending_address_count
     if _is_better_later(snapshot, settings, want):
@@ -132,7 +136,7 @@ def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> Pla
 
 
 def _without_growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int, blocked: GrowthRefusal | None) -> Plan:
-    """Report why the pool does not grow although it needs addresses; release addresses that no pod may have, which makes room."""
+    """Return the plan of a pool that needs addresses and does not grow: it has the reason, and releases addresses of excluded ENIs."""
     short = _short_of(deficit)
     if pending_count(snapshot, settings) >= deficit:
         reason = snapshot.growth.pending or "an ENI is being attached"
@@ -148,7 +152,7 @@ def _without_growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int
 
 
 def _fullness(snapshot: PoolSnapshot) -> str:
-    """Say how many of the slots that pods can have are used."""
+    """Return a sentence that says how many of the slots for pods are used."""
     enis = [eni for eni in snapshot.enis if not eni.is_excluded]
     used = sum(eni.used_slot_count for eni in enis)
     slot_count = len(enis) * snapshot.limits.slots_per_eni
@@ -156,7 +160,8 @@ def _fullness(snapshot: PoolSnapshot) -> str:
 
 
 def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether the limits of the instance keep the pool from growing: no slot is vacant, no ENI is on its way, and none may be added.
+    """Whether the limits of the instance keep the pool from growing: no slot is vacant, no ENI is being attached, and none may be
+    added.
 
     A node on which EC2 has refused further ENIs (`eni_cap`) does not count as full.
     """
@@ -175,7 +180,7 @@ def _listed(actions: Iterable[Action]) -> str:
 
 
 def _plan_of_ipv6(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
-    """Keep one /80, which has more addresses than any node can use. Nothing else is allocated, and nothing is released.
+    """Plan for an IPv6 node: keep one /80, which has more addresses than any node can use. Nothing is released.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setupENI and StartNodeIPPoolManager.
     """
@@ -195,7 +200,7 @@ def _plan_of_ipv6(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
 
 
 def _ipv6_at_target(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
-    """Report that the node has its /80, or why waiting ADDs cannot use it."""
+    """Return the plan of an IPv6 node that has its /80: nothing to do, or the reason why waiting ADDs cannot use the /80."""
     host = _host_obstacle(snapshot)
     if host is not None:
         return Plan((), str(host), blocked=host)
@@ -247,10 +252,11 @@ def _at_target(snapshot: PoolSnapshot, settings: PoolSettings, host: GrowthRefus
 def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that the pool needs now, including those for waiting ADDs.
 
-    With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: the difference to WARM_ENI_TARGET whole
-    ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), to which cooling addresses count in part, and at least one free address.
-    Addresses of earlier sandboxes of a pod count as free, because they come back (`repeats.py`), but not for waiting ADDs. Free
-    addresses on an ENI without host routing count, because they will be usable soon, unless its set-up has failed for long.
+    With IP targets it is max(WARM_IP_TARGET - free, MINIMUM_IP_TARGET - total, 0), where `free` excludes cooling addresses (I8).
+    Without IP targets it is the number of addresses missing to WARM_ENI_TARGET whole ENIs (in prefix mode to WARM_PREFIX_TARGET
+    prefixes), where cooling addresses count in part, or to one free address. Addresses of earlier sandboxes of a pod count as free,
+    because they come back (`repeats.py`), but not for waiting ADDs. Free addresses on an ENI without host routing count, because
+    they will be usable soon, unless the host routing has failed for long.
     """
     if settings.family.is_sparse:
         return _ipv6_deficit_count(snapshot)
@@ -281,8 +287,8 @@ def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that ADDs can have now or soon (`_cooling_credit`), and that the target does not need.
 
-    The opposite of `deficit_count`: if so many addresses are released, the deficit stays 0. With IP targets: min(free - W, total - M),
-    at least 0.
+    It is the opposite of `deficit_count`: if so many addresses are released, the deficit stays 0. With IP targets it is
+    min(free - WARM_IP_TARGET, total - MINIMUM_IP_TARGET), at least 0.
     """
     if settings.family.is_sparse:
         return 0
@@ -294,7 +300,7 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _ipv6_deficit_count(snapshot: PoolSnapshot) -> int:
-    """Count the addresses that an IPv6 node needs now: none if it has one usable /80, even if another one is lost."""
+    """Count the addresses that an IPv6 node needs now: 0 if it has one usable /80, even if another /80 is lost."""
     for eni in snapshot.enis:
         if eni.prefix_count and eni.counts.free and not eni.is_excluded:
             return 0
@@ -304,8 +310,8 @@ def _ipv6_deficit_count(snapshot: PoolSnapshot) -> int:
 def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
     """Count the cooling addresses that count as free in a target of whole ENIs or /28s, because they will be free soon.
 
-    They are at most three quarters of the target, so that the last quarter is free even under a load that changes all the time. Those
-    of earlier sandboxes of a pod are left out, because `deficit_count` counts them as free already.
+    The count is at most three quarters of the target, so that the last quarter is free even under a load that changes all the time.
+    Cooling addresses of earlier sandboxes of a pod are left out, because `deficit_count` counts them as free already.
     """
     repeat_count = snapshot.growth.demand.repeats.cooling_count
     cooling_count = max(snapshot.counts.cooling - snapshot.leaving_cooling_count - repeat_count, 0)
@@ -313,7 +319,7 @@ def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
 
 
 def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int]:
-    """Return the unit of the target without IP targets: how many addresses it has, and how many units are to be kept free.
+    """Return the target without IP targets: how many addresses a unit has, and how many units are to be kept free.
 
     The unit is a /28 in prefix mode, else a whole ENI.
 
@@ -335,7 +341,7 @@ def _coming_count(snapshot: PoolSnapshot) -> int:
 def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses to request now, ignoring obstacles: the deficit, and more while ADDs follow each other (`_ahead_count`).
 
-    Without IP targets the unit of single addresses is an ENI, so the count is rounded up to whole ENIs.
+    Without IP targets single addresses are requested for whole ENIs, so their count is rounded up to whole ENIs.
     """
     settings, deficit = resolved(snapshot, settings), deficit_count(snapshot, settings)
     if settings.family.is_sparse:
@@ -350,8 +356,8 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """Count the addresses to request for a deficit, in the plan's own units.
 
-    These are more than the deficit while ADDs follow each other (`_ahead_count`), and fewer while single addresses replace missing
-    /28s.
+    The count is higher than the deficit while ADDs follow each other (`_ahead_count`), and lower while single addresses replace /28s
+    that the subnet does not have (STOPGAP_COUNT).
     """
     if not is_prefix_mode(snapshot, settings):
         wanted = deficit + _ahead_count(snapshot, settings, deficit)
@@ -367,21 +373,22 @@ def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int)
 def _ahead_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """Count the addresses to request in addition to the deficit while ADDs follow each other, because more will come."""
     demand, target = snapshot.growth.demand, settings.warm_ip_target
-    # If an ADD waits although ADDs have just taken twice the target, more ADDs will follow, each as soon as the one before has
+    # If an ADD waits, and ADDs have just taken twice the target, more ADDs will probably follow, each as soon as its predecessor has
     # finished.
     are_adds_chained = snapshot.waiting_count and demand.lately_count >= 2 * target
     extra = target if are_adds_chained else min(demand.lasting_count, target)
-    # After the waiting ADDs have taken their addresses, WARM_IP_TARGET needs as many again, and one call serves both. A single waiting
-    # ADD does not count: it may be that of the start, which takes no address (`ipamd/process/first_address.py`).
+    # After the waiting ADDs have taken their addresses, as many are needed again for WARM_IP_TARGET, and one call can bring both. A
+    # single waiting ADD does not count: it may be the demand that the start registers, and that takes no address
+    # (`ipamd/process/first_address.py`).
     if snapshot.waiting_count >= 2 and target:
         extra = max(extra, target + snapshot.waiting_count - _coming_count(snapshot) - deficit)
     return extra
 
 
 def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) -> bool:
-    """Whether the request can wait because ADDs follow each other and enough addresses are left: then one call serves several ADDs.
+    """Whether the request can wait, because ADDs follow each other and enough addresses are free: then one call serves several ADDs.
 
-    If more than half of WARM_IP_TARGET is free, the pool is topped up once no ADD has come for a moment. A new ENI, which takes
+    If more than half of WARM_IP_TARGET is free, addresses are requested once no ADD has come for a moment. A new ENI, which takes
     seconds, is not postponed.
     """
     growth = snapshot.growth
@@ -396,8 +403,8 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
 def _is_spare_eni_better_later(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether a new ENI that only WARM_ENI_TARGET or WARM_PREFIX_TARGET needs can wait.
 
-    It can if half of the target is there, at most half of that is cooling, no ADD waits, and ADDs came lately: their pods may end
-    soon, and other nodes that got pods at the same moment may have ADDs that wait for calls.
+    It can wait if half of the target is there, at most half of this half is cooling, no ADD waits, and ADDs came lately. Then the new
+    pods may end soon, and other nodes that got pods at the same moment may have waiting ADDs that need EC2's calls.
     """
     if not snapshot.growth.is_spare_eni_settling or not settings.spare_eni_delay_s:
         return False

@@ -1,4 +1,4 @@
-"""What a node learns of a pod before its ADD: whether the pod has security groups, and so an ENI, of its own. Pure."""
+"""Whether a pod needs security groups of its own, and so an ENI of its own, by the pod's annotations. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 
 REQUIRED, NONE = "required", "none"
-"""The values of the mark. Every pod that was created under the admission policy has one of them."""
+"""The values of the annotation MARK. Every pod that was created while the admission policy was installed has one of the two values."""
 
 
 class GroupRequirement(StrEnum):
     """Whether a pod must have an ENI of its own.
 
+    YES, NO: a source says so.
     UNMARKED: not known, because the pod lacks the mark of the admission policy, which may not be installed.
-    OLDER: not known, because the pod lacks the mark although other pods have it: it is older than the policy.
-    UNKNOWN: not known, because no source answers.
+    OLDER: not known, because the pod lacks the mark although the admission policy is installed: the pod is older than the policy.
+    UNKNOWN: not known, because no source answers, or its answer is malformed.
     """
 
     YES = "yes"
@@ -33,9 +34,9 @@ class PodFacts:
     """The facts about a pod.
 
     `reason`: the source of the facts, or why there are none, for reports.
-    `annotation`: that of its own ENI, "" if the pod has none.
-    `is_marked`: the admission policy marked this pod, so it marks every later pod too.
-    `is_of_pod`: only this pod's facts are missing; for other pods the source has an answer.
+    `annotation`: the annotation `POD_ENI`, which names the pod's own ENI; "" if the pod has none.
+    `is_marked`: whether the admission policy marked this pod. Then it marks every later pod too.
+    `is_of_pod`: whether only this pod's facts are missing, so that the source may answer about other pods.
     """
 
     requirement: GroupRequirement
@@ -46,12 +47,14 @@ class PodFacts:
 
 
 def read_annotations(annotations: Mapping[str, str] | None, *, is_policy_known: bool) -> PodFacts:
-    """Read the annotations that the runtime handed over with this sandbox; they do not change any more.
+    """Read the facts from the annotations that the runtime handed over with a sandbox. These annotations never change.
 
-    `is_policy_known`: the admission policy is installed, so every pod that was made since has its mark.
-
-    The annotation with the pod's source can be trusted: kubelet overwrites the value of the pod's author (kubernetes
+    The annotation CONFIG_SOURCE can be trusted: kubelet overwrites a value that the pod's author wrote (kubernetes
     pkg/kubelet/config/config.go).
+
+    Args:
+        annotations: None if the runtime does not hand them over.
+        is_policy_known: whether a pod with a mark of the admission policy was seen, so that every pod created since then has a mark.
     """
     if annotations is None:
         return PodFacts(GroupRequirement.UNKNOWN, "the runtime hands over no annotations of the pod")

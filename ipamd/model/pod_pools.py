@@ -1,4 +1,4 @@
-"""Pools of pods: further pools beside the node's own, each with subnets, security groups and targets of its own (docs/adr/0084). Pure.
+"""Pools of pods: pools beside the node's own pool, each with its own subnets, security groups and targets (docs/adr/0084). Pure.
 
 The network file names them:
 
@@ -25,22 +25,22 @@ from ipamd.model.subnets import DescribedSubnet, checked_groups, checked_subnets
 from ipamd.model.words import printable
 
 OWN = ""
-"""The name of the node's own pool, whose pods choose no other."""
+"""The name of the node's own pool, for pods that choose no other pool."""
 
 OWN_WORD = "default"
-"""How people read the node's own pool. No pool of the file may have this name."""
+"""The name by which people see the node's own pool. No pool of the file may have this name."""
 
 POOL_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-"""A pool's name is also a label of metrics and a tag of ENIs. Ours, like that of a namespace, and shorter."""
+"""The form of a pool's name, which is also a label of metrics and a tag of ENIs. Ours: like a namespace's name, and shorter."""
 
 POOLS_MAX = 8
-"""Ours: each pool needs an ENI of its own, and most instance types have 4 to 15."""
+"""The most pools of the file. Ours: each pool needs an ENI of its own, and most instance types have 4 to 15 ENIs."""
 
 SUBNETS_MAX = 32
-"""Subnets of one pool. Ours: a few for each zone of a region."""
+"""The most subnets of one pool. Ours: a few for each zone of a region."""
 
 COUNT_MAX = 1000
-"""Highest target. Ours: no instance type has more addresses for single ones than 750."""
+"""The highest value of a target or a number of ENIs. Ours: no instance type has more than 750 slots."""
 
 POOL_FORM = {
     "subnets": list,
@@ -63,11 +63,12 @@ OTHER_GROUPS = f"{POOL}its security groups are not those of pool "
 class PodPool:
     """One pool of the file.
 
-    `subnet_ids`, `subnet_tags`: where its ENIs are made, in the node's zone; one of the two.
-    `security_group_ids`: ascending; empty: those of the primary ENI, followed.
-    `warm_ip_target`, `minimum_ip_target`: as WARM_IP_TARGET and MINIMUM_IP_TARGET; both 0: its first ENI is made for the first pod.
-    `reserved_enis`: ENIs that no other pool may take from it.
-    `max_enis`: 0: no cap.
+    `subnet_ids`, `subnet_tags`: the subnets for its ENIs, either by ID or by tags. Only subnets in the node's zone are used.
+    `security_group_ids`: the security groups of its ENIs, ascending; empty: the present security groups of the primary ENI.
+    `warm_ip_target`, `minimum_ip_target`: as WARM_IP_TARGET and MINIMUM_IP_TARGET; if both are 0, its first ENI is created for the
+        first pod.
+    `reserved_enis`: the number of ENIs that other pools must leave to it.
+    `max_enis`: the most ENIs that it may have; 0: no cap.
     """
 
     name: str
@@ -80,7 +81,12 @@ class PodPool:
     max_enis: int = 0
 
     def settings(self, own: PoolSettings, *, max_pods: int) -> PoolSettings:
-        """Return the planner's settings: its own targets, everything else as in the node's own pool. `max_pods`: 0: no cap."""
+        """Return the pool's settings for the planner: targets of its own, and everything else as in the node's own pool.
+
+        Args:
+            own: the settings of the node's own pool.
+            max_pods: the most addresses of the pool; 0: no cap.
+        """
         return replace(
             own,
             warm_eni_target=0,
@@ -93,7 +99,7 @@ class PodPool:
         )
 
     def has(self, subnet: DescribedSubnet) -> bool:
-        """Whether a subnet is one of the pool's."""
+        """Whether the pool's ENIs may be in a subnet."""
         if self.subnet_ids:
             return subnet.subnet_id in self.subnet_ids
         return all(subnet.tags.get(key) == value for key, value in self.subnet_tags.items())
@@ -110,7 +116,7 @@ class PodPools:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every pool, the node's own first."""
+        """The names of all pools, the node's own pool first."""
         return (OWN, *self.by_name)
 
 
@@ -118,12 +124,12 @@ NO_POOLS = PodPools()
 
 
 def pool_word(name: str) -> str:
-    """Return a pool's name for people and labels."""
+    """Return a pool's name for people and for labels of metrics."""
     return name or OWN_WORD
 
 
 def pools_of(value: Mapping[str, Any], problems: list[str]) -> PodPools:
-    """Make the pools of the file's entry, and add every fault to `problems`."""
+    """Read the entry `pools` of the network file, and add every fault to `problems`."""
     pools = {}
     if len(value) > POOLS_MAX:
         problems.append(f"pools: {len(value)}, and a node plans {POOLS_MAX} at most")
@@ -142,10 +148,14 @@ def pools_of(value: Mapping[str, Any], problems: list[str]) -> PodPools:
 def pool_exclusion(
     eni: Eni, pools: PodPools, subnets: Mapping[SubnetId, DescribedSubnet] | None, *, security_group_ids: Collection[str]
 ) -> str:
-    """Return why an ENI of a pool gets no new pods; "" if it may have some.
+    """Return why no new pod gets an address of an ENI that belongs to a pool of the file; "" if new pods may get its addresses.
 
-    A pod gets the subnet and the security groups of its ENI, so an ENI that the file describes no longer drains. Unknown facts exclude
-    nothing new: the subnet's tags before EC2's answer, the ENI's groups.
+    A pod gets the subnet and the security groups of its ENI. So an ENI that does not fit the file's entry of its pool gets no new
+    pods. While the subnet's tags or the ENI's security groups are not known, the recorded exclusion stays, and no new one is made.
+
+    Args:
+        subnets: EC2's last answer; None before the first.
+        security_group_ids: the security groups of the ENI; empty if they are not known.
     """
     if eni.excluded.startswith(OPERATOR):
         return eni.excluded
@@ -164,7 +174,7 @@ def pool_exclusion(
 
 
 def _group_exclusion(eni: Eni, pool: PodPool, security_group_ids: Collection[str]) -> str:
-    """Return why the groups exclude an ENI that is in a subnet of its pool. While they are not known, the recorded reason stays."""
+    """Return why its security groups exclude an ENI; "" if they do not. While they are not known, the recorded reason stays."""
     other_groups = f"{OTHER_GROUPS}{pool.name}"
     if not pool.security_group_ids:
         return ""
@@ -174,7 +184,7 @@ def _group_exclusion(eni: Eni, pool: PodPool, security_group_ids: Collection[str
 
 
 def _pool(name: str, entry: object, problems: list[str]) -> PodPool | None:
-    """Read one entry. Returns: None if it has a fault."""
+    """Read the entry of one pool, and add every fault to `problems`. Returns: None if it has a fault."""
     location, before = f"pools.{name}", len(problems)
     fields = checked_fields(entry, POOL_FORM, location=location, needed=(), problems=problems)
     subnet_ids = checked_subnets(fields.get("subnets", []), location=location, problems=problems)
@@ -197,7 +207,7 @@ def _pool(name: str, entry: object, problems: list[str]) -> PodPool | None:
 
 
 def _checked_tags(tags: Mapping[str, Any], location: str, problems: list[str]) -> dict[str, str]:
-    """Return the tags whose value is a string; everything else is a problem."""
+    """Return the tags whose value is a string, and add every other tag to `problems`."""
     checked = {}
     for key, value in tags.items():
         if key and isinstance(value, str):

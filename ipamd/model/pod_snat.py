@@ -1,4 +1,4 @@
-"""How connections of one sandbox to outside the VPC are translated, where that differs from the node's settings (docs/adr/0082)."""
+"""A sandbox's choice of how its connections to outside the VPC are translated (docs/adr/0082)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class PodSnat(StrEnum):
-    """The choice for a sandbox. A sandbox without a choice is translated as the node's settings say.
+    """The choice. Connections of a sandbox without a choice are translated as the node's settings say.
 
-    NONE: its connections keep its own address.
-    FORCE: all its connections to outside the VPC get the node's primary address.
+    NONE: the sandbox's connections keep the sandbox's address as their source.
+    FORCE: all connections of the sandbox to outside the VPC get the node's primary address as their source.
     """
 
     NONE = "none"

@@ -10,7 +10,7 @@ from ipamd.model.words import counted
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Ask EC2 for more secondary addresses on an attached ENI, or for more /28 prefixes."""
+    """Allocate more secondary addresses on an attached ENI, or more /28 prefixes; one of the two counts is 0."""
 
     eni_id: EniId
     address_count: int = 0
@@ -24,8 +24,9 @@ class Allocate:
 class CreateEni:
     """Create and attach an ENI that comes with `address_count` addresses or `prefix_count` prefixes.
 
-    `other_place_count`: other places that an ENI could have, as far as is known, if this one is taken.
-    `pool`: the pool of pods that gets it, "" for the node's own.
+    `device_index`: the place at which it is attached.
+    `other_place_count`: how many other places could be tried if EC2 reports that this place is taken.
+    `pool`: the pool of pods that gets the ENI; "" for the node's own pool.
     """
 
     device_index: int
@@ -50,7 +51,7 @@ Growth = Allocate | CreateEni
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAddresses:
-    """Release free addresses and whole free /28 prefixes of one ENI to EC2, in one call."""
+    """Release free addresses and free /28 prefixes of one ENI to EC2, in one call."""
 
     eni_id: EniId
     addresses: tuple[IpAddress, ...] = ()

@@ -1,4 +1,4 @@
-"""The pool in numbers, which the datastore counts with each change, so that readers need not look at every address."""
+"""The counts of the pool. The datastore keeps them with each change, so that readers need not loop over all addresses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from ipamd.model.words import pool_size, usable
 
 @dataclass(frozen=True, slots=True)
 class PoolCounts:
-    """Addresses by state, over all managed ENIs.
+    """The number of addresses in each state: of one ENI, or of all managed ENIs.
 
-    `lost`: addresses that EC2 does not show any more; they are in no other count, and `lost_in_use` of them belong to a sandbox.
-    `withheld`: free addresses that are not assigned for now, because EC2 did not show them once or a release of them is open.
+    `lost`: the addresses that EC2 does not show any more. They are not in the counts of the states.
+    `lost_in_use`: how many of the lost addresses a sandbox has.
+    `withheld`: how many of the free addresses are not assigned for now, because EC2 did not show them once or a release of them is
+        open.
     """
 
     free: int = 0
@@ -47,9 +49,9 @@ class PoolCounts:
 class EniStock:
     """One ENI with the counts of its addresses.
 
-    `used_slot_count`: addresses outside any prefix, and prefixes; lost addresses use no slot.
-    `prefix_count`: prefixes with at least one address that is not lost.
-    `free_prefix_count`: prefixes whose addresses are all free, none of them held back.
+    `used_slot_count`: the number of single addresses and prefixes on it; lost addresses use no slot.
+    `prefix_count`: the number of prefixes with at least one address that is not lost.
+    `free_prefix_count`: the number of prefixes whose addresses are all free and not withheld.
     """
 
     eni: Eni
@@ -60,22 +62,22 @@ class EniStock:
 
     @property
     def has_left(self) -> bool:
-        """Whether EC2 does not show the ENI any more: it is detaching, and all its addresses are lost. EC2 still shows addresses of an
-        ENI that is only being detached.
+        """Whether EC2 does not show the ENI any more: it is being detached, and all its addresses are lost. As long as EC2 shows an
+        ENI that is being detached, it also shows the ENI's addresses, so they are not lost.
         """
         return self.eni.state is EniState.DETACHING and 0 < self.counts.total == self.counts.lost
 
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """All ENIs, by network card and device index; `counts` is the sum over the managed ones."""
+    """All ENIs, by network card and device index. `counts`: the sum over the managed ENIs."""
 
     enis: tuple[EniStock, ...]
     counts: PoolCounts
 
 
 def assignable_count(stock: Stock, pool: str = "") -> int:
-    """Count the free addresses that an ADD of a pool could have: on attached, managed ENIs with host routing, not held back (I7)."""
+    """Count the addresses of a pool that an ADD can get now: free, not withheld, and on an ENI that gives addresses (I7)."""
     count = 0
     for eni_stock in stock.enis:
         if eni_stock.eni.gives_addresses and eni_stock.eni.pool == pool:

@@ -1,4 +1,4 @@
-"""The targets of the pool in the planner's form; `ipamd/settings/` reads them."""
+"""The settings of the pool, as the planner uses them. `ipamd/settings/` reads them from the environment."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from ipamd.model.family import IPV4, Family
 from ipamd.model.record import dataclass
 
 RELEASE_HOLD_S = 3600.0
-"""How long addresses and /28s are in excess before they are released. Ours (docs/pool.md, Release): longer than the surplus of a
-rolling update lasts, and than most periods of jobs; an hour is the knee of calls against addresses held (docs/performance.md).
-amazon-vpc-cni-k8s waits 30 s (pkg/ipamd/ipamd.go, decreaseIPPoolInterval)."""
+"""For how many seconds addresses and /28s must be in excess before they are released. Ours (docs/pool.md, Release): longer than the
+surplus of a rolling update lasts, and longer than most periodic jobs pause. Of the measured windows an hour has the best balance of
+EC2 calls and held addresses (docs/performance.md). amazon-vpc-cni-k8s waits 30 s (pkg/ipamd/ipamd.go, decreaseIPPoolInterval)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
     """Targets in addresses, ENIs or /28 prefixes; 0 means not defined, as in amazon-vpc-cni-k8s.
 
-    `max_eni` caps ENIs per network card below the instance's limit; 0: no cap. `max_pods` caps the pool; 0: no cap.
-    `warm_target_auto`: `warm_ip_target` follows demand (`ipamd/model/auto_target.py`).
-    `release_hold_s`: a surplus that lasted for so many seconds is released.
-    `spare_eni_delay_s`: seconds after an ADD until an ENI that only WARM_ENI_TARGET or WARM_PREFIX_TARGET wants is requested; 0: at
-        once.
-    `leaves_trunk_place`: a place on card 0 is left free for the trunk ENI, which the control plane attaches.
-    `is_provisioning_disabled`: nothing is requested of EC2, even if ADDs wait.
-    `keeps_one_free`: with every target 0 one address stays free. Without, the pool has none before the first pod.
-    `family`: the pool's address family. A pool of IPv6 needs one /80, and no target counts.
-    `meaningless`: settings that are set although they have no effect there.
+    `warm_eni_target`, `warm_ip_target`, `minimum_ip_target`, `warm_prefix_target`: the settings WARM_ENI_TARGET and so on.
+    `max_eni`: the most ENIs of each network card, if that is below the instance's limit; 0: no cap.
+    `max_pods`: the most addresses of the pool; 0: no cap.
+    `prefix_delegation`: whether the pool grows by /28s (ENABLE_PREFIX_DELEGATION).
+    `warm_target_auto`: whether `warm_ip_target` follows demand (`ipamd/model/auto_target.py`).
+    `release_hold_s`: for how many seconds a surplus must last before it is released.
+    `spare_eni_delay_s`: how many seconds after the last ADD an ENI is requested that only WARM_ENI_TARGET or WARM_PREFIX_TARGET
+        needs; 0: at once.
+    `leaves_trunk_place`: whether a place on card 0 is left free for the trunk ENI, which the control plane attaches.
+    `is_provisioning_disabled`: whether nothing is requested from EC2, even if ADDs wait.
+    `keeps_one_free`: whether one address stays free if all targets are 0. Otherwise such a pool has no address before its first pod.
+    `family`: the pool's address family. An IPv6 pool needs one /80, and the targets have no effect.
+    `meaningless`: the names of settings that are set although they have no effect in an IPv6 pool.
     """
 
     warm_eni_target: int = 1
@@ -58,5 +61,5 @@ class PoolSettings:
 
     @property
     def ip_targets_defined(self) -> bool:
-        """Whether WARM_IP_TARGET or MINIMUM_IP_TARGET is set or follows demand; they replace the other targets."""
+        """Whether WARM_IP_TARGET or MINIMUM_IP_TARGET is set, or the target follows demand. Then the other targets have no effect."""
         return self.warm_ip_target > 0 or self.minimum_ip_target > 0 or self.warm_target_auto

@@ -1,13 +1,13 @@
-"""Share the ENIs of a node between its pools, so that none starves another (docs/adr/0084). Pure.
+"""Share the ENIs of a node between its pools, so that no pool prevents the growth of another (docs/adr/0084). Pure.
 
 The rule, for a pool that wants another ENI:
 
-1. Up to its reservation it may take any free place. On a node too small for all reservations the pools whose ADDs wait come first.
-2. Beyond its reservation it takes only places that no other pool needs for its own reservation, also if an ADD waits for it.
+1. Up to its reservation it may take any free place. If a node is too small for all reservations, pools with waiting ADDs come first.
+2. Beyond its reservation it takes only places that no other pool needs for its own reservation, even if an ADD of the pool waits.
 3. It never has more than its `maxEnis`.
 
-The node's own pool has a reservation of one ENI, which is the primary one where that carries pods. An ENI that gets no new pods counts
-for no reservation.
+The reservation of the node's own pool is one ENI. This is the primary ENI if that carries pods. An ENI that gets no new pods does not
+count towards a reservation.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import astuple, dataclass, replace
 
 OWN_RESERVED = 1
-"""ENIs that no pool of pods may take from the node's own pool. Ours."""
+"""The number of ENIs that pools of pods must leave to the node's own pool. Ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolClaim:
     """How many ENIs a pool has, and how many it may have.
 
-    eni_count: ENIs that serve new pods, and those that are being created.
-    reserved: how many ENIs other pools must leave to it, as in the network file.
-    most: how many it may have, as in the network file; 0: no cap.
+    eni_count: the number of its ENIs that serve new pods or are being created.
+    reserved: how many ENIs other pools must leave to it (`reservedEnis` in the network file).
+    most: how many ENIs it may have (`maxEnis` in the network file); 0: no cap.
     """
 
     name: str
@@ -44,15 +44,15 @@ class PoolClaim:
 
     @property
     def unmet(self) -> int:
-        """How many ENIs of its reservation it does not have yet."""
+        """How many ENIs are missing to its reservation."""
         return max(self.reserved - self.eni_count, 0)
 
 
 def stock_of_pool(stock: Stock, pool: str, pools: PodPools) -> Stock:
-    """Return the stock as the planner of one pool must see it: ENIs of other pools take places, and count as not managed.
+    """Return the stock for the planner of one pool: ENIs of other pools take places, and count as not managed.
 
-    An ENI of a pool that the file does not name is in the plan of the node's own pool, which releases it: it is excluded, and no pod
-    gets its addresses. ENIs of other network cards take no places, and are left out.
+    An ENI whose pool the file does not name is planned with the node's own pool, which releases it, because the ENI is excluded and no
+    pod gets its addresses. ENIs of other network cards take no places on the pool's card, and are left out.
     """
     enis = []
     for eni_stock in stock.enis:
@@ -109,10 +109,10 @@ def with_share(snapshot: PoolSnapshot, settings: PoolSettings, claims_of_all: Co
 
 
 def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
-    """Return how many addresses a pool may have: maxPods less the pods with addresses of other pools, at least 1. 0: no bound.
+    """Return how many addresses a pool may have: maxPods less the pods with addresses of other pools, at least 1; 0: no bound.
 
-    Free addresses of other pools do not count, because a pool that keeps many must not prevent the growth of another one. Nor do
-    addresses on other network cards: their pods have an address on card 0 too.
+    Free addresses of other pools are not subtracted, because a pool that keeps many free must not prevent the growth of another pool.
+    Addresses on other network cards are not subtracted either, because their pods have an address on card 0 too.
     """
     if not max_pods:
         return 0
@@ -125,7 +125,7 @@ def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
 
 
 def _share(own: PoolClaim, others: Collection[PoolClaim], place_count: int) -> tuple[int, str]:
-    """Return how many further ENIs a pool may get, and what bounds this number."""
+    """Return how many further ENIs a pool may get, and the bound of this number in words; "" if only the free places bound it."""
     cap, reason = place_count, ""
     kept_for = [claim for claim in others if claim.unmet]
     kept_count = sum(claim.unmet for claim in kept_for)

@@ -1,4 +1,4 @@
-"""The planner's input: the pool at one moment, made from what the datastore counts. Pure."""
+"""The planner's input: the pool at one moment, made from the datastore's counts. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ipamd.model.surplus import Hold
 
 @dataclass(frozen=True, slots=True)
 class EniCapacity:
-    """One ENI of the pool, as far as the planner needs it.
+    """One ENI of the pool, with the facts that the planner needs.
 
-    used_slot_count: how many addresses and prefixes are on it, the primary address not included.
-    host_ready: the host's routing for it is in place.
-    created_by_us: we may delete it.
+    used_slot_count: the number of single addresses and prefixes on it, without the primary address.
+    host_ready: whether the host's routing for it is in place.
+    created_by_us: whether we created it, so that we may delete it.
     counts: its addresses by state.
-    is_excluded: new sandboxes get none of its addresses.
+    prefix_count: the number of prefixes on it.
+    is_excluded: whether new sandboxes get none of its addresses.
     """
 
     eni_id: EniId
@@ -39,27 +40,29 @@ class EniCapacity:
 class PoolSnapshot:
     """One pool of a node at one moment, with the state of the network card that has its ENIs.
 
-    enis, counts: its ENIs by device index, and the sum of their addresses.
-    free_prefix_count: /28s whose addresses are all free.
-    unready_free_count: free addresses on ENIs without host routing, which no ADD can have; without withheld ones.
-    unplugged_free_count: those of them whose ENI has been without its link for long.
-    leaving_cooling_count: cooling addresses that no pod will get, because their ENI is excluded or being detached.
-    unmanaged_eni_count, unmanaged_device_indexes: attached ENIs that use a place on the card but are not for pods of this pool, and
-        their places.
-    refused_device_indexes: places that EC2 refused, because an ENI is there that it does not show.
-    waiting_count: ADDs that wait for an address now.
-    fault: an error of ours that stops everything for a moment.
+    enis: its ENIs, by device index.
+    counts: the sum of their addresses, by state.
+    limits: the limits of the instance type for the network card.
+    free_prefix_count: the number of /28s whose addresses are all free.
+    unready_free_count: the free addresses, without withheld ones, on ENIs without host routing. No ADD can get them.
+    unplugged_free_count: how many of these are on ENIs whose link has been missing for long.
+    leaving_cooling_count: the cooling addresses that no pod will get, because their ENI is excluded or being detached.
+    unmanaged_eni_count, unmanaged_device_indexes: the attached ENIs that take a place on the card but are not for pods of this pool:
+        their number, and their device indexes.
+    refused_device_indexes: the device indexes that EC2 refused, because an ENI is there that EC2 does not show.
+    waiting_count: the ADDs that wait for an address now.
+    fault: an error of the daemon that stops growth and release for a moment; None without one.
     growth: limits from refusals of EC2, and growth under way.
     hold: the surplus over time.
-    frozen: why no ENI may be created and nothing released, "" if that is allowed. Addresses and prefixes on attached ENIs may still
-        be requested.
-    may_grow_for_adds: while frozen, an ENI for which an ADD waits may still be created.
-    has_trunk: the control plane has attached its trunk ENI, which is one of the unmanaged ones.
-    pool: the pool of pods that is planned, "" for the node's own.
-    other_pool_eni_count: ENIs of other pools, which count as unmanaged.
-    place_cap: how many further ENIs the pool may get because of the shares of other pools (`pool_shares.py`); None: no bound.
-    share: the reason of `place_cap`.
-    network_card: the card that has its ENIs; those of a card above 0 are never released.
+    frozen: why the pool is frozen, so that no ENI is created and nothing is released; "" if it is not frozen. Addresses and prefixes
+        on attached ENIs are requested even then.
+    may_grow_for_adds: whether an ENI for which an ADD waits may be created although the pool is frozen.
+    has_trunk: whether the control plane has attached the trunk ENI, which is one of the unmanaged ENIs.
+    pool: the pool of pods that is planned; "" for the node's own pool.
+    other_pool_eni_count: the number of ENIs of other pools, which count as unmanaged.
+    place_cap: how many further ENIs the pool may get in view of the shares of other pools (`pool_shares.py`); None: no bound.
+    share: the reason of `place_cap`, in words.
+    network_card: the card that has the pool's ENIs. ENIs of a card above 0 are never released.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -87,30 +90,30 @@ class PoolSnapshot:
 
     @property
     def bars_enis(self) -> bool:
-        """Whether the freeze forbids new ENIs now."""
+        """Whether a freeze of the pool forbids new ENIs now."""
         return bool(self.frozen) and not (self.may_grow_for_adds and self.waiting_count)
 
     @property
     def prefixes_available(self) -> bool:
-        """Whether the subnet has a /28, as far as EC2 has said."""
+        """Whether the subnet may have a free /28: EC2 has not refused one lately."""
         return self.growth.prefixes is None
 
     @property
     def known_eni_count(self) -> int:
-        """Attached ENIs that EC2 has shown."""
+        """The number of attached ENIs on the card that EC2 has shown."""
         return len(self.enis) + self.unmanaged_eni_count
 
     @property
     def supply_count(self) -> int:
-        """Free addresses that an ADD can have now."""
+        """The number of free addresses that an ADD can get now."""
         return self.counts.free - self.counts.withheld - self.unready_free_count
 
     @property
     def pool_count(self) -> int:
-        """Addresses that count for maxPods and MINIMUM_IP_TARGET.
+        """The number of addresses that count towards maxPods and MINIMUM_IP_TARGET.
 
-        Withheld addresses do not count, nor do free ones of an ENI without host routing for long: no pod gets them, and they must not
-        prevent growth elsewhere.
+        Withheld addresses do not count, and neither do free addresses of an ENI that has been without host routing for long. No pod
+        gets these addresses, so they must not prevent growth on other ENIs.
         """
         stuck_count = self.unready_free_count if self.growth.has_stuck_eni else 0
         return self.counts.total - self.counts.withheld - stuck_count
@@ -133,14 +136,14 @@ def pool_snapshot(
 ) -> PoolSnapshot:
     """Add up slots, prefixes and addresses for the planner; the other arguments are documented in `PoolSnapshot`.
 
-    An ENI that EC2 does not show any more takes no place, even if sandboxes still have its addresses. The free addresses of an ENI
-    that is excluded or being detached are no part of the pool, because no pod will get them.
+    An ENI that EC2 does not show any more takes no place, even if sandboxes still have its addresses. Free addresses of an ENI that is
+    excluded or being detached are not counted, because no pod will get them.
 
     Args:
-        occupied: network card and device index of attached ENIs without a row.
-        refused: places that EC2 refused, so that an ENI must be there.
-        unplugged: ENIs that have been without their link for long.
-    Returns: ENIs by network card and device index; all counts are of the one moment of `stock`. Pure; costs the number of ENIs.
+        occupied: network card and device index of the attached ENIs without a row.
+        refused: network card and device index of the places that EC2 refused, because an ENI must be there.
+        unplugged: the ENIs whose link has been missing for long.
+    Returns: the snapshot; all counts are of the moment of `stock`. Pure. Cost: the number of ENIs.
     """
     managed, usable, leaving = _sorted_out(stock)
     unmanaged_indexes = _unmanaged_device_indexes(stock, occupied, network_card)
@@ -168,8 +171,8 @@ def pool_snapshot(
 def _sorted_out(stock: Stock) -> tuple[list[EniStock], list[EniStock], list[PoolCounts]]:
     """Sort the managed ENIs.
 
-    Returns: those that occupy a place on the instance; those of them whose addresses new pods may get; and the counts of the *leaving*
-        ENIs, which are excluded or being detached.
+    Returns: the ENIs that take a place on the instance; among these the ENIs whose addresses new pods may get; and the counts of the
+        leaving ENIs, which are excluded or being detached.
     """
     managed: list[EniStock] = []
     usable: list[EniStock] = []
@@ -189,7 +192,7 @@ def _sorted_out(stock: Stock) -> tuple[list[EniStock], list[EniStock], list[Pool
 
 
 def _without_leaving(counts: PoolCounts, leaving: Collection[PoolCounts]) -> PoolCounts:
-    """Take the free addresses of leaving ENIs out of the pool's counts."""
+    """Subtract the free addresses of leaving ENIs from the pool's counts."""
     return replace(
         counts,
         free=counts.free - sum(eni_counts.free for eni_counts in leaving),
@@ -203,12 +206,12 @@ def _free_count(enis: Iterable[EniStock]) -> int:
 
 
 def _free_prefix_count(managed: Iterable[EniStock]) -> int:
-    """Count the whole free prefixes on ENIs that are not excluded."""
+    """Count the prefixes whose addresses are all free, on ENIs that are not excluded."""
     return sum(eni_stock.free_prefix_count for eni_stock in managed if not eni_stock.eni.excluded)
 
 
 def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]], card: int) -> list[int]:
-    """Return the device indexes of the attached ENIs on a network card that are not for pods, one entry for each."""
+    """Return the device index of each attached ENI on a network card that is not for pods of the pool."""
     unmanaged = []
     for eni_stock in stock.enis:
         if not eni_stock.eni.managed and eni_stock.eni.network_card == card:
@@ -217,7 +220,7 @@ def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]
 
 
 def _on_card(places: Collection[tuple[int, int]], card: int) -> list[int]:
-    """Return the device indexes of those places that are on a network card."""
+    """Return the device indexes of the places on a network card."""
     return [device_index for network_card, device_index in places if network_card == card]
 
 

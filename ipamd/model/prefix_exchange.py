@@ -1,7 +1,7 @@
-"""Make slots for /28s when single addresses fill every ENI: release free single addresses, whose slots prefixes of 16 can use. Pure.
+"""Release free single addresses so that /28s can use their slots, when single addresses fill every ENI. Pure.
 
 After a switch to prefix mode, or after a time without a free /28, ENIs may be full of single addresses. Then the pool can grow only by
-another ENI, and at the instance's limit not at all, although each slot could hold sixteen addresses (docs/adr/0029).
+another ENI, and at the instance's limit not at all, although a /28 in each slot would have 16 addresses (docs/adr/0029).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ipamd.model.pool_snapshot import PoolSnapshot
 
 
 def needs_slot(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether a /28 would be requested if there were a slot for it, and a slot can be made.
+    """Whether a /28 would be requested if it had a slot, and a release of single addresses can free a slot.
 
-    The caller lists free addresses only if this is true. Cost: the number of ENIs.
+    The caller lists free addresses only if this is true, because the list costs time. Cost: the number of ENIs.
     """
     if not asks_for_prefixes(snapshot, settings) or _is_release_barred(snapshot):
         return False
@@ -27,7 +27,8 @@ def needs_slot(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 def exchange(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> ReleaseAddresses | None:
     """Choose free single addresses of one ENI whose slots are needed for /28s with `count` addresses.
 
-    Returns: one for each missing /28, of the ENI with the lowest device index that has any; None if there is nothing to exchange.
+    Returns: one address for each missing /28, all on the ENI with the lowest device index that has free single addresses; None if
+        there is nothing to exchange.
     Guards: I2, I8 (only free addresses that are not withheld).
     """
     if count <= 0 or not needs_slot(snapshot, settings):
@@ -45,7 +46,7 @@ def exchange(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Rele
 
 
 def _is_release_barred(snapshot: PoolSnapshot) -> bool:
-    """Whether nothing may be released or allocated now, or addresses under way may make the exchange unnecessary."""
+    """Whether nothing may be released or allocated now, or growth that is under way may make the exchange unnecessary."""
     growth = snapshot.growth
     if snapshot.frozen or snapshot.fault is not None or snapshot.hold.refusal is not None:
         return True

@@ -1,7 +1,7 @@
-"""Judge a prevResult before anything is done with it: what is accepted here can be answered in every version (I5).
+"""Validate a prevResult before it is used: a result that is accepted here can be converted to every CNI version (I5).
 
 Source: the CNI specification, section "Success Types" (an interface has a name, an IP configuration an address with its mask, a
-route a destination). Fields that we do not know pass as they are.
+route a destination). Fields that we do not know are kept unchanged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ipamd.model.errors import InvalidConfigError
 from ipamd.model.failures import FailureCode, failure
 
 MAX_DEPTH = 50
-"""Levels of nested lists and objects. Ours: results have four; copying and printing recurse."""
+"""The most levels of nested lists and objects. Ours: results have four, and copying and encoding are recursive."""
 
 
 def require_valid(prev_result: JsonObject) -> None:
-    """Raise InvalidConfigError with the path of the first entry that no result may have. Concurrency: pure."""
+    """Raise InvalidConfigError if a prevResult is not valid, with the place of the first wrong entry. Concurrency: pure."""
     for section, is_valid, wanted in _SECTIONS:
         for index, section_object in enumerate(_entries(prev_result, section)):
             if not is_valid(section_object):
@@ -41,7 +41,7 @@ def _is_network(value: object) -> bool:
 
 
 def _is_deeper(value: object, most: int) -> bool:
-    """Whether lists and objects are nested in more than `most` levels; does not descend further."""
+    """Whether lists and objects are nested in more than `most` levels. The search ends at that level."""
     if not isinstance(value, Mapping | list):
         return False
     inner = value.values() if isinstance(value, Mapping) else value

@@ -1,13 +1,13 @@
-"""Take secrets out of text that leaves the node: what a support archive holds, and what settings are shown.
+"""Remove secrets from text that leaves the node: from support archives, and from settings that are shown.
 
 Secrets are found by form (keys, tokens and hashes that their issuers made recognizable, long words of mixed letters and digits) and by
-name (the text after a word such as `password`). A secret with neither a known form nor a known name before it is not found; so
-nothing is collected that is likely to hold secrets (no environment, no pod's files).
+name (the text after a word such as `password`). A secret with neither a known form nor a known name before it is not found. So a
+support archive leaves out data that is likely to contain secrets, such as the environment and the files of pods.
 
-The time grows only linearly with the length of the text, whatever the text is. For this the patterns never backtrack over a part that
-may be long, and such a part begins at the start of a word or line; all other parts have a bound. A character repeats possessively
-(`*+`), a group atomically (`(?>(?:...)*)`): before 3.11.5, so in Debian's Python and the image, a possessive group takes too much
-(https://github.com/python/cpython/issues/106052).
+The time grows only linearly with the length of the text, whatever the text is. So the patterns never backtrack over a part that may be
+long, and such a part begins at the start of a word or line; all other parts have a bound. Single characters are repeated with
+possessive quantifiers (`*+`), and groups inside atomic groups (`(?>(?:...)*)`): before Python 3.11.5, so in Debian's Python and in the
+image, a possessive quantifier of a group matches too much (https://github.com/python/cpython/issues/106052).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from itertools import pairwise
 GONE = "[redacted]"
 
 PEM_MAX = 20_000
-"""Characters that are removed after the first line of a private key if its last line is missing. Ours: an RSA key of 16,384 bits has
-12,700."""
+"""How many characters are removed after the first line of a private key if the key's last line is missing. Ours: an RSA key of 16,384
+bits has 12,700."""
 
 _NAME = (
     r"(?:secret(?!s?-?manager)|passw(?:or)?[dt]|passphrase|passcode|(?<!client)(?<!client[_ -])token|credential|signature"
@@ -29,20 +29,20 @@ _NAME = (
     r"|(?:api|access|account|private|client|server|secret|master|encryption|signing|ssh|shared|storage|auth|admin|hmac|jwt|rsa|tls|ssl"
     r"|certificate|app|deploy)[_ .-]?key)[\w.-]*+"
 )
-"""Names of secrets. EC2's client tokens are no secrets: they identify repeated calls."""
+"""Pattern of names of secrets. It excludes EC2's client tokens, which are no secrets: they identify repeated calls."""
 
 SECRET_NAMES = _NAME
-"""The same pattern, for callers that test a text before they call `without_secrets`."""
+"""The pattern of names of secrets, for callers that test a text before they call `without_secrets`."""
 
 _NOT_ABOUT = r"(?<!file)(?<!path)(?<!name)(?<!type)(?<!_ttl)(?<!expiration)"
-"""Excludes names of facts about a secret, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
+"""Pattern that excludes names of facts about a secret, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
 
 _OTHER_LANGUAGES = (
     r"(?:kennwort|geheimnis|contrase(?:\u00f1|n)a|clave|mot[ _-]?de[ _-]?passe|senha|palavra-passe|parola|wachtwoord|l\u00f6senord"
     r"|adgangskode|passord|salasana|has\u0142o|heslo|jelsz\u00f3|lozinka|\u015fifre|sifre|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6[\u7801\u78bc]"
     r"|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638|\u0643\u0644\u0645\u0629 \u0627\u0644\u0633\u0631)"
 )
-"""Names of secrets in other languages, as far as we know them."""
+"""Pattern of some names of secrets in other languages than English."""
 
 _INVISIBLE = dict.fromkeys((173, 6158, 65279, *range(8203, 8208), *range(8234, 8239), *range(8288, 8293)))
 """Invisible characters that may split a word."""
@@ -67,18 +67,18 @@ _VALUE = (
     rf"|{_BLOCK}(?:\\{{1,4}}n[^\"\n]*+|(?>(?:\r?\n{_CRI}[ \t][^\n]*+)+))"
     r"|(?!\{[\"'\s\\}]|\{$|[\[<])(?>(?:[^\s&;,\"'\\]|\\[^\"'\s])+))"
 )
-"""The value after a name: quoted, at any depth of JSON in JSON, over several lines if the closing quote ends a line; or a list, a
-block of YAML, or a word."""
+"""Pattern of the value after a name. The value may be quoted, also in JSON inside JSON at any depth, and over several lines if the
+closing quote ends a line. Or it is a list, a block of YAML, or a word."""
 
 _SPACE = r"(?:\s|\\{1,4}[nrt])"
-"""White space, also as JSON writes it."""
+"""Pattern of white space, also as JSON escapes it."""
 
 _BLANK = r"(?>(?:[ \t]|\\{1,4}[nrt](?:[ \t]{0,80}+-[ \t])?){0,80})(?>(?:!!\w{1,16}[ \t])?)"
 _IS = (
     rf"(?:{_QUOTE}?[ \t]*+(?>[:?]?=[=>]?|:|->|[\uff1a\uff1d]|\\{{1,4}}uff1[ad]|%3[ad])(?:\s{{0,200}}+(?={_QUOTE})|{_BLANK})"
     rf"|{_QUOTE}?(?>(?:,|{_SPACE}){{1,80}}){_QUOTE}?value{_QUOTE}?[ \t]*+[:=]{_BLANK}|{_QUOTE}>)"
 )
-"""The text between name and value, also if the name is itself a value (`name: DB_PASSWORD`, then `value: ...`)."""
+"""Pattern of the text between name and value, also if the name is itself a value (`name: DB_PASSWORD`, then `value: ...`)."""
 
 _ON_A_LINE = rf"^{_CRI}(?P<indent>[ \t]*+)(?:-[ \t]++)?{_QUOTE}?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}{_QUOTE}?[ \t]*+:[ \t]*+"
 _DEEPER = rf"\r?\n{_CRI}(?P=indent)[ \t]"
@@ -87,38 +87,38 @@ _TEXT = rf"(?P<value>(?>(?:(?!{_LESS}).){{1,8192}})|<!\[CDATA\[(?>(?:(?!\]\]>).)
 _USER = r"[^\s/@:\"'<>]"
 
 _PATTERNS = (
-    # XML: an element of that name, and one beside that has the name
+    # XML: an element with the name; and an element next to another element whose text is the name
     rf"(?s:{_LESS}[\w:.-]{{0,64}}?{_NAME}(?:\s[^<>]{{0,200}}?)?{_MORE}{_TEXT}(?={_LESS}/|\]))",
     rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}(?>{_SPACE}{{0,80}}){_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
-    # headers, whole; schemes anywhere
+    # whole HTTP headers; authentication schemes anywhere in the text
     r"(?:authorization|cookie)[ \t]*+:[ \t]*+(?P<value>(?![\"'{\[])(?>(?:[^\r\n\"'\\]|\\[^\"'rn\r\n])+))",
     r"(?<![\w-])bearer[ \t]++(?!tokens?\b|auth|realm)(?P<value>[\w+/=.~:-]{4,}+)",
     r"(?<![\w-])(?:basic|negotiate)[ \t]++(?P<value>(?=[\w+/.~-]{1,200}?(?:=|(?-i:[A-Z0-9])))[\w+/=.~:-]{4,}+)",
-    # a line of YAML or of an environment: all of it, or what is indented below
+    # the rest of a line of YAML or of an environment, or the indented lines below it
     rf"{_ON_A_LINE}(?:{_BLOCK})(?P<value>(?>(?:{_DEEPER}[^\n]*+|\r?\n{_CRI}[ \t]*+(?=\r?\n))+))",
     rf"{_ON_A_LINE}(?P<value>(?>(?:{_DEEPER}[ \t]*+(?:-[ \t]++)?[^\s:{{\[\"'][^:\n]*+$)+))",
     rf"{_ON_A_LINE}(?<=[ \t])(?!{_QUOTE}|[\s{{\[|>])(?P<value>[^\r\n]++)",
     rf"^{_CRI}[ \t]*+(?:export[ \t]++)?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}=(?![\s\"'])(?P<value>\S++)",
-    # options of a command
+    # options of a command line
     rf"(?<![\w-])--?[\w-]{{0,40}}?{_NAME}{_NOT_ABOUT}"
     rf"(?:[ \t]++|{_QUOTE},?\s{{0,80}}+(?={_QUOTE})|(?>{_SPACE}{{1,80}})-[ \t]++)(?!-){_VALUE}",
     rf"(?<![\w-])-p[ \t]++(?!(?:tcp|udp|sctp|icmp(?:v?6)?|esp|ah|all|[\d:.-]+|/\S*)(?:[\s;,\"']|$)|-){_VALUE}",
     r"\b(?:mysql\w{0,8}|mariadb[\w-]{0,8}|sshpass)\b[^\n]{0,200}?[ \t]-p(?P<value>[^\s=]\S*+)",
     rf"(?<![\w-])(?:-u|--(?:proxy-)?user)[ \t=]++[\"']?(?!\d{{1,8}}:\d{{1,8}}\b){_USER}{{1,64}}:(?P<value>[^\s\"']++)",
-    # by name, wherever it stands. It matches with or without a value, so that no name is read twice; first letters save time
+    # a name anywhere in the text. It matches with or without a value, so that no name is read twice
     rf"(?=[sptcajbmehrd]){_NAME}(?:{_NOT_ABOUT}{_IS}{_VALUE})?",
     rf"passw(?:or)?d(?:[ \t]++(?=\\{{0,7}}[\"'])|[ \t]++(?:is|was)[ \t]++(?=\S{{0,80}}\d)){_VALUE}",
     rf"\b(?:requirepass|masterauth|identified[ \t]++by|login\s{{1,80}}\S{{1,128}}\s{{1,80}}password)\s{{1,80}}+{_VALUE}",
     # credentials in URLs, and before a host of Go's MySQL driver
     rf"://(?P<value>{_USER}{{0,256}}+:(?!\d{{1,5}}(?:[/?#\s\"']|$))(?:[^\s/\"'<>]{{0,256}}|[^\s\"'<>]{{0,256}})(?=@)|{_USER}{{16,256}}(?=@))",
     rf"(?<![\w.-])(?P<value>[\w.-]{{1,64}}+:{_USER}{{1,128}})(?=@(?:tcp|udp|unix)\()",
-    # other names: in other languages, of LDAP, of SNMP, of IPsec; in brackets
+    # other names: in other languages, of LDAP, SNMP and IPsec; and names in brackets
     rf"{_OTHER_LANGUAGES}[\w.-]*+(?:{_IS}{_VALUE})?",
     rf"(?<![a-z])(?:bind_?(?:pw|secret)|(?:r[ow])?community6?)(?:{_IS}|[ \t]++){_VALUE}",
     rf"(?<![a-z])com2sec6?[ \t]++\S{{1,80}}[ \t]++\S{{1,80}}[ \t]++{_VALUE}",
     rf"(?<![a-z])(?:psk|xauth|eap|rsa|ntlm)[ \t]++(?=[\"'0-9a-z]){_VALUE}",
     rf"\[{_QUOTE}[\w./-]{{0,128}}?{_NAME}{_QUOTE}\]{_IS}{_VALUE}",
-    # .pgpass; not an address of IPv6
+    # a line of .pgpass, which must not be an IPv6 address
     r"^(?![0-9a-f]{1,4}:\d{1,4}:[0-9a-f:]{1,40}$)[^\s:]{1,255}:(?:\*|\d{1,5}):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>\S++)$",
     # a value before its name, and the data of a Secret, whatever its keys are called
     rf"{_QUOTE}value{_QUOTE}\s{{0,20}}:\s{{0,20}}(?P<value>\"(?>(?:[^\"\\\n]|\\.){{0,8192}})\")\s{{0,80}},\s{{0,80}}"
@@ -129,7 +129,7 @@ _PATTERNS = (
     r"(?:(?P=level)\S[^\n]{0,400}\n|(?P=level)[ \t][^\n]{0,400}\n){0,4}?(?P=level)kind:[ \t]{0,8}Secret\b",
     r"\"kind\"\s{0,8}:\s{0,8}\"Secret\".{0,2000}?\"(?:string)?data\"\s{0,8}:\s{0,8}\{(?P<value>[^{}]{1,20000})\}",
     r"\"(?:string)?data\"\s{0,8}:\s{0,8}\{(?P<value>[^{}]{1,20000})\}.{0,200}?\"kind\"\s{0,8}:\s{0,8}\"Secret\"",
-    # by form
+    # secrets that are recognised by their form
     r"(?<![\w./:-])(?P<value>[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{48})(?![\w/-])",
     r"(?<![A-Za-z0-9])(?P<value>(?-i:A(?:KIA|SIA|ROA|IDA)[A-Z0-9]{12,}+|AIza[\w-]{6,}+|SG\.[\w-]{6,}+\.[\w-]++|ATATT[\w=-]{6,}+|AGE-SECRET-KEY-\w++)"
     r"|(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|wt)-|xox[a-z]-|xapp-|[a-z]{2,5}_(?:live|test)_|whsec_|ya29\.|gocspx-"
@@ -145,21 +145,22 @@ _BASE64 = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{12,4000}+={0,2}(?![\w+/=-])"
 _FROM_URL_SAFE = str.maketrans("-_", "+/")
 _ENCODED = re.compile(rf"(?:{_NAME}|{_OTHER_LANGUAGES})[\"']?\s{{0,4}}[=:]", re.I)
 JUMPY_SHARE = 0.35
-"""Share of changes between capitals and small letters above which a word counts as random. Ours: joined words change once in four
-letters, random words at every second letter."""
+"""A word counts as random if more than this share of its letters is followed by a change between capitals and small letters. Ours: in
+joined words such as CamelCase it is about every fourth letter, in random words every second one."""
 
 _LONG = re.compile(r"(?<![\w+/-])(?<!failure message: )[A-Za-z0-9+/_-]{40,}+=*+")
-"""Excludes an encoded authorization failure, which is no secret and is shown whole, because AWS decodes it."""
+"""Pattern of long words, which may be random. It excludes AWS's encoded authorization failure message, which is no secret and must
+stay whole, so that AWS can decode it."""
 
 
 @cache
 def _rules() -> tuple[re.Pattern[str], ...]:
-    """Compiled at the first use: it takes tens of milliseconds, and a start has no secret to look for."""
+    """Compile the patterns, at their first use: this takes tens of milliseconds, which would delay the daemon's start."""
     return tuple(re.compile(pattern, re.I | re.M) for pattern in _PATTERNS)
 
 
 def tells_of_secret(name: str) -> bool:
-    """Whether the name of a field, a variable or a key says that a secret stands beside it."""
+    """Whether a field, a variable or a key with this name probably contains a secret."""
     return re.search(rf"{_NAME}{_NOT_ABOUT}$", name.rstrip("=:"), re.I) is not None
 
 
@@ -183,7 +184,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _without_encoded(match: re.Match[str]) -> str:
-    """Remove Base64 of text that names a secret."""
+    """Replace a Base64 word if its decoded text contains the name of a secret and a value."""
     word = match[0]
     standard = word.translate(_FROM_URL_SAFE)
     try:

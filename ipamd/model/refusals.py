@@ -1,7 +1,8 @@
-"""The refusals of ADD and STATUS: for each code its error class, its message, and the next step. The only place with these sentences.
+"""The refusals of ADD and STATUS: for each code its error class, its message, and the next step. Pure.
 
-The class decides the CNI code and whether the runtime may retry (`errors`). The code names the reason within the class, and stays the
-same when a sentence is reworded. Names in braces are the fields of the error. Pure.
+`pinned_refusals.py` and `legs/refusals.py` have further refusals in the same form. The class determines the CNI code and whether the
+runtime may retry (`errors.py`). The code identifies the reason, also after its sentence was reworded. Names in braces are the fields
+of the error.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ipamd.model.errors import (
 
 
 class RefusalCode(StrEnum):
-    """Why ADD or STATUS is refused; key `refusal` of the request's log line."""
+    """Why ADD or STATUS is refused: the value of the key `refusal` in the request's log line."""
 
     HELD = "held"
     NOT_SERVING_YET = "not-serving-yet"
@@ -76,7 +77,12 @@ class RefusalCode(StrEnum):
 
 
 class Refusal(NamedTuple):
-    """One row: the class of the error, what failed on which object, and the cause with the next step."""
+    """The error of a refusal.
+
+    `error`: its class.
+    `message`: what failed, and on which object.
+    `details`: the cause, and the next step.
+    """
 
     error: type[IpamError]
     message: str
@@ -228,16 +234,16 @@ REFUSALS: Mapping[RefusalCode, Refusal] = {
         "cause: {count} of {pods} were never deleted and hold addresses; {cause}; {counts}; next: {step}",
     ),
 }
-"""By code; each says what failed, on which object, and what to do (I14)."""
+"""By code: what failed, on which object, and what to do (I14)."""
 
 
 def refusal(code: RefusalCode, **fields: object) -> IpamError:
-    """Make the error of a refusal; the fields become text. The caller raises it."""
+    """Make the error of a refusal, for the caller to raise. The fields become text."""
     return refusal_of(code, REFUSALS[code], fields)
 
 
 def refusal_of(code: str, row: Refusal, fields: Mapping[str, object]) -> IpamError:
-    """Make the error of a row, of this table or of one that a leg has; the fields become text."""
+    """Make the error of a refusal of this module or of another module with refusals. The fields become text."""
     texts = {name: str(value) for name, value in fields.items()}
     error = row.error(row.message.format_map(texts), details=row.details.format_map(texts))
     error.refusal, error.fields = code, texts

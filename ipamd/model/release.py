@@ -1,9 +1,13 @@
 """Decide what to release to EC2: whole ENIs first, then single addresses and /28s above the target. Pure.
 
 The reference is amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, decreaseDatastorePool and tryFreeENI; pkg/ipamd/datastore/data_store.go,
-getDeletableENI). These differences are intended (docs/pool.md, Release): a surplus is kept for a window first; cooling addresses
-are no surplus (I8); the remaining addresses always meet the target, even a target of 0, which keeps one free address; the sparsest
-ENI is released first, not one at random; addresses of the disabled mode are released as soon as they are surplus.
+getDeletableENI). These differences are intended (docs/pool.md, Release):
+
+- A surplus is released only after it has lasted for a window of time.
+- Cooling addresses do not count as surplus (I8).
+- The remaining addresses always meet the target. With a target of 0 one address stays free.
+- The sparsest ENI is released first, not a random one.
+- Addresses of the disabled mode (single addresses or /28s) are released before others.
 """
 
 from __future__ import annotations
@@ -23,27 +27,30 @@ from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of
 
 ENI_HOLD_S = 60.0
-"""Window after a burst for a surplus beyond one whole ENI, where whole ENIs are released (WARM_ENI_TARGET). Any other surplus is kept
-as long as single addresses. Ours, from the traces of docs/performance.md: the least age of an ENI."""
+"""With WARM_ENI_TARGET, for how many seconds after a burst the surplus beyond one whole ENI is kept. Any other surplus is kept for
+`release_hold_s`. Ours, from the traces of docs/performance.md: it is the least age at which an ENI is released."""
 
 ENI_MIN_AGE_S = 60.0
-"""A younger ENI is not released: EC2 may not show all of it yet. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go."""
+"""An ENI that is younger is not released, because EC2 may not show all its addresses yet. Source: amazon-vpc-cni-k8s
+pkg/ipamd/datastore/data_store.go."""
 
 NAMED_COUNT = 3
 """How many ENIs a sentence names. Ours: `ipamctl status` is for people."""
 
 
 ON_FURTHER_CARD = "is on a further network card"
-"""Why an ENI is not released: a card has one or two places, and the next pod needs its ENI at once. Source: amazon-vpc-cni-k8s
-pkg/ipamd/ipamd.go, tryFreeENI."""
+"""The reason why an ENI on a card above 0 is not released. Such a card takes one or two ENIs, and the next pod would need the ENI at
+once.
+Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, tryFreeENI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """ENIs and kinds of addresses that are assigned last, so that they become empty. They are assigned if there are no others.
+    """The addresses that are assigned only if no others are free, so that their ENIs or prefixes become empty.
 
     `enis`: the sparse ENIs without which the pool still meets its target.
-    `prefixes`, `singles`: the kind of the disabled mode.
+    `prefixes`: whether all addresses of prefixes are assigned last, because prefix mode is off.
+    `singles`: whether all single addresses are assigned last, because prefix mode is on.
     """
 
     enis: frozenset[EniId] = frozenset()
@@ -52,10 +59,11 @@ class Draining:
 
 
 def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) -> tuple[Release, ...]:
-    """Decide what to release now, in order; () while the pool grows or an obstacle exists.
+    """Decide what to release now, in order; () if there is an obstacle (`obstacle`).
 
-    `surplus`: the present surplus (`plan.surplus_count`). At most that is released, and at most what was surplus during the whole hold
-    window; only free addresses are released.
+    Only free addresses are released: at most `surplus`, the present surplus (`plan.surplus_count`), and at most the number that was
+    surplus during the whole hold window (`Hold.stable_surplus`). Addresses of excluded ENIs are released regardless of these numbers.
+
     Guards: I2, I7, I8, I13. Concurrency: pure.
     """
     if obstacle(snapshot):
@@ -75,8 +83,8 @@ def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: 
 
 
 def excluded_actions(snapshot: PoolSnapshot) -> tuple[Release, ...]:
-    """Decide what to release although the pool needs addresses and cannot grow: addresses that no pod may have, and ENIs whose place
-    another one can take.
+    """Decide what to release although the pool needs addresses and cannot grow: addresses of excluded ENIs, and empty excluded ENIs,
+    whose places other ENIs can take.
     """
     if obstacle(snapshot):
         return ()
@@ -94,7 +102,7 @@ def obstacle(snapshot: PoolSnapshot) -> str:
     if snapshot.growth.has_stuck_eni or snapshot.unplugged_free_count:
         return "an ENI's host routing is not in place"
     if snapshot.hold.refusal is not None:
-        return snapshot.hold.refusal.reason  # without its countdown: the sentence is logged when it changes
+        return snapshot.hold.refusal.reason  # without the countdown, because the sentence is logged whenever it changes
     if snapshot.fault is not None:
         return snapshot.fault.reason
     return ""
@@ -119,16 +127,16 @@ def why_kept(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) ->
 
 
 def draining(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int, before: Collection[EniId] = ()) -> Draining:
-    """Choose the ENIs whose addresses are assigned last: the sparsest ones without which the pool would still meet its target.
+    """Choose the ENIs whose addresses are assigned last: the sparsest ENIs without which the pool would still meet its target.
 
-    `before`: the former choice. These ENIs are preferred, so that the choice does not change with every ADD.
+    `before`: the ENIs of the last choice. They are preferred, so that the choice does not change with every ADD.
     """
     is_prefix = is_prefix_mode(snapshot, settings)
     remaining, chosen = surplus, set()
     for eni in sorted(snapshot.enis, key=lambda eni: (eni.eni_id not in before, *_sparsest_first(eni))):
         if not eni.created_by_us or eni.is_primary or eni.state is not EniState.ATTACHED or snapshot.network_card:
             continue
-        needed = eni.counts.total  # its sandboxes will need as many addresses elsewhere
+        needed = eni.counts.total  # without this ENI the pool has so many addresses less
         if needed <= remaining:
             chosen.add(eni.eni_id)
             remaining -= needed
@@ -137,17 +145,18 @@ def draining(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int, be
 
 
 def eni_min_age_s(settings: PoolSettings) -> float:
-    """Seconds that an ENI must exist before it is released; a shorter hold window shortens it too."""
+    """Return the age in seconds at which an ENI may be released: ENI_MIN_AGE_S, or the hold window if that is shorter."""
     return min(ENI_MIN_AGE_S, settings.release_hold_s)
 
 
 def releasable(snapshot: Snapshot, *, withheld: frozenset[IpAddress]) -> dict[EniId, ReleaseAddresses]:
-    """List the addresses and whole /28s that may be released now, by ENI of the pool: those that are free and not withheld.
+    """List the addresses and /28s that may be released now, by ENI of the pool: the addresses are all free and not withheld.
 
     Args:
         snapshot: one consistent read of the datastore.
         withheld: addresses that are not assigned for now.
-    Returns: single addresses longest free first, /28s ascending; without ENIs that have none. Cost: the number of addresses.
+    Returns: for each ENI that has any, its single addresses, longest free first, and its /28s, ascending. Cost: the number of
+        addresses.
     """
     singles: dict[EniId, list[Address]] = {}
     free_counts: dict[tuple[EniId, IpNetwork], int] = {}
@@ -170,7 +179,7 @@ def releasable(snapshot: Snapshot, *, withheld: frozenset[IpAddress]) -> dict[En
 
 
 def _excluded(snapshot: PoolSnapshot) -> Iterator[Release]:
-    """Release the addresses of excluded ENIs, which no pod gets. They are no part of the surplus, so they are released at once.
+    """Yield the releases of excluded ENIs and of their free addresses, which no pod gets. They are not kept for the hold window.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, which removes unused addresses of excluded ENIs at its start.
     """
@@ -185,7 +194,10 @@ def _excluded(snapshot: PoolSnapshot) -> Iterator[Release]:
 def _addresses(
     snapshot: PoolSnapshot, settings: PoolSettings, budget: int, gone: Collection[EniId]
 ) -> Iterator[ReleaseAddresses]:
-    """Yields: one action per ENI, the sparsest ENI first, so that it becomes empty; at most `budget` addresses in all."""
+    """Yield one release per ENI, the sparsest ENI first, so that it becomes empty; at most `budget` addresses in all.
+
+    `gone`: the ENIs that are released as a whole.
+    """
     named = _named_on_staying_enis(snapshot, gone)
     # Addresses of the disabled mode are released first.
     if is_prefix_mode(snapshot, settings):
@@ -193,7 +205,7 @@ def _addresses(
         prefixes, budget = _chosen_prefixes(named, budget)
     else:
         prefixes, budget = _chosen_prefixes(named, budget)
-        # Without IP targets only whole ENIs are released in this mode.
+        # Without IP targets and without prefix mode only whole ENIs are released, and no single addresses.
         singles, budget = _chosen_singles(named if settings.ip_targets_defined else [], budget)
     for free in named:
         action = ReleaseAddresses(free.eni_id, singles.get(free.eni_id, ()), prefixes.get(free.eni_id, ()))
@@ -212,7 +224,7 @@ def _named_on_staying_enis(snapshot: PoolSnapshot, gone: Collection[EniId]) -> l
 
 
 def _chosen_singles(named: Collection[ReleaseAddresses], budget: int) -> tuple[dict[EniId, tuple[IpAddress, ...]], int]:
-    """Choose single addresses within the budget. Returns: the addresses by ENI, and the rest of the budget."""
+    """Choose at most `budget` single addresses. Returns: the addresses by ENI, and the number that may still be released."""
     chosen = {}
     for free in named:
         chosen[free.eni_id] = free.addresses[:budget]
@@ -221,7 +233,7 @@ def _chosen_singles(named: Collection[ReleaseAddresses], budget: int) -> tuple[d
 
 
 def _chosen_prefixes(named: Collection[ReleaseAddresses], budget: int) -> tuple[dict[EniId, tuple[IpNetwork, ...]], int]:
-    """Choose prefixes within the budget of addresses. Returns: the prefixes by ENI, and the rest of the budget."""
+    """Choose prefixes with at most `budget` addresses. Returns: the prefixes by ENI, and how many addresses may still be released."""
     chosen = {}
     for free in named:
         chosen[free.eni_id] = free.prefixes[: budget // ADDRESSES_PER_PREFIX]
@@ -230,7 +242,7 @@ def _chosen_prefixes(named: Collection[ReleaseAddresses], budget: int) -> tuple[
 
 
 def _is_growing(snapshot: PoolSnapshot) -> bool:
-    """Whether an ENI or addresses are on their way."""
+    """Whether an ENI is being attached, or the outcome of a creation or allocation is not known."""
     growth = snapshot.growth
     if growth.pending_enis or growth.pending_address_count:
         return True
@@ -238,12 +250,12 @@ def _is_growing(snapshot: PoolSnapshot) -> bool:
 
 
 def _sparsest_first(eni: EniCapacity) -> tuple[bool, int, int, str]:
-    """Sort key. The primary ENI comes last, because it is never released."""
+    """Return the sort key of an ENI: fewest addresses in use first. The primary ENI comes last, because it is never released."""
     return eni.is_primary, eni.counts.in_use, -eni.device_index, eni.eni_id
 
 
 def why_never_released(*, is_primary: bool, created_by_us: bool) -> str:
-    """Return why an ENI is never detached, whoever has its addresses; "" if it may be once it is empty (I9)."""
+    """Return why an ENI is never released, even if it is empty; "" if it may be released (I9)."""
     if is_primary:
         return "is the primary one"
     if not created_by_us:
@@ -252,7 +264,10 @@ def why_never_released(*, is_primary: bool, created_by_us: bool) -> str:
 
 
 def _why_eni_stays(eni: EniCapacity, snapshot: PoolSnapshot, min_age_s: float) -> str:
-    """Return why an ENI must not be deleted, even if there is a surplus; "" if it may. Source: `getDeletableENI`, see above."""
+    """Return why an ENI must not be released, even if there is a surplus; "" if it may be released.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, getDeletableENI.
+    """
     counts = eni.counts
     if snapshot.network_card:
         return ON_FURTHER_CARD
@@ -285,7 +300,7 @@ def _other_units(snapshot: PoolSnapshot, settings: PoolSettings) -> str:
 
 
 def _whole_prefixes(free_counts: Mapping[tuple[EniId, IpNetwork], int]) -> dict[EniId, list[IpNetwork]]:
-    """Return the prefixes all of whose addresses are free, by ENI."""
+    """Return, by ENI, the prefixes of which all addresses are free."""
     prefixes: dict[EniId, list[IpNetwork]] = {}
     for (eni_id, prefix), free_count in free_counts.items():
         if free_count == ADDRESSES_PER_PREFIX:

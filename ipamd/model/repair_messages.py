@@ -1,7 +1,7 @@
-"""The sentences of repairs: the only place where a `RepairReport` becomes text. Pure.
+"""The sentences of repairs. Only this module makes text of a `RepairReport`. Pure.
 
-Each sentence names the object first, then what was wrong with it, and after a colon what was done. An audit changes nothing and shows
-the first half alone.
+Each sentence says what was wrong with which object, and after a colon what was done. An audit, which changes nothing, shows only the
+part before the colon.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DIFFERENCES = {
     RepairCode.VLAN_LINK_MISSING: "VLAN link {target} of {owner} is missing",
     RepairCode.VLAN_LINK_NOT_OURS: "link {target} is not the VLAN link of {owner}: it {cause}",
 }
-"""What was wrong, by code."""
+"""By code: what was wrong."""
 
 RESULTS = {
     RepairCode.ADDED: "added",
@@ -72,16 +72,16 @@ RESULTS = {
     RepairCode.VLAN_LINK_MISSING: "not repaired: {cause}",
     RepairCode.VLAN_LINK_NOT_OURS: "not repaired, the sandbox is cut off; delete it: ip link del {target}",
 }
-"""What was done, or why nothing was, by code."""
+"""By code: what was done, or why nothing was done."""
 
 
 def difference_text(report: RepairReport) -> str:
-    """Say what is wrong, for a repair that was not made."""
+    """Return what is wrong, for a repair that was not made."""
     return _filled(DIFFERENCES[report.code], report)
 
 
 def repair_text(report: RepairReport) -> str:
-    """Say in one sentence what was wrong and what was done."""
+    """Return a sentence with what was wrong and what was done."""
     return _filled(f"{DIFFERENCES[report.code]}: {RESULTS[report.code]}", report)
 
 
@@ -90,5 +90,5 @@ def _filled(template: str, report: RepairReport) -> str:
 
 
 def repair_texts(reports: Iterable[RepairReport]) -> str:
-    """The sentences of reports in one line."""
+    """Return the sentences of reports in one line."""
     return "; ".join(map(repair_text, reports))

@@ -1,7 +1,7 @@
-"""What a repair of the host did, or why it could not: a code and fields. Sentences are made by `repair_messages`. Pure.
+"""The report of a repair on the host, as a code and fields: what it did, or why it failed. `repair_messages` makes its sentence. Pure.
 
-The code says how a report is handled: a repair is counted, and many of one object are a repair conflict; a refusal is a condition
-until the same repair succeeds.
+The code determines how a report is handled (`OUTCOMES`). Repairs are counted, and many repairs of one object are a repair conflict. A
+refusal is shown as a condition until the same repair succeeds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from ipamd.model.record import dataclass
 
 NODE = "node"
-"""Subject of a difference in the routing of the node itself: sysctls, marks, our nftables table."""
+"""Subject of differences and repairs in the node's own networking: sysctls, marks, our nftables table."""
 
 
 class RepairKind(StrEnum):
-    """Kinds of objects that are repaired; the label of `ipamd_repairs_total`, so the list is closed."""
+    """The kinds of objects that are repaired. They are a label of the metric `ipamd_repairs_total`, so the list is closed."""
 
     LINK = "link"
     ADDRESS = "address"
@@ -30,7 +30,7 @@ class RepairKind(StrEnum):
 
 
 class RepairedObject(NamedTuple):
-    """One object of the host. `subject`: an ENI's ID, a sandbox's address, NODE, "confinement", or a file's path."""
+    """One object of the host. `subject`: an ENI's ID, a sandbox's address, NODE, "confinement", "all sandboxes", or a file's path."""
 
     kind: RepairKind
     subject: str
@@ -46,17 +46,17 @@ SHARED_RULE = RepairedObject(RepairKind.RULE, "all sandboxes")
 """The one rule that sends packets to sandboxes to our own table."""
 
 TRANSLATION = RepairedObject(RepairKind.NFT, NODE)
-"""The nftables rules that translate the sources of sandboxes' packets: SNAT, and that of the local range."""
+"""The nftables rules that translate the sources of sandboxes' packets: SNAT to outside the VPC, and SNAT of the local range."""
 
 NODE_ROUTING = RepairedObject(RepairKind.ROUTE, NODE)
 """The node's own routing as a whole, for refusals that concern no single object."""
 
 PUT_BACK_ALWAYS = frozenset({CONFINEMENT, SHARED_RULE, TRANSLATION})
-"""Repaired each time, also in a repair conflict: a pause would leave pods unconfined or without network."""
+"""Objects that are repaired each time, even in a repair conflict, because a pause would leave pods unconfined or without network."""
 
 
 class RepairCode(StrEnum):
-    """What a report is about. `repair_messages` has the sentence of each code, `OUTCOMES` how it is handled."""
+    """The kind of a report. `repair_messages` has the sentence for each code, and `OUTCOMES` how it is handled."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -95,12 +95,12 @@ class RepairCode(StrEnum):
 class RepairOutcome(StrEnum):
     """How a report is handled.
 
-    REPAIRED: a change by other software was undone; counted.
-    ADJUSTED: something was changed that no other software had altered: to follow a change of ours, to clean up, or to cut a sandbox
-        off; logged only.
-    LEFT: not repaired and no condition; logged only.
-    REFUSED: a condition of the pass until it succeeds.
-    NEEDS_OPERATOR: a condition of the sandbox until an operator acts.
+    REPAIRED: a change by other software was undone. The repair is counted.
+    ADJUSTED: we changed something that no other software had altered: to follow a change of ours, to clean up, or to cut a sandbox
+        off. It is only logged.
+    LEFT: nothing was repaired, and there is no condition. It is only logged.
+    REFUSED: the repair failed. It is a condition of the pass until the repair succeeds.
+    NEEDS_OPERATOR: only an operator can mend it. It is a condition of the sandbox until then.
     """
 
     REPAIRED = "repaired"
@@ -146,11 +146,12 @@ OUTCOMES = {
 class RepairReport:
     """What happened to one object of the host.
 
-    `target`: the exact object in the form of `ip` and `nft`, as "rule 513 lookup 113213"; an object may have several.
-    `before`: what was there instead of it.
-    `after`: what is there now.
-    `owner`: the sandbox or ENI that needs the target, where that does not name it.
-    `cause`: why nothing was repaired.
+    `object`: the object that is repaired.
+    `target`: the exact part of the object, as `ip` and `nft` write it, such as "rule 513 lookup 113213"; an object may have several.
+    `before`: what was there before the repair; "" if the sentence of the code does not need it.
+    `after`: what is there after the repair; "" if the sentence of the code does not need it.
+    `owner`: the sandbox or ENI that needs the target; "" if the target names it.
+    `cause`: why nothing was repaired; "" after a repair.
     """
 
     code: RepairCode
@@ -168,12 +169,12 @@ class RepairReport:
 
     @property
     def is_repair(self) -> bool:
-        """Whether other software's change was undone."""
+        """Whether a change by other software was undone."""
         return self.outcome is RepairOutcome.REPAIRED
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the pass could not repair a part of the host."""
+        """Whether the repair failed."""
         return self.outcome is RepairOutcome.REFUSED
 
     @property
@@ -183,5 +184,5 @@ class RepairReport:
 
 
 def refusals_of(reports: Iterable[RepairReport]) -> list[RepairReport]:
-    """The parts of a pass that could not be repaired."""
+    """Return the reports of failed repairs."""
     return [report for report in reports if report.is_refusal]

@@ -1,7 +1,7 @@
 """Count the addresses of earlier sandboxes of pods that the runtime creates repeatedly. Pure.
 
-A pod has one sandbox at a time. The addresses of its earlier ones are no demand: they become free once the sandboxes were deleted or
-reaped and the addresses have cooled.
+A pod has one sandbox at a time. The addresses of its earlier sandboxes do not count as demand: they become free by themselves, after
+the sandboxes were deleted or reaped and the addresses have cooled.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ UNDELETED_STEP = (
     "find out which plugin of the chain fails: the runtime's log says `Failed to destroy network`; once DEL works, or the runtime has "
     "removed the sandboxes, their addresses come back by themselves (`ipamctl explain POD`)"
 )
-"""What helps where earlier sandboxes of pods hold addresses."""
+"""The next step for an operator if earlier sandboxes of pods hold addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Addresses of earlier sandboxes of pods that have a newer one: still recorded, and cooling."""
+    """The numbers of addresses of earlier sandboxes, whose pods have a newer sandbox.
+
+    recorded_count: addresses of sandboxes that are still recorded.
+    cooling_count: addresses that are cooling.
+    """
 
     recorded_count: int = 0
     cooling_count: int = 0
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """The number of all addresses of earlier sandboxes."""
         return self.recorded_count + self.cooling_count
 
 
@@ -40,7 +44,7 @@ NO_REPEATS = Repeats()
 
 
 def pod_of(attachment: Attachment) -> PodId | None:
-    """The pod of a sandbox that has an address of the pool; None if the runtime named none, or the pool does not own its address."""
+    """Return the pod of a sandbox; None if the runtime named no pod, or the sandbox has no address of the pool."""
     if not attachment.pod_name or not attachment.is_of_pool:
         return None
     return attachment.pod_namespace, attachment.pod_name, attachment.pod_uid
@@ -53,7 +57,15 @@ def recorded_by_pod(attachments: Iterable[Attachment]) -> Counter[PodId]:
 
 
 def repeats(recorded: Counter[PodId], cooling: Counter[PodId]) -> Repeats:
-    """Add up over all pods. One sandbox of each pod is its present sandbox and does not count: a recorded one, if there is any."""
+    """Add up the addresses of earlier sandboxes over all pods.
+
+    One sandbox of each pod is its present one and is not counted: a recorded sandbox if there is any, else one whose address is
+    cooling.
+
+    Args:
+        recorded: pod -> its recorded sandboxes.
+        cooling: pod -> the cooling addresses of its former sandboxes.
+    """
     recorded_count = sum(max(count - 1, 0) for count in recorded.values())
     cooling_count = sum(count if recorded[pod] else max(count - 1, 0) for pod, count in cooling.items())
     return Repeats(recorded_count, cooling_count)

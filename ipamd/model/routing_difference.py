@@ -1,4 +1,4 @@
-"""One thing in the host's networking that is not as it must be."""
+"""A difference between the host's networking and what sandboxes need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ipamd.model.repair_messages import difference_text as repair_difference_tex
 from ipamd.model.repairs import RepairReport
 
 REPAIRED = frozenset({DifferenceCode.NOT_AS_REQUIRED, DifferenceCode.NEIGHBOUR_OF_ANOTHER, DifferenceCode.NEIGHBOUR_NOT_FIXED})
-"""The next reconciliation repairs these; any other, such as a missing link, lasts until an operator repairs it."""
+"""Differences that the next reconciliation repairs. Any other difference, such as a missing link, lasts until an operator mends it."""
 
 LOSES_NO_PACKETS = frozenset(
     {
@@ -24,7 +24,7 @@ LOSES_NO_PACKETS = frozenset(
         DifferenceCode.FILTER_RULE_DROPS,
     }
 )
-"""With these differences no packet is certainly lost: packets flow, but not as our settings say, or a loss is only suspected."""
+"""Differences by which no packet is lost for certain: packets are not handled as our settings say, or a loss is only suspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class RoutingDifference:
     """One difference.
 
     `subject`: an ENI's ID, an address, a host veth, or NODE.
-    `fields`: of the sentence of the code, as text.
-    `report`: of the repair that would end the difference but was not made.
+    `fields`: the values for the names in braces in the code's sentence, as text.
+    `report`: the report of a repair that would end the difference but was not made; None: the sentence is that of the code.
     """
 
     code: DifferenceCode
@@ -43,27 +43,27 @@ class RoutingDifference:
 
     @property
     def will_be_repaired(self) -> bool:
-        """Whether the next reconciliation repairs it; otherwise it lasts until an operator acts."""
+        """Whether the next reconciliation repairs the difference; otherwise it lasts until an operator acts."""
         return self.code in REPAIRED
 
     @property
     def loses_packets(self) -> bool:
-        """Whether packets of sandboxes are lost by it."""
+        """Whether packets of sandboxes are lost because of the difference."""
         return self.code not in LOSES_NO_PACKETS
 
     @property
     def text(self) -> str:
-        """What is not as it must be, in a sentence."""
+        """The sentence that says what is wrong."""
         return difference_text(self.code, self.fields) if self.report is None else repair_difference_text(self.report)
 
     @property
     def mend(self) -> str:
-        """How an operator mends it; "" if there is no command for it."""
+        """How an operator mends the difference; "" if there is no advice for it."""
         return mend_text(self.code, self.fields)
 
     @property
     def advised_text(self) -> str:
-        """The sentence with the command that mends it."""
+        """The sentence that says what is wrong, with the advice if there is any."""
         return f"{self.text}; to mend it: {self.mend}" if self.mend else self.text
 
 
@@ -73,5 +73,5 @@ def routing_difference(code: DifferenceCode, subject: object, /, **fields: objec
 
 
 def repair_difference(report: RepairReport, subject: object) -> RoutingDifference:
-    """Make the difference of a repair that would be made."""
+    """Make the difference for a repair that a reconciliation would make. `report`: the report of this repair."""
     return RoutingDifference(DifferenceCode.NOT_AS_REQUIRED, str(subject), {}, report)

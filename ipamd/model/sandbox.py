@@ -9,7 +9,7 @@ from ipamd.model.record import dataclass
 
 
 class SandboxState(StrEnum):
-    """CRI PodSandboxState. Both are reasons to keep: a NOTREADY sandbox has its namespace and address until DEL."""
+    """CRI's PodSandboxState. A sandbox in either state is kept: a NOTREADY sandbox has its namespace and address until its DEL."""
 
     READY = "ready"
     NOTREADY = "notready"
@@ -17,8 +17,9 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One pod sandbox of a CRI list. Pod names are for display only. `eni_annotation`: that of the pod's own ENI, as it was when
-    the sandbox was begun; "" if there was none.
+    """One pod sandbox of a CRI list. The pod's names are for display only.
+
+    `eni_annotation`: the annotation `pod_annotations.POD_ENI` at the moment when the sandbox was begun; "" if there was none.
     """
 
     container_id: ContainerId
@@ -40,7 +41,15 @@ class RuntimeInfo:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeView:
-    """The state of the connection to the runtime, for `ipamctl` and metrics. `list_age_s` is negative before the first list."""
+    """The state of the connection to the runtime, for `ipamctl` and metrics.
+
+    `reachable`: whether the last list was complete.
+    `events`: whether the event stream is open.
+    `sandbox_count`: the number of sandboxes in the last list.
+    `list_age_s`: seconds since the last list; negative before the first list.
+    `detail`: further information in words; "" if there is none.
+    `missed_events_count`: how many changes a list showed that no event had announced.
+    """
 
     reachable: bool
     events: bool
@@ -51,7 +60,9 @@ class RuntimeView:
 
 
 class EventKind(StrEnum):
-    """Kind of an event. SUBSCRIBED is ours: the stream is open, so a list that starts now misses no later change."""
+    """Kind of an event. SUBSCRIBED is no event of CRI: our adapter reports by it that the stream is open, so that no later change is
+    missed.
+    """
 
     SUBSCRIBED = "subscribed"
     CREATED = "created"
@@ -63,7 +74,11 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxEvent:
-    """A hint to list again. `container_id` is a sandbox's or a container's; `sandbox_id` is empty if its sandbox is gone."""
+    """An event of the runtime, after which the sandboxes are listed again.
+
+    `container_id`: the ID of a sandbox or of a container.
+    `sandbox_id`: the ID of the sandbox to which it belongs; "" if the sandbox is gone.
+    """
 
     container_id: str
     sandbox_id: str

@@ -11,23 +11,25 @@ from ipamd.model.repeats import NO_REPEATS, Repeats
 SHORT_S = 2.0
 
 LONG_S = 10.0
-"""Windows in which growth is measured: about one allocation on an attached ENI, and about one new ENI. Ours: an allocation takes
-about half a second; creating, attaching and setting up an ENI up to ten."""
+"""Time windows, in seconds, in which the growth of demand is measured: the time for an allocation on an attached ENI, and for a new
+ENI.
+Ours: an allocation takes about half a second; creating, attaching and setting up an ENI takes up to ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenDemand:
-    """Demand as it was measured lately; counts in addresses.
+    """The demand as it was measured lately. Counts are in addresses. An address is *busy* if it is in use, cooling or waited for.
 
-    `minute_rate`, `ten_minute_rate`: ADDs per second, each weighted over its time scale.
-    `peak_count`: the most addresses that were in use, cooling or waited for at the same time.
-    `short_growth_count`, `long_growth_count`: the most by which that rose above its former peak within SHORT_S and LONG_S.
-    `allocation_s`, `creation_s`: how long an allocation on an attached ENI and a new ENI took.
-    `start_count`: addresses that a new node is expected to need, or that a node had free when its daemon started.
-    `is_filling`: the node was created minutes ago.
-    `lasting_count`: addresses that ADDs will take in the next seconds if they go on as before.
-    `lately_count`: addresses that ADDs took in the last seconds.
-    `is_settling`: an ADD took an address a moment ago.
+    `minute_rate`, `ten_minute_rate`: ADDs per second, as weighted averages over about a minute and about ten minutes.
+    `peak_count`: the most addresses that were busy at the same time lately.
+    `short_growth_count`, `long_growth_count`: the most by which the busy addresses rose above their former peak within SHORT_S, and
+        within LONG_S.
+    `allocation_s`, `creation_s`: how many seconds an allocation on an attached ENI took, and a new ENI until it was usable.
+    `start_count`: the addresses that a new node is expected to need, or that a node had free when its daemon started.
+    `is_filling`: whether the node was created minutes ago.
+    `lasting_count`: the addresses that ADDs will take in the next seconds if they go on as before.
+    `lately_count`: the addresses that ADDs took in the last seconds.
+    `is_settling`: whether an ADD took an address a moment ago.
     `repeats`: addresses of earlier sandboxes of pods, which become free by themselves.
     """
 

@@ -1,6 +1,6 @@
-"""The whole content of the datastore at one moment, for readers that need rows which agree with each other.
+"""The whole content of the datastore at one moment, for readers that need consistent rows.
 
-Reading ENIs, then addresses, then attachments gives three moments, and a change between two of them looks like a contradiction.
+If ENIs, addresses and attachments were read one after the other, a change between two reads would look like a contradiction.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from ipamd.model.tombstone import Tombstone
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All rows of the datastore at one moment. Each mapping has the rows of one kind by what identifies them, in no order.
+    """All rows of the datastore at one moment. Each dictionary has the rows of one kind by their keys, in no order.
 
-    tombstones: the sandboxes' interfaces whose DEL was done.
-    intents: the open ones, by their ID.
-    doubts: the ENIs and addresses that EC2 did not show lately.
-    cursor: with IPv6, the offset in its /80 of the address that was assigned last; the next search begins behind it.
+    tombstones: the keys whose DEL was done.
+    intents: the open intents, by their ID.
+    doubts: the absences of ENIs and addresses that EC2 did not show lately.
+    cursor: with IPv6, the position in its /80 of the address that was assigned last; the search for the next one begins behind it.
     identity: the node's identity as instance metadata last showed it; None if it never did.
-    policy_pods: since when the network policy agent may hold state under a pod's name.
+    policy_pods: pod -> since when the network policy agent may have state for the pod's name.
     was_lost: whether earlier rows of this boot were lost.
     are_pods_marked: whether a pod of this boot had the admission policy's mark.
-    unplaced: the keys, as text, of sandboxes that were wired without a row when the restore finished; None if this was not recorded.
+    unplaced: the keys, as text, of the sandboxes that were wired without a row at the end of the start's restore; None if this was not
+        recorded.
     """
 
     enis: dict[EniId, Eni]
@@ -48,12 +49,12 @@ class Snapshot:
     unplaced: frozenset[str] | None = field(default=None, compare=False)
 
     def copy(self) -> Snapshot:
-        """Return the same rows in dictionaries of their own."""
+        """Return a snapshot with copies of the dictionaries."""
         tables = dict(self.enis), dict(self.addresses), dict(self.attachments), dict(self.tombstones), dict(self.intents)
         facts = self.was_lost, self.are_pods_marked, self.unplaced
         return Snapshot(*tables, self.doubts, self.cursor, self.identity, dict(self.policy_pods), *facts)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:
-    """Return the sort key of an ENI: network card, device index, and the ID for ties, which a correct node does not have."""
+    """Return the sort key of an ENI: network card, device index, and ID. On a correct node no two ENIs are at the same place."""
     return eni.network_card, eni.device_index, eni.eni_id

@@ -96,7 +96,7 @@ def _attachments(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _address_problem(attachment: Attachment, row: Address | None) -> str:
-    """Return the end of the sentence about an attachment whose address is not assigned to it; "" if it is."""
+    """Return why the row of an attachment's address does not fit the attachment, as the end of a sentence; "" if it fits."""
     if row is None or row.owner != attachment.key or row.eni_id != attachment.eni_id:
         return f" has {attachment.address}, which is not assigned to it"
     if row.other_address != attachment.other_address:

@@ -1,7 +1,8 @@
-"""Where the rules from single addresses are, so that a packet does not have to pass those of all other sandboxes (docs/adr/0088).
+"""The priorities of the rules `from ADDRESS lookup TABLE`, chosen so that a packet passes only some of these rules (docs/adr/0088).
 
-The kernel walks rules as a list. A subnet is cut into 8 groups of 8 blocks, and the rules from the addresses of a block are in one of
-64 buckets, which all subnets share. `goto` rules lead a packet to its group, in the group to its bucket, and behind that to the end:
+The kernel tests a packet against the rules one after the other. So each subnet is cut into 8 groups of 8 blocks, and the rules from
+the addresses of a block have one of 64 priorities, the *bucket* of the block. All subnets share the 64 buckets. `goto` rules send a
+packet to its group, there to its bucket, and after the bucket to the end:
 
     1537            from GROUP goto its first number                   for each group of each subnet
     1538            from BLOCK goto its landing                        group 0, for each of its blocks
@@ -16,8 +17,9 @@ The kernel walks rules as a list. A subnet is cut into 8 groups of 8 blocks, and
     1673            from ADDRESS lookup TABLE                          bucket of the last block
     1674            nop                                                end
 
-A `goto` rule passes only rules that cannot select its packets. So where one is missing each packet goes the same way, after more
-rules. This does not hold if other software has a rule between them, or if subnets overlap: then there must be no `goto` rule.
+A `goto` rule skips only rules that do not match its packets. So if a `goto` rule is missing, each packet is still routed in the same
+way, only after more rules. This does not hold if other software has a rule between ours, or if subnets overlap: then there must be
+no `goto` rule.
 """
 
 from __future__ import annotations
@@ -32,28 +34,31 @@ from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY
 
 GROUP_BITS, BLOCK_BITS = 3, 3
 GROUP_COUNT, BLOCK_COUNT = 1 << GROUP_BITS, 1 << BLOCK_BITS
-"""Ours: with 700 addresses a packet passes nine `goto` rules and six of its bucket on average. With one level of 16 buckets it passes
-30 rules, and costs a tenth more than beside 10 sandboxes."""
+"""The number of groups of a subnet, and of blocks of a group. Ours: with 700 addresses a packet passes on average nine `goto` rules
+and six rules of its bucket. With one level of 16 buckets it would pass 30 rules, and cost a tenth more than on a node with 10
+sandboxes."""
 
 JUMP_PRIORITY = FROM_SANDBOX_PRIORITY + 1
-"""Directly behind the place of such rules that amazon-vpc-cni-k8s and small nodes use, so a rule there decides first."""
+"""Priority of the `goto` rules to the groups. It is directly behind FROM_SANDBOX_PRIORITY, which amazon-vpc-cni-k8s and small nodes
+use for rules from single addresses, so that a rule with that priority decides first."""
 
 FIRST_GROUP = JUMP_PRIORITY + 1
 GROUP_SPAN = 1 + 2 * BLOCK_COUNT
-"""Priorities of a group: one for the `goto` rules to its blocks, then a landing and a bucket for each block."""
+"""The number of priorities of a group: one for the `goto` rules to its blocks, then a landing and a bucket for each block."""
 
 END_PRIORITY = FIRST_GROUP + GROUP_SPAN * GROUP_COUNT
 GROUP_PRIORITIES = range(FIRST_GROUP, END_PRIORITY, GROUP_SPAN)
 BUCKET_PRIORITIES = tuple(group + 2 + 2 * block for group in GROUP_PRIORITIES for block in range(BLOCK_COUNT))
 NOP_PRIORITIES = (*(group + 1 for group in GROUP_PRIORITIES), END_PRIORITY)
-"""Targets of `goto` rules at which no other rule is for certain. Without its target the kernel ignores a `goto` rule."""
+"""Targets of `goto` rules at which there may be no other rule, so that a rule `nop` is needed: the kernel ignores a `goto` rule to a
+priority without a rule."""
 
 SINGLE_PRIORITIES = frozenset({FROM_SANDBOX_PRIORITY, *BUCKET_PRIORITIES})
-"""All places of rules from single addresses."""
+"""All priorities of rules from single addresses."""
 
 WORTHWHILE_COUNT = 100
-"""A node that may have more single addresses with rules than this uses buckets. Ours: a packet passes as many in a microsecond, and
-the list of rules stays short for people."""
+"""A node that may have more single addresses with rules than this uses buckets. Ours: a packet passes so many rules in a
+microsecond, and people can still read the list of rules."""
 
 
 class Jump(NamedTuple):
@@ -65,31 +70,34 @@ class Jump(NamedTuple):
 
 
 class RulePlace(NamedTuple):
-    """Where a rule from a single address is, and the table that it looks up."""
+    """A rule from a single address: its priority, and the table that it looks up."""
 
     priority: int
     table: int
 
 
 def is_worthwhile(limits: InstanceLimits, *, has_prefixes: bool) -> bool:
-    """Whether a node may have so many single addresses that their rules should be in buckets.
+    """Whether a node may have so many single addresses that their rules should be in buckets; False if its limits are only guessed.
 
-    Addresses of the primary ENI have no rule, and a prefix has one for all its addresses. ENIs of further network cards do not count.
-    `has_prefixes`: new addresses are those of prefixes. Limits that are guessed prove nothing.
+    Addresses of the primary ENI have no rule, and a prefix has one rule for all its addresses. ENIs of further network cards are not
+    counted.
+
+    Args:
+        has_prefixes: whether new addresses are addresses of prefixes.
     """
     secondary_count = limits.eni_count - 1
     return limits.is_known and not has_prefixes and secondary_count * limits.slots_per_eni > WORTHWHILE_COUNT
 
 
 def single_priority(address: IpAddress, subnet: IPv4Network | None) -> int:
-    """Return the priority of the rule from a single address: that of its bucket if its subnet is given, or else the common one."""
+    """Return the priority of the rule from a single address: of its bucket if `subnet` contains it, else FROM_SANDBOX_PRIORITY."""
     if subnet is None or not isinstance(address, IPv4Address) or address not in subnet:
         return FROM_SANDBOX_PRIORITY
     return BUCKET_PRIORITIES[bucket_number(address, subnet)]
 
 
 def bucket_number(address: IPv4Address, subnet: IPv4Network) -> int:
-    """Return the number of the bucket of an address: the first bits behind the subnet's prefix are its group, the next its block."""
+    """Return the number of the bucket of an address. The first bits behind the subnet's prefix are the group, the next the block."""
     group_bits, block_bits = _bits(subnet)
     host_bits = subnet.max_prefixlen - subnet.prefixlen
     number = (int(address) - int(subnet.network_address)) >> (host_bits - group_bits - block_bits)
@@ -123,7 +131,7 @@ def _jumps_of(subnet: IPv4Network) -> list[Jump]:
 
 
 def _bits(subnet: IPv4Network) -> tuple[int, int]:
-    """Bits of an address that number its group, and its block in the group: fewer in a subnet of fewer addresses."""
+    """Return how many bits of an address are the number of its group, and of its block in the group; fewer in very small subnets."""
     host_bits = subnet.max_prefixlen - subnet.prefixlen
     group_bits = min(GROUP_BITS, host_bits)
     return group_bits, min(BLOCK_BITS, host_bits - group_bits)

@@ -1,17 +1,17 @@
-"""Which subnets may have new ENIs, in which order, and which ENIs give no address to new sandboxes. Pure.
+"""Decide which subnets may have new ENIs, in which order, and which attached ENIs give no address to new sandboxes. Pure.
 
 With *custom networking* (docs/adr/0030) the network file names, for each availability zone, the subnet and the security groups of the
 secondary ENIs (`CustomNetwork`), as the ENIConfig objects of amazon-vpc-cni-k8s do:
 
     {"zones": {"us-west-2a": {"subnet": "subnet-0a1b", "securityGroups": ["sg-0c2d"]}}, "primaryEniCarriesPods": false}
 
-The zone `default` stands for every zone that is not named, as the ENIConfig of this name does there (pkg/eniconfig/eniconfig.go,
-GetNodeSpecificENIConfigName). An empty list of groups means the primary ENI's.
+The zone `default` stands for every zone that is not named, like the ENIConfig of this name in amazon-vpc-cni-k8s
+(pkg/eniconfig/eniconfig.go, GetNodeSpecificENIConfigName). An empty list of groups means the groups of the primary ENI.
 
 Without custom networking the tags of subnets decide (`why_unusable` about new ENIs, `exclusion` about attached ones). The tags
 and their meaning are those of amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, validTag, validateSubnetTagsMatchingClusterName,
-IsSubnetExcluded; docs/subnet-discovery.md there), so that subnets tagged for it need no change. As there, the two rules differ on
-purpose: a subnet without tags gets no new ENI, but an ENI that is already in one goes on giving addresses.
+IsSubnetExcluded; docs/subnet-discovery.md there), so that subnets tagged for it need no change. The two rules differ on purpose, as in
+amazon-vpc-cni-k8s: a subnet without tags gets no new ENI, but an ENI that is already in such a subnet goes on giving addresses.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ DEFAULT_ZONE = "default"
 ZONE_FORM = {"subnet": str, "securityGroups": list}
 
 ZONE = re.compile(r"[a-z][a-z0-9-]{0,63}")
-"""A zone's name is any word, because AWS documents no form: there are us-west-2a, eusc-de-east-1a, the local zone us-west-2-lax-1a and
-the Wavelength zone us-east-1-wl1-bos-wlz-1. A name that is no zone's never matches, and a node without an entry reports that. The
-bound is ours.
+"""The form of a zone's name: any word, because AWS documents no form. There are us-west-2a, eusc-de-east-1a, the local zone
+us-west-2-lax-1a and the Wavelength zone us-east-1-wl1-bos-wlz-1. An entry with a name that no zone has is never used, and a node whose
+zone has no entry reports this. The bound of 64 characters is ours.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-regions-availability-zones.html."""
 
 USUAL_ZONE = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+([a-z]|(-[a-z0-9]+)+)")
-"""A region with a suffix, as all zones are named so far. It is used to doubt a name that may mean something else. Ours, from that
-source."""
+"""The usual form of a zone's name: a region with a suffix. A name of another form is reported where it may be no zone at all. Ours,
+from the names of all zones at the source of ZONE."""
 
 GROUPS_MAX = 16
-"""Security groups of one ENI, the highest quota.
+"""The most security groups of one ENI, by the highest quota.
 Source: https://docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html, Security groups."""
 
 ROLE_TAG = "kubernetes.io/role/cni"
 CLUSTER_TAG_PREFIX = "cni.networking.k8s.aws/cluster/"
-"""Tags of subnets: ROLE_TAG says whether pods may be there, a tag with the prefix names a cluster that may use the subnet."""
+"""Tags of subnets. ROLE_TAG says whether a subnet may have ENIs for pods. A tag that begins with CLUSTER_TAG_PREFIX names a cluster
+that may use the subnet."""
 
 EXCLUDED = "0"
-"""Value of ROLE_TAG that keeps pods out of a subnet; every other value but the empty one lets them in."""
+"""Value of ROLE_TAG that excludes a subnet. Every other value allows it, except the empty one, which counts as no tag."""
 
 RESERVED_COUNT = 5
-"""Addresses of each subnet that AWS keeps.
+"""How many addresses of each subnet AWS reserves.
 Source: https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html, Subnet CIDR blocks for IPv4."""
 
 CUSTOM = "custom networking: "
@@ -65,7 +66,7 @@ OTHER_GROUPS = f"{CUSTOM}its security groups are not those that the file names"
 
 @dataclass(frozen=True, slots=True)
 class ZoneNetwork:
-    """Where new ENIs of one zone go. `security_group_ids`: ascending; empty: those of the primary ENI."""
+    """The subnet and the security groups of new ENIs in one zone. `security_group_ids`: ascending; empty: those of the primary ENI."""
 
     subnet_id: SubnetId
     security_group_ids: tuple[str, ...] = ()
@@ -73,13 +74,13 @@ class ZoneNetwork:
 
 @dataclass(frozen=True, slots=True)
 class CustomNetwork:
-    """The zones of the file. `primary_carries_pods`: whether sandboxes may have addresses of the primary ENI."""
+    """Custom networking by the network file. `primary_carries_pods`: whether sandboxes may have addresses of the primary ENI."""
 
     zones: Mapping[str, ZoneNetwork]
     primary_carries_pods: bool = False
 
     def of_zone(self, zone: str) -> ZoneNetwork | None:
-        """The zone's own entry, else that of `default`; None if there is neither."""
+        """Return the entry of the zone, else the entry `default`; None if there is neither."""
         return self.zones.get(zone, self.zones.get(DEFAULT_ZONE))
 
 
@@ -96,14 +97,14 @@ def zones_of(fields: Mapping[str, Any], problems: list[str]) -> CustomNetwork:
 
 
 def zone_problem(name: str) -> str:
-    """Return why a name cannot be a zone's, "" if it can."""
+    """Return why a name cannot be that of a zone; "" if it can."""
     if ZONE.fullmatch(name):
         return ""
     return _not_a_zone(name)
 
 
 def unusual_zone_problem(name: str) -> str:
-    """Return why a name that may mean something else is probably no zone's, "" if it looks like one."""
+    """Return why a name is probably not that of a zone; "" if it has the usual form."""
     if USUAL_ZONE.fullmatch(name) or name == DEFAULT_ZONE:
         return ""
     return _not_a_zone(name)
@@ -114,7 +115,7 @@ def _not_a_zone(name: str) -> str:
 
 
 def render(network: CustomNetwork) -> str:
-    """Write the file's text, zones ascending; `parse` reads it back."""
+    """Return custom networking as the text of a network file, zones ascending. `network_file.parse` reads it."""
     zones = {
         name: {"subnet": zone.subnet_id, "securityGroups": list(zone.security_group_ids)}
         for name, zone in sorted(network.zones.items())
@@ -123,7 +124,7 @@ def render(network: CustomNetwork) -> str:
 
 
 def zone_of(subnet: object, groups: object, *, location: str, problems: list[str]) -> ZoneNetwork | None:
-    """Read the subnet and the security groups of one zone, and add their faults to `problems`. Returns: None if there are any."""
+    """Read the subnet and the security groups of one zone, and add every fault to `problems`. Returns: None if there is a fault."""
     before = len(problems)
     subnet_ids = checked_subnets([subnet], location=location, problems=problems)
     group_ids = checked_groups(groups, location=location, problems=problems)
@@ -133,7 +134,7 @@ def zone_of(subnet: object, groups: object, *, location: str, problems: list[str
 
 
 def checked_subnets(subnets: list[object], *, location: str, problems: list[str]) -> tuple[SubnetId, ...]:
-    """Return the subnet IDs of a list, in its order; everything else is a problem."""
+    """Return the subnet IDs of a list, in its order, each once; add every other entry to `problems`."""
     subnet_ids = []
     for subnet in subnets:
         if isinstance(subnet, str) and re.fullmatch(r"subnet-[0-9a-f]{1,32}", subnet):
@@ -144,7 +145,7 @@ def checked_subnets(subnets: list[object], *, location: str, problems: list[str]
 
 
 def checked_groups(groups: object, *, location: str, problems: list[str]) -> tuple[str, ...]:
-    """Return the security group IDs of a list, ascending; everything else is a problem."""
+    """Return the security group IDs of a list, ascending; add every other entry, and too many groups, to `problems`."""
     ids = groups if isinstance(groups, list) else []
     group_ids = set()
     for group_id in ids:
@@ -171,7 +172,12 @@ def _zone(name: str, zone_entry: object, *, problems: list[str]) -> ZoneNetwork 
 
 @dataclass(frozen=True, slots=True)
 class DescribedSubnet:
-    """One subnet as EC2 described it. `free_count`: IPv4 addresses that EC2 says are free; it says nothing about whole /28s."""
+    """One subnet as EC2 described it.
+
+    `cidr`: its IPv4 CIDR.
+    `free_count`: the number of free IPv4 addresses. It does not show whether a whole /28 is free.
+    `has_ipv6`: whether the subnet has an IPv6 CIDR.
+    """
 
     subnet_id: SubnetId
     cidr: IPv4Network
@@ -186,11 +192,11 @@ class DescribedSubnet:
 class SubnetPolicy:
     """Where new ENIs of the node's own pool may be created.
 
-    custom: the zones of custom networking; None without it.
-    is_discovering: without custom networking, whether the subnets of the zone are discovered by their tags, else only the node's own
-        subnet is used.
-    cluster_name: the cluster that cluster tags must let in; "" if it is not known.
-    needs_ipv6: whether pods get IPv6 addresses, so that the subnet must have some.
+    is_discovering: without custom networking, whether the subnets of the zone are discovered by their tags; otherwise only the node's
+        own subnet is used.
+    cluster_name: the cluster that the subnets' cluster tags must allow; "" if it is not known.
+    custom: the zones of custom networking; None if custom networking is off.
+    needs_ipv6: whether pods get IPv6 addresses, so that a subnet must have an IPv6 CIDR.
     """
 
     is_discovering: bool = True
@@ -203,12 +209,12 @@ class SubnetPolicy:
 class SubnetView:
     """One subnet by EC2's last answer, for people and metrics.
 
-    `free_count`: less what this node took since; -1 if not known.
-    `used_count`: addresses that are not free, without those that AWS reserves; -1 if not known.
-    `has_no_prefix`: EC2 refused a /28 there, and is not asked again yet.
-    `why_not`: why no new ENI goes there now, "" if one may.
-    `is_candidate`: its tags and the settings let a new ENI go there, whether or not it has room.
-    `answer_age_s`: seconds since EC2 answered.
+    `free_count`: the free addresses by EC2's answer, less the addresses that this node has allocated since; -1: not known.
+    `why_not`: why no new ENI is created in the subnet now; "" if one may be.
+    `used_count`: the addresses that are not free, without those that AWS reserves; -1: not known.
+    `has_no_prefix`: whether EC2 refused a /28 of the subnet, and none is requested again yet.
+    `is_candidate`: whether its tags and the settings allow new ENIs in the subnet, whether or not it has room.
+    `answer_age_s`: seconds since EC2's answer.
     """
 
     subnet_id: SubnetId
@@ -225,9 +231,9 @@ class SubnetView:
 class SubnetCheck:
     """Whether ENIs could be created in the subnet that the network file names for this node's zone.
 
-    `problem`: why none could, "" if one could or it is not known.
-    `unchecked_reason`: why EC2 was not heard, "" if it answered or was not asked.
-    `free_count`: IPv4 addresses that EC2 says are free; -1 if it is not known.
+    `problem`: why no ENI could be created; "" if one could be, or if this is not known.
+    `unchecked_reason`: why EC2 did not answer; "" if it answered or was not called.
+    `free_count`: the number of free IPv4 addresses by EC2's answer; -1: not known.
     """
 
     problem: str = ""
@@ -236,13 +242,16 @@ class SubnetCheck:
 
 
 def matches_cluster(tags: Mapping[str, str], cluster_name: str) -> bool:
-    """Whether the cluster tags let this cluster in: none of them does, or one names it. Without a name every cluster is let in."""
+    """Whether a subnet's cluster tags allow this cluster: there is no cluster tag, or one names the cluster.
+
+    `cluster_name`: "" if it is not known; then the result is True.
+    """
     clusters = {key.removeprefix(CLUSTER_TAG_PREFIX) for key in tags if key.startswith(CLUSTER_TAG_PREFIX)}
     return not cluster_name or not clusters or cluster_name in clusters
 
 
 def why_unusable(tags: Mapping[str, str], *, is_primary: bool, cluster_name: str) -> str:
-    """Return why a subnet gets no new ENI, "" if it may. `is_primary`: it is the node's own, which needs no tag."""
+    """Return why a subnet gets no new ENI; "" if it may. `is_primary`: whether it is the node's own subnet, which needs no tag."""
     role = tags.get(ROLE_TAG)
     if role == EXCLUDED:
         return f"excluded by the tag {ROLE_TAG}={EXCLUDED}"
@@ -256,7 +265,7 @@ def why_unusable(tags: Mapping[str, str], *, is_primary: bool, cluster_name: str
 
 
 def by_room(subnets: Iterable[DescribedSubnet]) -> list[DescribedSubnet]:
-    """Sort by free addresses, most first; subnets with the same count stay in their order."""
+    """Sort subnets by their free addresses, most first; subnets with the same count stay in their order."""
     return sorted(subnets, key=lambda subnet: -subnet.free_count)
 
 
@@ -268,16 +277,16 @@ def exclusion(
     zone: str = "",
     security_group_ids: Collection[str] = (),
 ) -> str:
-    """Return why no new sandbox gets an attached ENI's addresses; "" if sandboxes may have them.
+    """Return why no new sandbox gets an attached ENI's addresses; "" if new sandboxes may get them.
 
-    A subnet that EC2's answer lacks excludes nothing: it may be another account's (amazon-vpc-cni-k8s issue 3753). Before the first
-    answer an ENI keeps its recorded exclusion. An ENI that an AWS service manages stays excluded: Describe decides that
-    (`EniService.eni_of`).
+    An ENI whose subnet is missing in EC2's answer is not excluded: the subnet may be another account's (amazon-vpc-cni-k8s issue
+    3753). Before the first answer an ENI keeps its recorded exclusion. An ENI that an AWS service manages stays excluded, because
+    Describe decides about that (`EniService.eni_of`).
 
     Args:
-        subnets: EC2's last answer, None before the first.
-        zone: the node's, "" if it is not known.
-        security_group_ids: the ENI's, empty if they are not known.
+        subnets: EC2's last answer; None before the first.
+        zone: the availability zone of the node; "" if it is not known.
+        security_group_ids: the security groups of the ENI; empty if they are not known.
     """
     if eni.excluded.startswith(OPERATOR):
         return eni.excluded
@@ -298,8 +307,10 @@ def exclusion(
 def _custom_exclusion(eni: Eni, custom: CustomNetwork, *, zone: str, security_group_ids: Collection[str]) -> str:
     """Return why custom networking excludes an ENI; "" if it does not.
 
-    A pod gets the subnet and the security groups of its ENI. So an ENI that was made for other ones, before the file named these,
-    gets no new pod. Unknown facts exclude nothing new: the zone, the ENI's groups, an entry for the zone (growth reports that one).
+    A pod gets the subnet and the security groups of its ENI. So an ENI with another subnet or other security groups than the file's
+    entry gets no new pod. While the zone or the ENI's security groups are not known, or the file has no entry for the zone, no ENI is
+    newly excluded. There is one exception: while the zone is not known, an ENI in a subnet that no entry names is excluded. That the
+    zone has no entry is reported when an ENI is to be created.
     """
     if eni.is_primary:
         if custom.primary_carries_pods:
@@ -319,7 +330,7 @@ def _custom_exclusion(eni: Eni, custom: CustomNetwork, *, zone: str, security_gr
 
 
 def _exclusion_without_entry(eni: Eni, custom: CustomNetwork, *, zone: str) -> str:
-    """Return why an ENI is excluded while no entry of the file is known to be this node's."""
+    """Return why an ENI is excluded while the zone is not known, or the file has no entry for it."""
     subnet_ids = {zone_network.subnet_id for zone_network in custom.zones.values()}
     if eni.subnet_id in subnet_ids:
         return _kept_group_exclusion(eni)
@@ -329,7 +340,7 @@ def _exclusion_without_entry(eni: Eni, custom: CustomNetwork, *, zone: str) -> s
 
 
 def _kept_group_exclusion(eni: Eni) -> str:
-    """Keep the recorded exclusion for other groups while the ENI's groups cannot be compared."""
+    """Return the recorded exclusion because of other security groups, if there is one: the groups cannot be compared now."""
     if eni.excluded == OTHER_GROUPS:
         return eni.excluded
     return ""

@@ -1,7 +1,8 @@
 """The surplus over time, and the addresses that a release may name: the planner's input. Pure values.
 
 A surplus at one moment proves nothing, because the next ADD may need it. Only addresses that were surplus during a whole window are
-released, so that a load that repeats within the window causes no call (`ipamd/pool/demand_window.py` measures; docs/pool.md, Release).
+released, so that a load that repeats within the window causes no EC2 call. `ipamd/pool/demand_window.py` measures the surplus
+(docs/pool.md, Release).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ipamd.model.record import dataclass, field
 class Hold:
     """The surplus over the hold window, in addresses.
 
-    stable_surplus: addresses that were surplus during the whole window and may be released; None before a whole window has passed.
-    ages: seconds since the creation of the ENIs that we created lately.
-    releasable: the addresses that may be released, by ENI; empty if the plan cannot release any, because listing them costs time.
-    refusal: a refusal of EC2, or an unfinished release, that prevents further ones.
+    stable_surplus: how many addresses were surplus during the whole window and may be released; None before a whole window has passed.
+    ages: for the ENIs that we created lately, the seconds since their creation.
+    releasable: the addresses that may be released, by ENI. To save time they are not listed, and this is empty, if the plan cannot
+        release any.
+    refusal: a refusal of EC2, or an unfinished release, because of which nothing further is released; None without one.
     """
 
     stable_surplus: int | None = None

@@ -1,7 +1,8 @@
-"""Derive from records which sandbox had which address, from when until when. Pure.
+"""Derive from history records which sandbox had which address, and from when until when. Pure.
 
-A history has gaps: it has a first record, a reboot ends every sandbox without a record, and the record of an end may be lost in a
-crash. So the end of a tenure is the earliest instant that the records give for it, and `ended_by` names that record.
+The history has gaps: sandboxes may be older than its first record, a reboot ends every sandbox without a record, and a crash may
+lose the record of an end. So a tenure ends at the earliest time at which a record shows that it had ended, and `ended_by` names this
+record.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ ENDS = frozenset({LedgerEvent.UNASSIGNED, LedgerEvent.REAPED})
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """The time for which one sandbox had one address. `until` is None if the records have no end of it."""
+    """The time for which one sandbox had one address.
+
+    `pod`: `namespace/name`; "" if it is not known.
+    `until`: None if no record shows an end.
+    `ended_by`: what ended it, in words; "" without an end.
+    """
 
     address: str
     container_id: str
@@ -31,16 +37,16 @@ class Tenure:
     ended_by: str = ""
 
     def covers(self, at: datetime) -> bool:
-        """Whether the sandbox had the address at this instant."""
+        """Whether the sandbox had the address at this time."""
         return self.since <= at and (self.until is None or at < self.until)
 
     def overlaps(self, since: datetime) -> bool:
-        """Whether the tenure lasted until this instant or longer."""
+        """Whether the tenure lasted until this time or longer."""
         return self.until is None or self.until >= since
 
     @property
     def sentence(self) -> str:
-        """The tenure in a sentence, for reports that show the fields too."""
+        """The tenure as a sentence."""
         return str(self)
 
     def __str__(self) -> str:
@@ -51,13 +57,10 @@ class Tenure:
 
 
 def tenures(records: Iterable[HistoryRecord]) -> list[Tenure]:
-    """Read the tenures from records in order of time.
-
-    Returns: in the order of their beginning.
-    """
+    """Derive the tenures from records that are in order of time. Returns: the tenures in the order of their beginning."""
     running: dict[str, Tenure] = {}
     ended: list[Tenure] = []
-    # The beginnings of ended tenures: after the clock was set back, a record of such a beginning may follow its end.
+    # The beginnings of ended tenures. After the clock was set back, the record of a beginning may follow the record of the end.
     ended_since: dict[tuple[str, str, str], datetime] = {}
     boot_id = ""
     for record in records:
@@ -70,7 +73,7 @@ def tenures(records: Iterable[HistoryRecord]) -> list[Tenure]:
             if record.since is not None:
                 ended_since[holder] = record.since
         elif record.event == HistoryEvent.BOOTED and record.detail != boot_id:
-            # A mark of the same boot ends nothing: every file of the history begins with one.
+            # A second `booted` record of the same boot ends nothing: every file of the history begins with such a record.
             boot_id = record.detail
             ended += _end_by_boot(record, running)
             running = {}
@@ -78,7 +81,10 @@ def tenures(records: Iterable[HistoryRecord]) -> list[Tenure]:
 
 
 def _beginning(record: HistoryRecord) -> datetime:
-    """Return when the tenure of a record begins anew: an adopted or held sandbox may have had its address long before."""
+    """Return the time with which a record in BEGINS is compared to the beginning of an ended tenure.
+
+    For `adopted` and `held` it is the time of the record, because the sandbox may have had its address long before.
+    """
     if record.event == LedgerEvent.ASSIGNED:
         return record.since or record.at
     return record.at
@@ -108,7 +114,7 @@ def _end(record: HistoryRecord, running: dict[str, Tenure]) -> list[Tenure]:
         del running[record.address]
         return [replace(tenure, until=record.at, ended_by=cause, pod=tenure.pod or record.pod)]
     if record.since is None:
-        return []  # its beginning is before the history's own
+        return []  # the tenure began before the first record of the history
     until = max(record.at, record.since)
     return [Tenure(record.address, record.container_id, record.ifname, record.pod, record.since, until, cause)]
 

@@ -1,4 +1,4 @@
-"""Write times for people and for other programs: RFC 3339 in UTC."""
+"""Format times for people and for other programs: RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from datetime import UTC, datetime
 
 
 def rfc3339(moment: datetime, *, timespec: str = "milliseconds") -> str:
-    """Write an aware time in UTC with a trailing Z; `timespec` as in `datetime.isoformat`, the rest is cut off."""
+    """Format an aware time in UTC with a trailing Z. `timespec`: the smallest unit that is shown, as in `datetime.isoformat`."""
     return moment.astimezone(UTC).isoformat(timespec=timespec).removesuffix("+00:00") + "Z"

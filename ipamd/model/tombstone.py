@@ -1,4 +1,4 @@
-"""The record that DEL was done for a key: for some time a late ADD of that key is refused (I4)."""
+"""The record that the DEL of a key was done. As long as it exists, a late ADD of the key is refused (I4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipamd.model.record import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """`at` is when DEL was done (aware UTC); `at_monotonic_s` the same on the machine's monotonic clock."""
+    """The time at which the DEL was done. `at`: aware UTC. `at_monotonic_s`: on the machine's monotonic clock."""
 
     at: datetime
     at_monotonic_s: float = field(compare=False)

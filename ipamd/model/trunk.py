@@ -1,4 +1,4 @@
-"""The trunk ENI of a node: the control plane attaches it, and its link carries the uplinks of sandboxes."""
+"""The trunk ENI of a node. The control plane attaches it, and the VLAN links of sandboxes with branch ENIs are on its link."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ TRUNK_LABEL = "vpc.amazonaws.com/has-trunk-attached"
 pkg/node/manager/manager.go, canAttachTrunk."""
 
 ASK_FOR_TRUNK = f"label the node {TRUNK_LABEL}=true, by nodeadm's kubelet flag --node-labels; see docs/security-groups.md"
-"""What an operator can do if the node has no trunk ENI."""
+"""The next step for an operator if the node has no trunk ENI."""

@@ -1,7 +1,7 @@
-"""A link of its own by which the packets of one sandbox leave the node.
+"""An uplink is a link by which the packets of one sandbox alone leave the node.
 
 Most sandboxes have none: their packets leave by the link of the ENI that has the address. Only `ipamd/model/legs/` and
-`ipamd/kernel/legs/` know the kinds of uplinks and how the kernel makes them; all other code passes the value on.
+`ipamd/kernel/legs/` depend on the kind of uplink; all other code passes the value on.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Uplink(Protocol):
 
     @property
     def route_table(self) -> int:
-        """Table that leads packets to the uplink."""
+        """Number of the route table by which packets leave by the uplink."""
 
     @property
     def vlan(self) -> int:
-        """802.1Q ID of the link on the trunk's link."""
+        """VLAN ID of the uplink on the trunk ENI's link."""
 
     @property
     def is_strict(self) -> bool:
-        """Whether all packets of the sandbox pass the uplink, those of its own node too."""
+        """Whether all packets of the sandbox pass the uplink, even packets between the sandbox and its own node."""

@@ -1,4 +1,4 @@
-"""Why a sandbox is kept, reaped, adopted or quarantined: for each code its sentence. The only place with these sentences. Pure."""
+"""The reasons why a sandbox is kept, reaped, adopted or quarantined: codes and their sentences. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipamd.model.record import dataclass, field
 
 
 class ReasonCode(StrEnum):
-    """What the sources say about a sandbox."""
+    """A reason, from what the sources report about a sandbox."""
 
     DELETED = "deleted"
     NEVER_PROMISED = "never-promised"
@@ -57,12 +57,12 @@ SENTENCES: Mapping[ReasonCode, str] = {
     ReasonCode.NOT_VALID: "not among the runtime's valid attachments (GC)",
     ReasonCode.ABSENT_FOR_LONG: "absent from the runtime for over {minutes} min",
 }
-"""By code."""
+"""By code: the reason in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictReason:
-    """One reason of a verdict. `fields`: what the sentence of the code names, as text."""
+    """One reason of a verdict. `fields`: the values for the names in braces in the code's sentence, as text."""
 
     code: ReasonCode
     fields: Mapping[str, str] = field(default_factory=dict)

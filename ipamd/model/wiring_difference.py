@@ -1,4 +1,4 @@
-"""One difference between the wiring of a sandbox, on the host or inside, and its record."""
+"""A difference between the record of a sandbox and its wiring, on the host or inside the sandbox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABSENCES = frozenset(
         DifferenceCode.UPLINK_ROUTE_MISSING,
     }
 )
-"""Differences that something is missing. Only a whole survey proves them (I11)."""
+"""Differences that consist in something missing. Only a whole survey proves them (I11)."""
 
 INSIDE = frozenset(
     {
@@ -42,11 +42,11 @@ INSIDE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WiringDifference:
-    """One thing of a sandbox's wiring that is not as recorded.
+    """One difference.
 
-    `fields`: what the sentence of the code names, as text.
-    `kind`: of the object that is repaired; None: nothing may be touched, because the link is gone or may be another sandbox's, or
-        because it is inside the sandbox.
+    `fields`: the values for the names in braces in the code's sentence, as text.
+    `kind`: the kind of the object that the repair of sandboxes changes; None: that repair changes nothing, for example because the
+        link is gone or may be another sandbox's, or because the difference is inside the sandbox.
     """
 
     code: DifferenceCode
@@ -55,12 +55,12 @@ class WiringDifference:
 
     @property
     def is_absence(self) -> bool:
-        """Whether something was not there, which only a survey that is whole proves (I11)."""
+        """Whether something was missing. Only a whole survey proves this (I11)."""
         return self.code in ABSENCES
 
     @property
     def text(self) -> str:
-        """What is not as recorded, in a sentence."""
+        """The sentence that says what differs from the record."""
         return difference_text(self.code, self.fields)
 
 
@@ -70,7 +70,7 @@ def wiring_difference(code: DifferenceCode, kind: RepairKind | None = None, /, *
 
 
 def advised_texts(differences: Iterable[WiringDifference]) -> list[str]:
-    """The sentences of differences, and after them the advice about those inside the sandbox, if there are any."""
+    """Return the sentences of differences, and after them the advice about differences inside the sandbox, if there are any."""
     texts, is_inside = list[str](), False
     for difference in differences:
         texts.append(difference.text)
@@ -79,5 +79,5 @@ def advised_texts(differences: Iterable[WiringDifference]) -> list[str]:
 
 
 def difference_texts(differences: Iterable[WiringDifference]) -> str:
-    """The sentences of differences in one line."""
+    """Return the sentences of differences in one line."""
     return "; ".join(difference.text for difference in differences)

@@ -6,22 +6,22 @@ import re
 from collections.abc import Sequence
 
 CLOUD_NOT_ASKED = "not asked yet"
-"""State of EC2 before its first answer; `ipamctl status` shows it instead of *not reachable*."""
+"""State of EC2 before its first answer. `ipamctl status` shows this text instead of *not reachable*."""
 
 _PLURALS_IN_ES = ("s", "x")
 
 TEXT_MAX = 4096
-"""Characters of a text that is kept or shown. Ours: our longest messages, with counts, causes and advice, have 1,000."""
+"""The most characters of a text that is stored or shown. Ours: our longest messages, with counts, causes and advice, have 1,000."""
 
 _SUSPECT = re.compile(r"[^ -~]")
 
 
 def printable(text: str, *, most: int = TEXT_MAX) -> str:
-    r"""Return a text from outside as one line that is safe to print, log and encode, of `most` characters and a few.
+    r"""Return a text from outside as one line that is safe to print, log and encode.
 
     Control and format characters (ESC, line breaks, the C1 range, bidirectional overrides) and lone surrogates are escaped as in
-    Python's literals (`\x1b`, `\u202e`), because terminals obey them and UTF-8 has no surrogates; letters of all scripts stay.
-    A longer text is cut, and says how long it was. Source: Unicode TR 36, 3.5; ECMA-48.
+    Python's literals (`\x1b`, `\u202e`), because terminals execute them and UTF-8 cannot encode surrogates; letters of all scripts
+    stay. A text of more than `most` characters is cut, and its length is appended. Source: Unicode TR 36, 3.5; ECMA-48.
     """
     length = len(text)
     if length > most:
@@ -41,7 +41,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def first_of(sentences: Sequence[str], most: int) -> str:
-    """Join the first `most` sentences, and count the rest."""
+    """Join the first `most` sentences, and append the number of the others."""
     more = len(sentences) - most
     return "; ".join([*sentences[:most], *([f"and {more} more"] if more > 0 else [])])
 
@@ -69,8 +69,8 @@ def counted(count: int, noun: str) -> str:
 
 
 MANY = 1_000_000
-"""The count of the unrecorded rest of a /80. A larger number of addresses is not shown to people. Ours: far more than the sandboxes of
-any node, and every figure stays within 32 bits."""
+"""The count that stands for all addresses of a /80 without a row. People see a phrase instead of it. Ours: far more than the
+sandboxes of any node, and every sum of counts stays within 32 bits."""
 
 
 def usable(count: int) -> str:

@@ -1,4 +1,7 @@
-"""amazon-vpc-cni-k8s's remains on this node: its file of allocations, its conflist, its listener."""
+"""What amazon-vpc-cni-k8s has on this node: its file of allocations, its conflist, and the address where its daemon listens.
+
+In this module "its" means that of amazon-vpc-cni-k8s.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,32 @@ from ipamd.model.sandbox import Sandbox
 
 
 class AwsNode(Protocol):
-    """amazon-vpc-cni-k8s, which assigns this node's addresses before us or after us, never at the same time."""
+    """amazon-vpc-cni-k8s on this node. It assigns the node's addresses before or after our daemon, never at the same time."""
 
     def listener(self) -> str:
-        """Where its daemon accepts connections now; "" if it is away. A process of ours that listens there does not count."""
+        """Return where its daemon accepts connections now; "" if it does not run. A process of ours that listens there is ignored."""
 
     def last_sign(self, *, pod: str = "") -> DaemonSign | None:
-        """The last sign of the daemon of amazon-vpc-cni-k8s in this boot, also one that an earlier process of ours saw; None without
-        any.
+        """Return the last sign that its daemon ran in this boot, even if an earlier process of ours saw the sign; None if there was
+        none.
 
         Args:
-            pod: the name of that daemon's pod while the runtime lists it as ready, otherwise "". A running pod is a sign too.
-        Raises: ForeignStateError, TakeoverError if that cannot be found out.
+            pod: `namespace/name` of its daemon's pod while the runtime lists the pod as ready, otherwise "". A running pod is a sign
+                too.
+        Raises: ForeignStateError, TakeoverError if the signs cannot be read.
         """
 
     def allocations(self) -> tuple[Allocation, ...]:
-        """The allocations in its file; none without a file. Raises: ForeignStateError if the file cannot be used."""
+        """Return the allocations in its file; none if there is no file. Raises: ForeignStateError if the file cannot be used."""
 
     def has_run_since(self) -> bool:
-        """Whether its daemon wrote its file since we last read or wrote it. Then our rows cannot be trusted.
+        """Whether its daemon has written its file since we last read or wrote the file. Then our rows cannot be trusted.
 
-        Raises: ForeignStateError if that cannot be found out.
+        Raises: ForeignStateError if the file cannot be examined.
         """
 
     def finish(self) -> None:
-        """Record that the present file has been read. Raises: ForeignStateError, TakeoverError."""
+        """Record that its present file has been read. Raises: ForeignStateError, TakeoverError."""
 
     @property
     def is_exporting(self) -> bool:
@@ -49,40 +53,53 @@ class AwsNode(Protocol):
         """Remove the record of `begin_export`. Raises: TakeoverError."""
 
     def extra_addresses(self, family: Family) -> Mapping[str, IpAddress]:
-        """The addresses of extra legs in the files of its plugin `egress-cni`, by container ID. A file that cannot be read is left
-        out, and logged.
+        """Return the addresses of extra legs from the files of its plugin `egress-cni`, by container ID.
+
+        `family`: the family of these addresses. A file that cannot be read is left out, and logged.
         """
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
-        """Replace its file of allocations, and its files of the addresses of extra legs.
+        """Replace its file of allocations, and its files with the addresses of extra legs.
 
-        A file of an extra leg's address stays if no allocation has that address and the address is in `routed`: another sandbox uses
-        it.
+        Args:
+            routed: the addresses to which routes of the host lead. The file of an address in `routed` stays even if no allocation has
+                the address, because another sandbox uses the address.
 
         Returns: the path of the file of allocations. Raises: TakeoverError.
         """
 
     def network_name(self) -> str:
-        """The name of its network in its conflist, saved or not; if none can be read, the name that it installs."""
+        """Return the network name in its conflist, also if `save_conflist` renamed the file; its default name if none is readable."""
 
     def has_conflist(self) -> bool:
-        """Whether its conflist is in the runtime's directory, where it sorts before ours."""
+        """Whether its conflist is in the runtime's directory. It sorts before ours, so the runtime would use it."""
 
     def save_conflist(self) -> str:
-        """Rename its conflist so that runtimes do not load it. Returns: what was done, "" if there is none. Raises: TakeoverError."""
+        """Rename its conflist so that runtimes do not load it.
+
+        Returns: what was done, in words; "" if there is no conflist. Raises: TakeoverError.
+        """
 
     def restore_conflist(self) -> str:
-        """Undo `save_conflist`. Returns: what was done, "" if it is in place or was never saved. Raises: TakeoverError."""
+        """Undo `save_conflist`.
+
+        Returns: what was done, in words; "" if the conflist is in place or was never renamed. Raises: TakeoverError.
+        """
 
     def remove_our_conflist(self) -> str:
-        """Remove our conflist. Returns: what was done, "" if there was none. Raises: TakeoverError."""
+        """Remove our own conflist. Returns: what was done, in words; "" if there was none. Raises: TakeoverError."""
 
 
 class Import(Protocol):
-    """Takes over sandboxes that amazon-vpc-cni-k8s wired, by writing our alias on their host veths. Neither method raises."""
+    """Takes over sandboxes that amazon-vpc-cni-k8s wired, by writing our alias on their host veths. The methods raise no error."""
 
     def take_over(self, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
-        """Write our alias on every host veth without one whose sandbox can be identified."""
+        """Write our alias on every host veth that has none and whose sandbox can be identified.
+
+        Args:
+            survey: all host veths.
+            listed: the runtime's sandboxes by container ID; None if it did not answer.
+        """
 
     def retry_unnamed(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
-        """Retry the host veths that the start could not identify. Returns: those that have our alias now."""
+        """Retry the host veths whose sandbox `take_over` could not identify. Returns: the veths on which our alias was written now."""

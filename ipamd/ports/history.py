@@ -10,23 +10,25 @@ from ipamd.model.history import HistoryRecord, RecordedHistory
 
 
 class History(Protocol):
-    """Keeps records beyond a boot. Safe from any thread."""
+    """Keeps records of events on disk, also after a reboot of the node. Safe to call from any thread."""
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
-        """Take records to be written later. Touches no disk, never waits and never fails: it is called by ADD and DEL."""
+        """Accept records, which are written later. It uses no disk, never waits and never fails, because ADD and DEL call it."""
 
     def read(self, subject: str) -> RecordedHistory:
-        """Read the records about a subject, including those not written yet. A file that cannot be read is a `problem`."""
+        """Read the records about a subject, including records that are not written yet. If a file cannot be read, the result's
+        `problem` says so.
+        """
 
     def read_since(self, since: datetime) -> RecordedHistory:
-        """Read the records that were written since a time, for the start: records that are not written yet are left out."""
+        """Read the records on disk since a time, for the start of the daemon. Records that are not written yet are left out."""
 
 
 class NoHistory:
-    """VPC_IPAMD_HISTORY_DIR=off: nothing is kept beyond the datastore."""
+    """The history with VPC_IPAMD_HISTORY_DIR=off: no record is kept besides the datastore's ledger."""
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
-        """Drop the records."""
+        """Discard the records."""
 
     def read(self, subject: str) -> RecordedHistory:  # noqa: ARG002  # the port's signature
         """Return no records, and why."""

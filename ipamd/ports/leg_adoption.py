@@ -1,4 +1,4 @@
-"""The kernel, for a migration: make legs ours whose sandboxes amazon-vpc-cni-k8s wired."""
+"""The kernel's part of a migration: mark links of sandboxes that amazon-vpc-cni-k8s wired as ours."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class LegAdoption(Protocol):
     """Writes our aliases on links of amazon-vpc-cni-k8s. Every method can be repeated."""
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
-        """Write our alias on a host veth that amazon-vpc-cni-k8s made. Packets go the same way as before.
+        """Write our alias, with `key` and `address`, on a host veth that amazon-vpc-cni-k8s made. Packets go the same way as before.
 
-        Returns: the veth as it is now. Raises: WiringError, also if another link has the name by now, or if an alias of ours with a
-        sandbox is on the link already.
+        Returns: the veth with the alias. Raises: WiringError, also if another link has the name by now, or if the link already has an
+        alias of ours that names a sandbox.
         """
 
     def stamp_uplinked(
@@ -26,22 +26,28 @@ class LegAdoption(Protocol):
     ) -> tuple[HostVeth, VlanLink]:
         """Write our alias on the host veth and on the VLAN link of a sandbox with a branch ENI.
 
-        `uplink`: the sandbox's connection to that ENI, as the kernel shows it.
-        Returns: both links as they are now. Raises: WiringError, as `stamp`.
+        `uplink`: the sandbox's connection to its branch ENI, as the kernel shows it.
+        Returns: both links with the aliases. Raises: WiringError in the same cases as `stamp`.
         """
 
     def extra_links(self, firsts: Iterable[HostVeth], *, family: Family) -> Mapping[str, int]:
         """Find the extra links by which amazon-vpc-cni-k8s gives sandboxes a second address, of `family`.
 
-        Returns: the index of each extra link, by the name of the first host veth of the same sandbox.
+        Returns: name of the first host veth of a sandbox -> index of the sandbox's extra link.
         Raises: WiringError, KernelDumpError.
         """
 
     def adopt_extra(
         self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, recorded_address: IpAddress | None
     ) -> HostVeth:
-        """Make an extra link (`extra_links`) ours: set fixed neighbours at both ends, alias and name. The link is down for a moment.
+        """Take over an extra link (`extra_links`): set permanent neighbours at both ends, our alias and our name.
 
-        `recorded_address`: the link's address in a file of amazon-vpc-cni-k8s; it is used if no route leads to the link.
-        Returns: the link as it is now. Raises: WiringError, KernelDumpError.
+        The link is down for a moment.
+
+        Args:
+            index: the index of the extra link.
+            first: the first host veth of the same sandbox.
+            family: the family of the link's address.
+            recorded_address: the link's address in a file of amazon-vpc-cni-k8s, or None; it is used if no route leads to the link.
+        Returns: the link after the change. Raises: WiringError, KernelDumpError.
         """

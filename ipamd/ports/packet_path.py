@@ -1,4 +1,4 @@
-"""What the kernel would do with a packet, without sending it."""
+"""Questions about what the kernel would do with a packet. No packet is sent."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from ipamd.model.routing_difference import RoutingDifference
 
 
 class PacketPaths(Protocol):
-    """Queries of the kernel and of our own rules about one packet. Nothing is sent or changed. From any thread."""
+    """Answers questions about one packet by the kernel and by our own rules. Nothing is sent or changed. Safe from any thread."""
 
     def inside(self, netns: str, packet: RoutedPacket) -> RouteAnswer:
-        """Look up the route in a sandbox, of a packet that a process there sends. Bounded, whatever the sandbox has (I16).
+        """Look up the route of a packet that a process in a sandbox sends. Time and memory are bounded, whatever the sandbox
+        contains (I16).
 
         Raises: NetnsError if the namespace is gone; WiringError.
         """
 
     def on_node(self, packet: RoutedPacket) -> RouteAnswer:
-        """Look up the route on the host, of a packet that comes by a link or that the host sends.
+        """Look up the host's route of a packet that arrives by a link or that the host sends.
 
         Raises: WiringError, KernelDumpError.
         """
 
     def translation(self, packet: NewConnection, identity: InstanceIdentity) -> Translation:
-        """Return what our nftables rules do with a new connection, by the settings in force. From memory."""
+        """Return what our nftables rules do with a new connection, by the settings in force. Computed without asking the kernel."""
 
     def eni_links(self, macs: Iterable[MacAddress]) -> Mapping[MacAddress, str]:
-        """Return the names of the links of ENIs that are present. Raises: WiringError, KernelDumpError."""
+        """Return the names of ENIs' links, by MAC; MACs without a link are left out. Raises: WiringError, KernelDumpError."""
 
     def filters(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
-        """Return what filters of other software drop, or may drop, of all sandboxes and of these addresses."""
+        """Return which filters of other software drop, or may drop, packets of all sandboxes or of the addresses in `addresses`."""

@@ -1,4 +1,4 @@
-"""Facts about a pod that its request does not contain: whether it has security groups of its own."""
+"""The source of the facts about a pod that a CNI request does not contain: whether the pod has security groups of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from ipamd.model.pod_facts import PodFacts
 
 
 class PodFactsSource(Protocol):
-    """Whether a pod needs an ENI of its own, and which one, from the annotations that the runtime passes, or from kubelet."""
+    """Returns whether a pod needs an ENI of its own, and the ENI's annotation. There are two implementations: one reads the
+    annotations that the runtime hands over, the other asks kubelet.
+    """
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
-        """The present facts of the pod; UNKNOWN if the source does not answer within `timeout_s`. It never raises."""
+        """Return the present facts about the pod of a request. It raises no error.
+
+        Returns: facts with the requirement UNKNOWN if the source does not answer within `timeout_s` seconds.
+        """
 
     def wait(self, *, timeout_s: float) -> bool:
-        """Wait until the facts may have changed, at most `timeout_s`. Returns: False, at once, if they can never change."""
+        """Wait until the facts may have changed, at most `timeout_s` seconds. Returns: False, at once, if they can never change."""
 
     def close(self) -> None:
-        """Release connections."""
+        """Close the connections of the source."""

@@ -8,12 +8,25 @@ from ipamd.model.ids import PodName
 
 
 class PolicyAgent(Protocol):
-    """aws-network-policy-agent on this node. It identifies pods by name, keeps a name until `forget`, and attaches no filter for a
-    name that it has already. Both methods raise PolicyAgentSilentError, PolicyAgentRefusedError.
+    """aws-network-policy-agent on this node.
+
+    The agent identifies pods by name. It keeps a name until `forget`, and attaches no filter for a name that it has already. Both
+    methods may raise PolicyAgentSilentError and PolicyAgentRefusedError.
     """
 
     def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:
-        """Make the agent attach filters to the host veths named after the pod's interfaces. Waits for an agent that is away."""
+        """Request the agent to attach filters to the host veths that are named after the pod's interfaces.
+
+        An agent that does not listen yet is waited for.
+
+        Args:
+            mode: the value of NETWORK_POLICY_ENFORCING_MODE.
+            timeout_s: the seconds after which the call ends with an error.
+            interface_count: the number of the pod's interfaces.
+        """
 
     def forget(self, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
-        """Make the agent drop a name; an unknown name is fine. `is_patient`: wait for an agent that is away."""
+        """Request the agent to drop a pod's name. An unknown name is no error.
+
+        `is_patient`: whether an agent that does not listen is waited for.
+        """

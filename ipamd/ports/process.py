@@ -1,4 +1,4 @@
-"""The process, as the services see it: its clocks, its failpoints, and the host's connection tracking."""
+"""The clocks, the failpoints, and the host's connection tracking, as the services use them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from ipamd.model.family import IpAddress
 
 Failpoint = Callable[[str], None]
-"""Called with a name between two effects; tests kill or pause the process there (`ipamd.failpoints`)."""
+"""A function that is called with a name between two effects. There tests kill or pause the process (`ipamd.failpoints`)."""
 
 
 def no_failpoint(_name: str) -> None:
@@ -17,13 +17,17 @@ def no_failpoint(_name: str) -> None:
 
 
 class Clock(Protocol):
-    """Wall clock and monotonic clock, a port so that tests control time. The two are never mixed."""
+    """The wall clock and the monotonic clock. They are a port so that tests control time. Times of one clock are never compared with
+    times of the other.
+    """
 
     def now(self) -> datetime:
-        """Aware UTC wall time: for records."""
+        """Return the wall time (aware UTC), for records that people read."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back: for deadlines and ages within one process."""
+        """Return seconds of the machine's monotonic clock, for deadlines and ages. It continues across restarts of the daemon until
+        the next boot.
+        """
 
 
 class ConnectionTracking(Protocol):
@@ -32,14 +36,15 @@ class ConnectionTracking(Protocol):
     def remove(self, addresses: Collection[IpAddress]) -> int:
         """Delete every entry that has one of the addresses as source or destination, in its original direction or in its reply.
 
-        It reads the table once for all addresses, which takes up to a second; not for ADD or DEL.
-        Returns: how many were deleted. Raises: KernelDumpError, WiringError; then some may be deleted, and it can be repeated.
+        The table is read once for all addresses. This takes up to a second, so ADD and DEL must not call it.
+        Returns: how many entries were deleted. Raises: KernelDumpError, WiringError. Then some entries may be deleted already, and the
+        call can be repeated.
         """
 
 
 class NoConnections:
-    """A host without connection tracking."""
+    """The connection tracking of a host that has none."""
 
     def remove(self, addresses: Collection[IpAddress]) -> int:  # noqa: ARG002  # the port's signature
-        """Delete nothing."""
+        """Delete nothing. Returns: 0."""
         return 0

@@ -10,24 +10,24 @@ from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 
 
 class Runtime(Protocol):
-    """The container runtime over CRI, read side only."""
+    """The container runtime, read over CRI. Nothing is changed in it."""
 
     def info(self) -> RuntimeInfo:
-        """Find the socket, and return the runtime's name and version. RuntimeUnreachableError if it does not answer."""
+        """Find the runtime's socket, and return socket, name and version. Raises: RuntimeUnreachableError if it does not answer."""
 
     def sandboxes(self) -> tuple[Sandbox, ...]:
-        """Every sandbox in any state: a complete answer, or RuntimeUnreachableError (I11)."""
+        """Return all sandboxes, in any state. Raises: RuntimeUnreachableError if the answer is not complete (I11)."""
 
     def plugin_directories(self) -> tuple[Path, ...]:
-        """The runtime's directories of CNI plugins; () if it does not report them. It may call our plugin (STATUS).
+        """Return the runtime's directories of CNI plugins; () if it does not report them. To answer, it may call our plugin (STATUS).
 
         Raises: RuntimeUnreachableError.
         """
 
     def events(self) -> Iterator[SandboxEvent]:
-        """Follow the event stream. Its first event, SUBSCRIBED, means that the stream is open. It ends only with an error.
+        """Follow the event stream. The first event, SUBSCRIBED, means that the stream is open. The iterator ends only with an error.
 
-        Raises: EventsUnsupportedError if the runtime has no events; RuntimeUnreachableError when the stream broke.
+        Raises: EventsUnsupportedError if the runtime has no event stream; RuntimeUnreachableError when the stream broke.
         """
 
     def cancel_events(self) -> None:

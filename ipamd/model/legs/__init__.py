@@ -1,8 +1,8 @@
 """The legs of a sandbox: its veth pairs, each with an address and with the routes and rules that lead packets through it.
 
-A sandbox has one first leg, by which it has the pod's address: one of the pool (`PoolLeg`), or that of a branch ENI (`BranchLeg`). It
-may have extra legs: a link for egress in the other IP family (`EgressLeg`). Code that works on sandboxes loops over their legs and
-does not ask for their kinds. This module is the one place that decides which legs a recorded sandbox has.
+A sandbox has one first leg with the pod's address, which is an address of a pool (`PoolLeg`) or of a branch ENI (`BranchLeg`). A
+sandbox may have extra legs; the only kind is a veth pair for egress in the other IP family (`EgressLeg`). Code that works on
+sandboxes loops over their legs and does not ask for their kinds. Only this module decides which legs a recorded sandbox has.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def first_leg(sandbox: WiringSpec) -> Leg:
 
 
 def addresses_of(sandbox: Attachment) -> tuple[IpAddress, ...]:
-    """Return the addresses that a sandbox has by all its legs, the pod's first."""
+    """Return the addresses of all legs of a sandbox, the pod's address first."""
     recorded = [kind.recorded_address(sandbox) for kind in EXTRA_LEGS]
     return (sandbox.address, *(address for address in recorded if address is not None))
 
@@ -81,7 +81,7 @@ def first_alone(sandbox: WiringSpec) -> WiringSpec:
 
 
 def with_seen_extra(sandbox: WiringSpec, survey: KernelSurvey) -> WiringSpec:
-    """Return a sandbox with those extra legs that a survey shows for certain (`KernelSurvey.extras_of`)."""
+    """Return a sandbox with the extra legs that a survey shows to be its own (`KernelSurvey.extras_of`), and no others."""
     sandbox = first_alone(sandbox)
     for veth in survey.extras_of(sandbox.key):
         kind = extra_kind(veth)
@@ -91,26 +91,26 @@ def with_seen_extra(sandbox: WiringSpec, survey: KernelSurvey) -> WiringSpec:
 
 
 def extra_kind(veth: HostVeth) -> type[ExtraLeg] | None:
-    """Return the kind of extra leg that a host veth is of, by its alias; None of any other veth."""
+    """Return the kind of extra leg to which a host veth belongs, by its alias; None for any other veth."""
     alias = read_alias(veth.alias)
     return next((kind for kind in EXTRA_LEGS if alias is not None and alias.leg is kind), None)
 
 
 def extra_veth_names(key: AttachmentKey, first_veth: str) -> tuple[str, ...]:
-    """Return the names that the host veths of extra legs have in a sandbox, by the name of its first host veth."""
+    """Return the names that host veths of a sandbox's extra legs would have. `first_veth`: the name of its first host veth."""
     prefix = first_veth[:-VETH_HASH_LENGTH]
     return tuple(kind.veth_name(key, prefix=prefix) for kind in EXTRA_LEGS)
 
 
 def host_veths(sandbox: Attachment | WiringSpec) -> tuple[str, ...]:
-    """Return the names of a sandbox's host veths, that of the first leg first."""
+    """Return the names of a sandbox's host veths, beginning with the first leg's."""
     prefix = sandbox.host_veth[:-VETH_HASH_LENGTH]
     extra = [kind.veth_name(sandbox.key, prefix=prefix) for kind in EXTRA_LEGS if kind.recorded_address(sandbox) is not None]
     return (sandbox.host_veth, *extra)
 
 
 class LegAlias(NamedTuple):
-    """What the ifalias of a host veth says: the sandbox, the address, and the kind of leg."""
+    """The content of a host veth's ifalias: the sandbox, the address, and the kind of leg."""
 
     key: AttachmentKey
     address: IpAddress
@@ -123,14 +123,14 @@ KINDS: Mapping[str, type[Leg]] = {
     EGRESS_TAG: EgressLeg,
     BRANCH_TAG: BranchLeg,
 }
-"""The kind of leg that each alias tag means."""
+"""First word of an alias -> the kind of leg."""
 
 
 WIRED_TAGS = (ALIAS_TAG, EGRESS_TAG)
-"""Tags of links that we wired, or that we took over together with their neighbour entries, and that have no uplink."""
+"""First words of the aliases of host veths without an uplink that we wired, or that we took over with their neighbour entries."""
 
 
-@lru_cache(maxsize=2048)  # each survey reads all aliases
+@lru_cache(maxsize=2048)  # each survey reads the aliases of all host veths
 def read_alias(alias: str) -> LegAlias | None:
     """Read the alias of a host veth; None if it is not ours or is damaged."""
     tag, _, _ = alias.partition(" ")
@@ -145,10 +145,10 @@ def decode_first_alias(alias: str) -> tuple[AttachmentKey, IpAddress] | None:
 
 
 def may_be_extra(address: IpAddress) -> bool:
-    """Whether an address is of a range from which extra legs get theirs."""
+    """Whether an address is in a range from which extra legs get their addresses."""
     return address in family_of(address).local_range.network
 
 
 def may_be_uplink_table(table: int) -> bool:
-    """Whether a route table has a number that tables of uplinks may have."""
+    """Whether a number may be that of an uplink's route table."""
     return TABLE_BASE < table <= TABLE_BASE + VLAN_MAX or table == STRICT_TABLE

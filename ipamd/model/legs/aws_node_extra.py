@@ -1,4 +1,4 @@
-"""What the egress plugins of amazon-vpc-cni-k8s leave on a node: a file for each address, and an iptables chain for each sandbox."""
+"""Files and iptables chains of the egress plugins of amazon-vpc-cni-k8s: a file for each address, and a chain for each sandbox."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ EXTRA_LEG_PLUGINS = ("egress-cni", "egress-v4-cni", "egress-v6-cni")
 """Types of the egress plugins in the conflist of amazon-vpc-cni-k8s."""
 
 EGRESS_CHAIN_CHARACTERS = 28
-"""Source: github.com/containernetworking/plugins pkg/utils/utils.go, maxChainLength."""
+"""The length of a chain's name. Source: github.com/containernetworking/plugins pkg/utils/utils.go, maxChainLength."""
 
 EGRESS_STATE = {IPV4: "v6pd/egress-v4-ipam", IPV6: "v4pd/egress-v6-ipam"}
-"""Below /run/cni, by the family of egress; below that a directory for its network, and in that a file for each address.
+"""Family of egress -> a directory below /run/cni. It has a directory for each network, with a file for each address.
 
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 
 def egress_file(key: AttachmentKey) -> bytes:
-    """Return the content of the file by which the egress plugin remembers whose address this is; the file's name is the address.
+    """Return the content of the file in which the egress plugin records the sandbox of an address. The file's name is the address.
 
     Source: github.com/containernetworking/plugins plugins/ipam/host-local/backend/disk/backend.go, Reserve.
     """
@@ -28,7 +28,7 @@ def egress_file(key: AttachmentKey) -> bytes:
 
 
 def egress_chain(network_name: str, container_id: str, *, family: Family) -> str:
-    """Return the name of the chain in table nat by which the egress plugin translates the packets of one sandbox in `family`.
+    """Return the name of the chain in table nat that translates the packets of one sandbox in the egress family `family`.
 
     Source: github.com/containernetworking/plugins pkg/utils/utils.go, MustFormatChainNameWithPrefix.
     """

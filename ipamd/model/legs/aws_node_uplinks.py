@@ -1,7 +1,7 @@
 """Identify sandboxes with branch ENIs that amazon-vpc-cni-k8s wired. Pure.
 
-The file of amazon-vpc-cni-k8s does not contain pods with security groups of their own. The kernel shows which VLAN link, table and
-gateway each of them has, and the pod's annotation names the branch ENI. Source: amazon-vpc-cni-k8s
+The file of amazon-vpc-cni-k8s does not contain pods with security groups of their own. The kernel shows the VLAN link, the route table
+and the gateway of such a pod's sandbox, and the pod's annotation names its branch ENI. Source: amazon-vpc-cni-k8s
 cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork.
 """
 
@@ -25,7 +25,12 @@ from ipamd.model.words import counted
 
 @dataclass(frozen=True, slots=True)
 class BranchPath:
-    """How a host veth that amazon-vpc-cni-k8s made leads to a branch ENI, according to the kernel alone."""
+    """How packets from a host veth that amazon-vpc-cni-k8s made reach a branch ENI, according to the kernel alone.
+
+    `address`: the sandbox's address.
+    `link`: the VLAN link.
+    `branch`: VLAN ID, MAC, gateway and mode, as the kernel shows them.
+    """
 
     address: IpAddress
     link: VlanLink
@@ -33,11 +38,12 @@ class BranchPath:
 
 
 def find_branch_path(veth: HostVeth, survey: KernelSurvey) -> BranchPath | str:
-    """Find the branch ENI that a host veth without our alias leads to; "" if it leads to none, a sentence if that cannot be
-    determined.
+    """Find the path from a host veth without our alias to a branch ENI.
 
-    In strict mode the sandbox's route is only in the table of the VLAN. In standard mode the route is in main, and a rule of the
-    address selects the table.
+    In strict mode the route to the sandbox is only in the table of the VLAN. In standard mode the route is in the main table, and a
+    rule for packets from the address selects the table of the VLAN.
+
+    Returns: the path; "" if the veth leads to no branch ENI; or a sentence that says why this cannot be determined.
     """
     links = {TABLE_BASE + link.vlan: link for link in survey.vlans if not (link.is_dying or link.impostor_why)}
     is_strict = veth.has_uplink
@@ -63,9 +69,10 @@ def leads_to_uplink(veth: HostVeth, survey: KernelSurvey) -> bool:
 
 
 def _tables_with_route(veth: HostVeth, survey: KernelSurvey, links: Mapping[int, VlanLink]) -> dict[IpAddress, int]:
-    """Find, in strict mode, the addresses that are routed to a veth. Returns: address -> the table of a VLAN link with its route.
+    """Find, in strict mode, the addresses that are routed to a veth. Returns: address -> the table of a VLAN link with the route to
+    it.
 
-    The table for reverse lookups has these routes too, as soon as sandboxes are confined, but is no table of a VLAN link.
+    STRICT_TABLE has these routes too, once sandboxes are confined, but it is no table of a VLAN link.
     """
     tables = {}
     for route in survey.uplink_routes:
@@ -76,10 +83,11 @@ def _tables_with_route(veth: HostVeth, survey: KernelSurvey, links: Mapping[int,
 
 
 def _tables_by_rules(veth: HostVeth, survey: KernelSurvey, links: Mapping[int, VlanLink]) -> dict[IpAddress, int]:
-    """Find, in standard mode, the addresses that are routed to a veth, and send by a VLAN link.
+    """Find, in standard mode, the addresses that are routed to a veth, and whose packets leave by a VLAN link.
 
-    Returns: address -> table. The main table has the address's route to the veth, and a rule sends packets from the address to the
-        table of a VLAN link.
+    For such an address the main table has a route to the veth, and a rule for packets from the address looks up the VLAN link's table.
+
+    Returns: address -> the table of the VLAN link.
     """
     tables = {}
     for address, device in survey.routes.items():
@@ -102,11 +110,12 @@ def _gateway(table: int, link: VlanLink, survey: KernelSurvey) -> IpAddress | No
 def identify_branch(
     veth_name: str, path: BranchPath, *, listed: Mapping[str, Sandbox] | None, annotation: Callable[[Sandbox], str], prefix: str
 ) -> tuple[AttachmentKey, EniId] | str:
-    """Return the sandbox of the host veth of a branch path, and its branch ENI; or one sentence with the reason why they are unknown.
+    """Return the sandbox of a host veth with a branch path, and its branch ENI; or a sentence that says why they are unknown.
 
     Args:
-        annotation: returns the annotation of a sandbox's pod, "" if it is unknown.
-        prefix: of host veths' names, by the setting; strict mode has a prefix of its own.
+        listed: the runtime's sandboxes by container ID; None while the runtime does not answer.
+        annotation: returns the annotation `pod-eni` of a sandbox's pod; "" if it is not known.
+        prefix: how the names of host veths begin outside strict mode, by the setting.
     """
     if listed is None:
         return "the runtime is silent, and its file has no pods with branch ENIs"

@@ -1,6 +1,6 @@
 """The leg of a sandbox with a branch ENI: a veth pair, and a VLAN link on the trunk ENI's link by which its packets leave the node.
 
-What the links, routes and rules are for is in `ipamd/kernel/legs/branch.py`.
+`ipamd/kernel/legs/branch.py` explains the purpose of the links, routes and rules.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ipamd.model.repairs import RepairKind
 from ipamd.model.wiring_difference import WiringDifference, wiring_difference
 
 BRANCH_TAG = "vpc-ipamd-branch/1"
-"""Alias tag of a sandbox with a branch ENI, whose address is not of the pool; the VLAN link's alias has the rest of the identity
-(`branch_alias.py`)."""
+"""First word of the ifalias of a host veth of a sandbox with a branch ENI. The VLAN link's alias has the rest of the sandbox's
+identity: ENI, gateway and mode (`branch_alias.py`)."""
 
 DUMMY_PREFIX = "dummy"
 """Name prefix of an interface in CNI results of amazon-vpc-cni-k8s that does not exist. Source: amazon-vpc-cni-k8s
@@ -42,7 +42,7 @@ class BranchLeg(Leg):
 
     @property
     def trunk_mac(self) -> MacAddress:
-        """MAC of the trunk ENI's link; "" where it is not known or not needed."""
+        """MAC of the trunk ENI's link; "" if it is not known or not needed."""
         return self.sandbox.trunk_mac
 
     @property
@@ -55,13 +55,13 @@ class BranchLeg(Leg):
 
     @property
     def uplink_alias(self) -> str:
-        """The VLAN link's ifalias, with the part of the identity that the host veth's alias lacks."""
+        """The VLAN link's ifalias, which has the part of the identity that the host veth's alias lacks."""
         return encode_link_alias(self.address, self.eni_id, self.branch)
 
     @property
     def entries_for_others(self) -> list[dict[str, str]]:
-        """An interface that does not exist, with the VLAN ID as its MAC. A DEL by the plugin of amazon-vpc-cni-k8s finds the VLAN link
-        by it.
+        """An interface for the CNI result that does not exist, with the VLAN ID as its MAC. By this entry a DEL of the plugin of
+        amazon-vpc-cni-k8s finds the VLAN link.
         """
         return [{"name": f"{DUMMY_PREFIX}{self.host_veth[-VETH_HASH_LENGTH:]}", "mac": str(self.branch.vlan)}]
 
@@ -71,15 +71,15 @@ class BranchLeg(Leg):
 
     @property
     def uplink_tables(self) -> tuple[int, ...]:
-        """The branch's own table, and the one for reverse lookups of all sandboxes in strict mode."""
+        """The branch's own table, and STRICT_TABLE for the reverse lookups of all sandboxes in strict mode."""
         return self.branch.route_table, STRICT_TABLE
 
     @property
     def routes(self) -> tuple[UplinkRoute, ...]:
-        """The routes that lead to the branch ENI, in the order in which they are added, and in strict mode those to the sandbox.
+        """The routes to the branch ENI, and in strict mode the routes to the sandbox, in the order in which they are added.
 
-        The first route ends the table: without it the kernel would look up an unrouted packet by the next rule, and main would send
-        the packet by the node's own ENI, past the security groups of the branch ENI.
+        The first route is `unreachable default`. Without it the kernel would apply the next rule to a packet that no other route of
+        the table fits, and the main table would send the packet by the node's own ENI, past the security groups of the branch ENI.
         """
         gateway, table = self.branch.gateway, self.branch.route_table
         routes = [
@@ -101,9 +101,10 @@ class BranchLeg(Leg):
         return tuple(IncomingRule(name, self.branch.route_table) for name in (self.branch.link, self.host_veth))
 
     def impostor_why(self, link: VlanLink) -> str:
-        """Return why a link cannot lead to the branch ENI, "" if it can: its kind, namespace, VLAN ID, or the link that it is on.
+        """Return why a VLAN link cannot lead to the branch ENI; "" if it can.
 
-        Several links may have the trunk ENI's MAC. The repair finds out which of them is the trunk's (`BranchWiring`).
+        The reason may be its kind, namespace or VLAN ID, or the parent link. Several links may have the trunk ENI's MAC. The repair
+        finds out which of them is the trunk's (`BranchWiring`).
         """
         if link.impostor_why:
             return link.impostor_why
@@ -122,9 +123,9 @@ class BranchLeg(Leg):
         return differences + from_rule_differences(self, survey)
 
     def uplink_differences(self, link: VlanLink | None) -> list[WiringDifference]:
-        """Compare the VLAN link, which is the sandbox's if its alias has the address or no address.
+        """Compare the VLAN link with the record. The link is the sandbox's if its alias has the sandbox's address or no address.
 
-        The repair makes a missing one again.
+        The repair makes a missing link again.
         """
         name = self.branch.link
         if link is None:
@@ -155,7 +156,7 @@ class BranchLeg(Leg):
         return differences
 
     def _branch_route_differences(self, survey: KernelSurvey) -> list[WiringDifference]:
-        """Compare the routes of the branch's table, which is not shared: any other route in it leads packets elsewhere."""
+        """Compare the routes of the branch's table. No other sandbox uses this table, so any further route in it is a difference."""
         required = self.routes
         differences = []
         for route in required:
@@ -167,7 +168,7 @@ class BranchLeg(Leg):
         return differences
 
     def _incoming_rule_differences(self, survey: KernelSurvey) -> list[WiringDifference]:
-        """Compare the rules for packets that come by the links of the leg."""
+        """Compare the rules for packets that arrive by the links of the leg."""
         required = self.incoming_rules
         differences = []
         for rule in required:

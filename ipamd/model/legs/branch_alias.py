@@ -1,4 +1,4 @@
-"""Encode the identity of a branch ENI in the alias of its VLAN link: a lost datastore is rebuilt from it."""
+"""Encode the identity of a branch ENI in the alias of its VLAN link. A lost datastore is rebuilt from these aliases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINK_TAG = "vpc-ipamd-vlan/1"
 
 
 def encode_link_alias(address: IpAddress, eni_id: EniId, branch: Branch) -> str:
-    """Encode the part of the identity that is not in the host veth's alias, which has the sandbox and the address."""
+    """Encode address, ENI, gateway and mode for the VLAN link's ifalias. The host veth's alias has the sandbox and the address."""
     mode = EnforcingMode.STRICT if branch.is_strict else EnforcingMode.STANDARD
     return f"{LINK_TAG} {address} {eni_id} {branch.gateway} {mode}"
 

@@ -1,10 +1,10 @@
 """Branch ENIs: read the annotation with which the control plane names a pod's branch ENI. Pure.
 
 A pod with security groups of its own does not get an address of the pool, but a branch ENI: amazon-vpc-resource-controller-k8s makes
-it on the node's trunk ENI and names it in the pod's annotation. The webhook that guards the annotation fails open (failurePolicy
-Ignore), so the text is not trusted: a closed set of fields is read, each within its bounds. `ipamd/sandbox/legs/branch.py` compares it
-with the pool and with other sandboxes, because it has the datastore. Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go, AddNetwork;
-amazon-vpc-resource-controller-k8s pkg/provider/branch/trunk/trunk.go, ENIDetails.
+the ENI on the node's trunk ENI and names it in the pod's annotation. The webhook that guards the annotation fails open (failurePolicy
+Ignore), so the text is not trusted: a closed set of fields is read, each within its bounds. `ipamd/sandbox/legs/branch.py`, which has
+the datastore, compares the branch ENI with the pool and with other sandboxes. Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go,
+AddNetwork; amazon-vpc-resource-controller-k8s pkg/provider/branch/trunk/trunk.go, ENIDetails.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 
 VLAN_MIN, VLAN_MAX = 1, 4094
-"""IEEE 802.1Q: 0 and 4095 are reserved. The controller gives 1 to 120 (trunk.go, MaxAllocatableVlanIds)."""
+"""Bounds of a VLAN ID. IEEE 802.1Q reserves 0 and 4095. The controller assigns 1 to 120 (trunk.go, MaxAllocatableVlanIds)."""
 
 KERNELS_TABLES = range(253, 256)
-"""default, main and local. Source: linux/rtnetlink.h."""
+"""The kernel's route tables default, main and local. Source: linux/rtnetlink.h."""
 
 AWS_LOCAL = read_network("fd00:ec2::/32")
-"""Resolver, clock, metadata and Pod Identity in IPv6; no VPC has it. Source: EC2 and VPC user guides; EKS, pod-id-agent-config."""
+"""The network of AWS's DNS resolver, time service, instance metadata and EKS Pod Identity in IPv6; no VPC has it. Source: EC2 and VPC
+user guides; EKS, pod-id-agent-config."""
 
 _ENI_ID = re.compile(r"eni-[0-9a-f]{4,17}")
 
@@ -42,10 +43,11 @@ _UNICAST_MAC = re.compile(r"(?!00(:00){5})[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 class Branch:
     """How a sandbox is connected to its branch ENI, besides its address, its ENI and its route table.
 
-    `vlan`: the ID by which the trunk knows it.
-    `mac`: the ENI's.
-    `gateway`: of its subnet, resolved by ARP or neighbour discovery.
-    `is_strict`: all its packets pass the branch ENI, those of its own node too; it stays as it was when the sandbox was wired.
+    `vlan`: the VLAN ID of its frames on the trunk ENI.
+    `mac`: the MAC of the branch ENI.
+    `gateway`: the router of its subnet, resolved by ARP or neighbour discovery.
+    `is_strict`: whether all packets of the sandbox pass the branch ENI, also packets between the sandbox and its own node. It stays
+        as it was when the sandbox was wired.
     """
 
     vlan: int
@@ -64,13 +66,17 @@ class Branch:
 
     @property
     def route_table(self) -> int:
-        """Table that leads to the branch ENI; in strict mode to the sandbox too."""
+        """Number of the table with the routes to the branch ENI; in strict mode also with the route to the sandbox."""
         return TABLE_BASE + self.vlan
 
 
 @dataclass(frozen=True, slots=True)
 class BranchEni:
-    """A pod's branch ENI by the annotation: `address` is the pod's, in the family of the node's pool."""
+    """A pod's branch ENI, as the pod's annotation describes it.
+
+    `address`: the pod's address, in the family of the node's pool.
+    `vlan`, `mac`, `gateway`: as in `Branch`.
+    """
 
     eni_id: EniId
     mac: MacAddress
@@ -79,7 +85,7 @@ class BranchEni:
     gateway: IpAddress
 
     def branch(self, mode: EnforcingMode) -> Branch:
-        """Return how the ENI is wired in a mode."""
+        """Return how a sandbox is connected to the ENI in an enforcing mode."""
         return Branch(vlan=self.vlan, mac=self.mac, gateway=self.gateway, is_strict=mode is EnforcingMode.STRICT)
 
 
@@ -96,9 +102,9 @@ def branch_eni_of(sandbox: Attachment | WiringSpec) -> BranchEni:
 
 
 def parse_pod_eni(text: str, *, family: Family) -> BranchEni:
-    """Read the first entry of the annotation's list; fields that we do not use are ignored.
+    """Read the branch ENI from the first entry of the annotation's list. Fields that we do not use are ignored.
 
-    Names of fields are compared without case, as Go does. Raises: BranchAnnotationError, which names the field.
+    The names of fields are case-insensitive, as in Go. Raises: BranchAnnotationError, which names the wrong field.
     """
     first_entry = _first_entry(text)
     fields = {name.lower(): value for name, value in first_entry.items()}
@@ -152,7 +158,7 @@ def _address(fields: dict[str, Any], family: Family) -> tuple[IpAddress, IpAddre
 def _is_special(address: IpAddress) -> bool:
     """Whether no pod can have an address, whatever its subnet."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        # From Python 3.14 such an address answers the questions below as its IPv4 part does, and would pass.
+        # From Python 3.14 on the properties below are those of the address's IPv4 part, and it would be accepted.
         return True
     return address.is_loopback or address.is_multicast or address.is_link_local or address.is_reserved or address in AWS_LOCAL
 

@@ -1,4 +1,4 @@
-"""Errors about branch ENIs. Each leads to CNI code 11: the runtime tries again."""
+"""Errors about branch ENIs. Both have CNI code 11, after which the runtime tries again."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from ipamd.model.errors import TryAgainError, UplinkPendingError
 
 
 class BranchPendingError(UplinkPendingError):
-    """The pod must have a branch ENI, and the control plane has not named it, or it is still another sandbox's."""
+    """The pod must have a branch ENI, and the control plane has not named the ENI, or another sandbox still has it."""
 
 
 class BranchAnnotationError(TryAgainError):
-    """The pod's annotation about its branch ENI cannot be right, or contradicts another sandbox or the pool."""
+    """The pod's annotation about its branch ENI is malformed or not allowed, or contradicts another sandbox or the pool."""

@@ -1,4 +1,4 @@
-"""Compare a branch ENI as EC2 shows it with the annotation that names it."""
+"""Compare EC2's description of a branch ENI with the pod's annotation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ VLAN_TAG, TRUNK_TAG = "vpcresources.k8s.aws/vlan-id", "vpcresources.k8s.aws/trun
 
 
 def contradiction(claimed: BranchEni, described: DescribedEni, *, trunk: EniId | None) -> str:
-    """Describe how EC2 contradicts the annotation about a branch ENI; "" if it agrees. `trunk`: the node's, None if unknown."""
+    """Describe how EC2 contradicts the annotation about a branch ENI; "" if both agree.
+
+    Args:
+        claimed: the branch ENI as the annotation describes it.
+        described: the ENI with the same ID as EC2 describes it.
+        trunk: the node's trunk ENI; None if it is not known, and then it is not compared.
+    """
     own_addresses = {described.primary_address, *described.secondary_addresses, *described.ipv6_addresses}
     address: object = described.primary_address
     if claimed.address in own_addresses:

@@ -1,4 +1,4 @@
-"""Decide by the facts about a pod whether its ADD attaches a branch ENI, uses the pool, waits or fails. Pure."""
+"""Decide, by the facts about a pod, whether its ADD attaches a branch ENI, takes an address of the pool, waits or is refused. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from ipamd.model.record import dataclass
 
 
 class AttachMode(StrEnum):
-    """The course of an ADD: attach the branch ENI, take an address of the pool, wait until the branch ENI is named, or fail."""
+    """What an ADD does.
+
+    BRANCH: attach the branch ENI.
+    POOL: take an address of the pool.
+    WAIT: wait until the control plane has named the branch ENI.
+    REFUSE: fail.
+    """
 
     BRANCH = "branch"
     POOL = "pool"
@@ -20,7 +26,12 @@ class AttachMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The course of an ADD, its reason, and the next step for the reader of a refusal. `condition`: a fault of this node, or ""."""
+    """The decision about an ADD.
+
+    `reason`: why, for reports and refusals.
+    `advice`: the next step for the reader of a refusal; "" without a refusal.
+    `condition`: a fault of the node, as a sentence for a condition; "" if there is none.
+    """
 
     mode: AttachMode
     reason: str
@@ -33,11 +44,11 @@ NOBODY_MARKS = (
     "a pod may get an address of the pool; apply manifests/pod-eni, or set "
     "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE=kubelet (docs/security-groups.md)"
 )
-"""Condition of a node where a pod without a mark got an address of the pool."""
+"""The sentence of the condition of a node on which a pod without a mark got an address of the pool."""
 
 
 def choose_attach_mode(facts: PodFacts) -> Decision:
-    """Choose the course of an ADD by the facts (I19).
+    """Decide what the ADD of a pod does, by the facts about the pod (I19).
 
     The controller writes the annotation only for pods that require a branch ENI; on any other pod it is not trusted.
     """

@@ -1,4 +1,4 @@
-"""Compare what every leg has on the host with a survey: the host veth, the routes to the address, and the rules from it."""
+"""Compare with a survey what every leg has on the host: the host veth, the routes to the address, and the rules from the address."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ipamd.model.wiring_difference import WiringDifference, wiring_difference
 
 
 def veth_differences(leg: Leg, veth: HostVeth | None) -> list[WiringDifference]:
-    """Compare the host veth. It is the sandbox's if its alias or its MAC is the sandbox's; the other of the two may have been
-    changed.
+    """Compare the host veth with the record. A veth is the sandbox's if its alias or its MAC is that of the sandbox: other software
+    may have changed one of the two.
     """
     if veth is None:
         kind = RepairKind.LINK if leg.is_wired_again else None
@@ -75,7 +75,7 @@ def route_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
     """Compare the routes to the address, and the rule to our own table."""
     differences = []
     tables = [(survey.routes, "")]
-    # With a rule of its own for the address, only main decides: amazon-vpc-cni-k8s and an earlier release of ours wire like that.
+    # If the address has a rule of its own, only the main table is used: amazon-vpc-cni-k8s and an earlier release of ours wire so.
     if leg.address not in survey.to_rules:
         tables.append((survey.own_routes, f" table {OWN_TABLE}"))
         if not survey.has_own_rule:
@@ -91,8 +91,9 @@ def route_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
 
 
 def snat_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
-    """Compare the recorded SNAT choice with the nftables sets that contain the address. The repair of the node's table corrects the
-    sets.
+    """Compare the recorded SNAT choice with the nftables set that contains the address.
+
+    The repair of the node's nftables table corrects the sets, so the difference has no `kind`.
     """
     if survey.snat is None:
         return []

@@ -1,4 +1,4 @@
-"""The kinds of problems that last and that only legs have, with their sentences. See `ipamd/model/conditions.py`."""
+"""The codes of conditions that only legs have, with their sentences. See `ipamd/model/conditions.py`."""
 
 from __future__ import annotations
 

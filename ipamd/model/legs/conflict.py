@@ -1,6 +1,7 @@
 """Find out whether a branch ENI's address, MAC, VLAN or ID belongs to another sandbox or ENI.
 
-A branch ENI comes from an annotation that somebody else may have written, and must harm no other sandbox (I1, I6).
+A branch ENI is named by an annotation, which another program than the controller may have written. So it must be checked that it takes
+nothing from another sandbox (I1, I6).
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from ipamd.model.snapshot import Snapshot
 def branch_conflict(
     wanted: BranchEni, key: AttachmentKey, *, row: Address | None, others: Iterable[Attachment], enis: Iterable[Eni]
 ) -> str:
-    """Return which part of a branch ENI belongs to somebody else; "" if none does.
+    """Return which part of a branch ENI belongs to the pool, another sandbox or another ENI; "" if none does.
 
     Args:
-        row: the pool's row of its address.
-        others: all attachments.
-        enis: all recorded ENIs of the node, those of the pool and others.
+        wanted: the branch ENI.
+        key: the sandbox that is to have it.
+        row: the pool's row of the branch ENI's address; None if the address is in no pool.
+        others: the attachments with which it is compared; that of `key` is ignored.
+        enis: all recorded ENIs of the node.
     """
     if row is not None:
         return f"address {wanted.address} is of the pool, on {row.eni_id}"
@@ -32,7 +35,7 @@ def branch_conflict(
 
 
 def recorded_conflict(attachment: Attachment, snapshot: Snapshot) -> str:
-    """Return the end of the sentence about an attachment whose branch ENI is somebody else's; "" if it is not."""
+    """Return the conflict of a recorded attachment with a branch ENI, as the end of a sentence; "" if there is none."""
     others = [other for other in snapshot.attachments.values() if not other.is_of_pool]
     row, enis = snapshot.addresses.get(attachment.address), snapshot.enis.values()
     problem = branch_conflict(branch_eni_of(attachment), attachment.key, row=row, others=others, enis=enis)

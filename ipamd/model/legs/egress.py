@@ -1,4 +1,4 @@
-"""The leg for egress in the IP family that is not the pool's: its address is valid on this node only, and the node translates it."""
+"""The leg for egress in the IP family that the pool does not have. Its address is valid only on this node, which translates it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipamd.model.record import dataclass, replace
 from ipamd.model.wiring_difference import WiringDifference
 
 EGRESS_TAG = "vpc-ipamd-egress/1"
-"""Alias tag of a sandbox's second link, with its address for egress."""
+"""First word of the ifalias of the host veth of a leg for egress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class EgressLeg(ExtraLeg):
 
     @property
     def others_mac(self) -> MacAddress | None:
-        return None if self.sandbox.others_mac is None else MacAddress("")  # nobody recorded the MACs of such a link
+        return None if self.sandbox.others_mac is None else MacAddress("")  # no record has the MACs that amazon-vpc-cni-k8s chose
 
     @property
     def is_neighbour_fixed(self) -> bool:
@@ -96,8 +96,8 @@ class EgressLeg(ExtraLeg):
         return differences + from_rule_differences(self, survey)
 
 
-@lru_cache(maxsize=4096)  # each pass over the sandboxes needs all names
+@lru_cache(maxsize=4096)  # each pass over the sandboxes needs the names of all of them
 def egress_veth_name(key: AttachmentKey, *, prefix: str) -> str:
-    """Return the name of the host's end of a leg for egress, as `veth_name` does of the first leg."""
+    """Return the name of the host veth of a leg for egress; the same key always gives the same name."""
     digest = hashlib.sha1(f"egress:{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).hexdigest()
     return prefix + digest[:VETH_HASH_LENGTH]

@@ -1,4 +1,4 @@
-"""What only extra legs have: the field of a sandbox's record that has their address, and a name of their own for the host veth."""
+"""The base class of extra legs. The sandbox's record has a field of its own for the address of each kind of extra leg."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipamd.model.record import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExtraLeg(Leg):
-    """A leg beside the one with the pod's address. A sandbox has at most one of a kind."""
+    """A leg beside the first leg, which has the pod's address. A sandbox has at most one extra leg of each kind."""
 
     is_first: ClassVar[bool] = False
 
@@ -26,14 +26,14 @@ class ExtraLeg(Leg):
     @staticmethod
     @abstractmethod
     def recorded_address(sandbox: Attachment | WiringSpec) -> IpAddress | None:
-        """Return the address that a sandbox has by such a leg; None if it has no such leg."""
+        """Return the address of a sandbox's leg of this kind; None if the sandbox has no such leg."""
 
     @staticmethod
     @abstractmethod
     def recorded_with(sandbox: WiringSpec, address: IpAddress | None) -> WiringSpec:
-        """Return a sandbox that has this address by such a leg, or no such leg for None."""
+        """Return the sandbox with a leg of this kind that has `address`; without such a leg if `address` is None."""
 
     @staticmethod
     @abstractmethod
     def veth_name(key: AttachmentKey, *, prefix: str) -> str:
-        """Return the name of the host's end, which depends on the sandbox alone. `prefix`: the one that its first host veth has."""
+        """Return the name of the leg's host veth. `prefix`: how the name of the sandbox's first host veth begins."""

@@ -1,4 +1,4 @@
-"""What the audit can find about legs: a code for each kind of finding. See `ipamd/model/finding_codes.py`."""
+"""The findings of the audit that only legs have: a code for each kind of finding. See `ipamd/model/finding_codes.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What every leg of a sandbox answers about itself: its names, its addresses, and what the kernel should show of it.
+"""The base class of legs: the names and addresses of a leg, and the comparison with what the kernel shows of it.
 
-A leg is a value without state of its own, so it costs nothing to make. How the kernel builds, repairs and removes a leg is in
-`ipamd/kernel/legs/`, by the class of the leg.
+A leg is a value that has only the sandbox's specification, so legs are made where they are needed and not stored. `ipamd/kernel/legs/`
+wires, repairs and removes legs, with a module for each class of leg.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from ipamd.model.uplink import Uplink
 from ipamd.model.wiring_difference import WiringDifference
 
 SHARED_TABLES = (OWN_TABLE, MAIN_TABLE)
-"""Both tables have the routes to all sandboxes of a node: packets use our own table, and other software looks at main."""
+"""The two tables that have the routes to sandboxes: packets use our own table, and other software reads the main table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg(ABC):
-    """One veth pair of a sandbox, with an address of its own. The defaults are those of a first leg."""
+    """One veth pair of a sandbox, with an address of its own. The properties that are not abstract fit a first leg."""
 
     sandbox: WiringSpec
 
     is_first: ClassVar[bool] = True
-    """Whether the sandbox has the pod's address by this leg. A sandbox has exactly one such leg."""
+    """Whether the leg has the pod's address. A sandbox has exactly one such leg."""
 
     is_wired_again: ClassVar[bool] = False
-    """Whether a repair may make a missing veth pair again. A first leg never is: its sandbox might not have the same address."""
+    """Whether a repair may make a missing veth pair again. It must not do so for a first leg, because the address inside the sandbox
+    might be another one by now."""
 
     @property
     @abstractmethod
@@ -48,12 +49,12 @@ class Leg(ABC):
 
     @property
     def address(self) -> IpAddress:
-        """The address that the sandbox has by this leg."""
+        """The sandbox's address on this leg."""
         return self.sandbox.address
 
     @property
     def eni_id(self) -> EniId:
-        """The ENI that has the address; "" where no ENI has it."""
+        """The ENI that has the address; "" if no ENI has it."""
         return self.sandbox.eni_id
 
     @property
@@ -63,7 +64,7 @@ class Leg(ABC):
 
     @property
     def prefix(self) -> IpNetwork | None:
-        """The delegated prefix whose rule serves the address; None if the address has a rule of its own."""
+        """The delegated prefix whose rule applies to the address; None if the address has a rule of its own."""
         return self.sandbox.prefix
 
     @property
@@ -88,12 +89,12 @@ class Leg(ABC):
 
     @property
     def uplink(self) -> Uplink | None:
-        """The link of its own by which packets of the leg leave the node; None if they leave by an ENI's link."""
+        """The leg's own link by which its packets leave the node; None if they leave by the link of an ENI."""
         return None
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Names of all its links on the host."""
+        """Names of all links of the leg on the host: the host veth, and the uplink's link if there is one."""
         return (self.host_veth, self.uplink.link) if self.uplink else (self.host_veth,)
 
     @property
@@ -113,12 +114,12 @@ class Leg(ABC):
 
     @property
     def others_mac(self) -> MacAddress | None:
-        """MAC of the host's end of a leg that amazon-vpc-cni-k8s wired, "" if unknown; None of a leg that we wired."""
+        """MAC of the host veth of a leg that amazon-vpc-cni-k8s wired, "" if it is not known; None for a leg that we wired."""
         return self.sandbox.others_mac
 
     @property
     def is_further_interface(self) -> bool:
-        """Whether it leads to an interface beside the pod's own one, as Multus's `net1` (`ipamd/kernel/further_interfaces.py`)."""
+        """Whether it leads to an interface beside the pod's first one, such as Multus's `net1`."""
         return self.is_first and self.sandbox.is_further
 
     @property
@@ -133,32 +134,32 @@ class Leg(ABC):
 
     @property
     def route_tables(self) -> tuple[int, ...]:
-        """The tables that have the route to the address."""
+        """The tables that have a route to the address."""
         return SHARED_TABLES
 
     @property
     def uplink_tables(self) -> tuple[int, ...]:
-        """The route tables for packets to and from the uplink; none without an uplink."""
+        """The route tables for packets to and from the uplink; () without an uplink."""
         return ()
 
     @property
     def is_in_shared_tables(self) -> bool:
-        """Whether the route to the address is in the tables that all sandboxes share (SHARED_TABLES), not in one of the uplink."""
+        """Whether the routes to the address are in SHARED_TABLES, and not in the tables of an uplink."""
         return self.route_tables == SHARED_TABLES
 
     @property
     def entries_for_others(self) -> list[dict[str, str]]:
-        """Further interfaces in the CNI result, which the plugin of amazon-vpc-cni-k8s needs for its DEL."""
+        """Additional interfaces for the CNI result that the plugin of amazon-vpc-cni-k8s needs for its DEL."""
         return []
 
     def mac(self, side: str) -> MacAddress:
-        """Return the MAC of the "host" or the "sandbox" side; "" if it is not known, so that any MAC is right."""
+        """Return the MAC of the "host" or the "sandbox" side; "" if it is not known, and then any MAC is accepted."""
         if self.others_mac is None:
             return sandbox_mac(self.key, side=side)
         return self.others_mac if side == "host" else MacAddress("")
 
     def veth_in(self, survey: KernelSurvey) -> HostVeth | None:
-        """Return the leg's host veth in a survey by its name, a living one first; if no veth has the name, by alias."""
+        """Find the leg's host veth in a survey by name, preferring one that is not dying; if no veth has the name, by alias."""
         extra_address = None if self.is_first else self.address
         return survey.find_veth(self.host_veth, self.key, extra_address=extra_address)
 
@@ -167,6 +168,9 @@ class Leg(ABC):
         """Compare the host's side of the leg with what a survey shows."""
 
     def uplink_differences(self, link: VlanLink | None) -> list[WiringDifference]:
-        """Compare the uplink with the link of its name, None if there is none. A leg without uplink has no differences."""
+        """Compare the uplink with the record. `link`: the link with the uplink's name; None if there is none.
+
+        A leg without an uplink has no differences.
+        """
         del link
         return []

@@ -11,7 +11,7 @@ from ipamd.model.refusals import Refusal, refusal_of
 
 
 class BranchRefusalCode(StrEnum):
-    """Why such an ADD is refused; key `refusal` of the request's log line."""
+    """Why the ADD of a pod with a branch ENI is refused: the value of the key `refusal` in the request's log line."""
 
     TOO_MANY_BRANCH_WAITS = "too-many-branch-waits"
     BRANCH_UNWANTED = "branch-unwanted"
@@ -66,14 +66,14 @@ REFUSALS: Mapping[BranchRefusalCode, Refusal] = {
         "take {ifname} out of the pod's networks, or the pod out of its security group policy",
     ),
 }
-"""By code; each says what failed, on which object, and what to do (I14)."""
+"""By code: what failed, on which object, and what to do (I14)."""
 
 
 def branch_refusal(code: BranchRefusalCode, **fields: object) -> IpamError:
-    """Make the error of a refusal; the fields become text. The caller raises it."""
+    """Make the error of a refusal, for the caller to raise. The fields become text."""
     return refusal_of(code, REFUSALS[code], fields)
 
 
 def no_trunk(step: str) -> IpamError:
-    """Make the error of a node that has no trunk ENI. `step`: what to do. The caller raises it."""
+    """Make the error for a node without a trunk ENI, for the caller to raise. `step`: what an operator can do."""
     return branch_refusal(BranchRefusalCode.NO_TRUNK, step=step)

@@ -1,4 +1,4 @@
-"""Steps of an ADD in which a source of first legs decides or waits, as the log and the metrics name them."""
+"""Names, in log and metrics, of the steps of an ADD in which a source of first legs (`ipamd/sandbox/legs/`) decides or waits."""
 
 from __future__ import annotations
 
