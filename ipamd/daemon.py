@@ -377,7 +377,7 @@ def _ports(app: App, early: list[socket.socket], *, is_answered: Callable[[], bo
 def _close(app: App, ports: LatePorts) -> None:
     """Close the ports, and then the history and the datastore, which they read."""
     ports.close()
-    app.refused.tell_all()
+    app.refused.record_all()
     if app.adapters.history_writer is not None:
         app.adapters.history_writer.close()
     app.context.datastore.close()

@@ -1,1 +1,1 @@
-"""What every room of use cases stands on: health, demand, deadlines, pauses. It knows no room, and no adapter."""
+"""The objects that all rooms with use cases share: health, demand, deadlines, pauses. It imports no other room, and no adapter."""

@@ -1,10 +1,12 @@
-"""Back off after failures: seven schedules in one table, and the running pauses of the whole daemon in one object.
+"""Pauses after failures: seven schedules, and one object with the running pauses of the whole daemon.
 
-A key (a *back-off key*) names the work that is postponed: its kind, then its object. Work without a running pause is due. The same
-object also keeps when regular work is due next (`Backoffs.put`). Pauses are in memory only, so a new process may try everything once.
-While an ADD waits, a pause ends after the schedule's `urgent_s`: an idle node retries seldom, but no ADD waits for an hour that was
-meant for an idle node. Rejected: a back-off in each class, because two of them would treat the same refusal differently; a heap,
-because there are only some tens of keys and most pauses are changed before they end.
+A key (a *back-off key*) names the work that is postponed: its kind, then its object. Work without a running pause is due.
+`Backoffs.put` also sets when regular work is due next. Pauses are in memory only, so a new process may try everything once. While an
+ADD waits, a pause ends after the schedule's `urgent_s`. So an idle node retries seldom, but no ADD waits for an hour that was meant
+for an idle node.
+
+Two alternatives were rejected. With a back-off in each class, two classes would treat the same refusal differently. A heap is not
+needed, because there are only some tens of keys, and most pauses are changed before they end.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ipamd.model.record import dataclass
 from ipamd.ports.process import Clock
 
 Key = tuple[Hashable, ...]
-"""The kind of work that is postponed, as a word, and its object, if there are several."""
+"""Names work that is postponed: a word for the kind of work, then the object, if there are several objects of the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,37 +35,39 @@ class Schedule:
     urgent_s: float = float("inf")
 
     def pause_s(self, failure_count: int) -> float:
-        """Seconds to pause after so many failures in a row, the first of which is 1."""
+        """Return how many seconds to pause after `failure_count` failures in a row. The first failure has the count 1."""
         return min(self.first_s * 2.0 ** min(failure_count - 1, 32), self.longest_s)
 
 
 NODE = Schedule("node", 0.5, 30.0)
-"""A service of this node, or a loop of ours. Ours: containerd restarts in a tenth of a second, and another call costs little."""
+"""Pauses after the failure of a service on this node, or of a loop of the daemon. Ours: containerd restarts in a tenth of a second,
+and another call costs little."""
 
 EC2 = Schedule("ec2", 1.0, 1800.0, urgent_s=60.0)
-"""An EC2 error without a schedule of its own. Ours: at most two tries in an idle hour; while an ADD waits, at most a minute between
-tries, as amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
+"""Pauses after an EC2 error that has no schedule of its own. Ours: at most two tries in an idle hour. While an ADD waits, at most a
+minute between tries, as in amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
 
 REPAIR = Schedule("repair", 10.0, 600.0)
-"""An object of this node that other software changes again and again. Ours: the first pause is short, because a pod may wait for the
-repair."""
+"""Pauses of the repair of an object on this node that other software changes again and again. Ours: the first pause is short, because
+a pod may wait for the repair."""
 
 ROOM = Schedule("room", 120.0, 3600.0, urgent_s=600.0)
-"""A subnet, ENI or device index that is full. The first pause is that of amazon-vpc-cni-k8s after a subnet without addresses
-(pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; issue 1585 about /28s). The others are ours: addresses become free when pods on
-other nodes end."""
+"""Pauses after EC2 refused because a subnet, an ENI or a device index is full. The first pause is that of amazon-vpc-cni-k8s after a
+subnet without addresses (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; issue 1585 about /28s). The other pauses are ours:
+addresses become free when pods on other nodes end."""
 
 DENIED = Schedule("denied", 600.0, 3600.0)
-"""IAM or the account's quota refused. Ours: a person must change it, and then waits for the next try."""
+"""Pauses after IAM, or a quota of the account, denied a call. Ours: a person must change that, and then waits for the next try."""
 
 CREDENTIALS = Schedule("credentials", 2.0, 60.0, urgent_s=30.0)
-"""No credentials. EC2 is not called, so a longer pause would save no call. Ours: a person who repairs a trust policy or a clock waits
-for at most a minute, and 5,000 nodes call STS 83 times a second."""
+"""Pauses while there are no credentials. EC2 is not called then, so a longer pause would save no call. Ours: a person who repairs a
+trust policy or a clock waits for at most a minute, and 5,000 nodes call STS 83 times a second."""
 
 LIMIT = Schedule("limit", 3600.0, 86400.0, urgent_s=21600.0)
-"""The instance takes no further ENI, or an ENI no further slot, although the instance type allows it. On most types volumes use places
-of ENIs, and volumes come and go with pods (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html). Ours: each try
-makes and deletes an ENI, which is six calls."""
+"""Pauses after EC2 refused a further ENI for the instance, or a further slot for an ENI, although the instance type allows it. On most
+types volumes use places of ENIs, and volumes come and go with pods
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html). Ours: each try makes and deletes an ENI, which is six
+calls."""
 
 
 def schedule_of(error: BaseException) -> Schedule:
@@ -89,17 +93,17 @@ class _Pause:
 
 
 class Backoffs:
-    """The running pauses, by key. Safe from any thread; inside its lock no other lock is taken."""
+    """The running pauses, by key. Safe from any thread. No other lock is taken while its lock is held."""
 
     def __init__(self, clock: Clock, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
-        """`is_urgent`: whether an ADD waits now."""
+        """`is_urgent`: returns whether an ADD waits now."""
         self._clock = clock
         self._is_urgent = is_urgent
         self._lock = threading.Lock()
         self._pauses: dict[Key, _Pause] = {}
 
     def back_off(self, key: Key, schedule: Schedule, *, longest_s: float = float("inf")) -> float:
-        """Back off after a failure, for the schedule's next pause or for `longest_s`. Returns: that pause in seconds."""
+        """Begin a pause after a failure. Returns: its length in seconds: the schedule's next pause, but at most `longest_s`."""
         with self._lock:
             before = self._pauses.get(key)
             count = 1 if before is None else before.failure_count + 1
@@ -108,20 +112,21 @@ class Backoffs:
             return pause_s
 
     def put(self, key: Key, *, in_s: float, schedule: Schedule | None = None) -> None:
-        """Replace any running pause by one of `in_s` seconds. The next failure begins with its schedule's first pause.
+        """Begin a pause of a given length, which replaces a running one. A failure after that begins with its schedule's first pause.
 
         Args:
+            in_s: the length of the pause in seconds.
             schedule: the schedule of the failed work, if the pause follows a failure.
         """
         with self._lock:
             self._pauses[key] = _Pause(self._clock.monotonic(), in_s, float("inf"), schedule=schedule)
 
     def is_due(self, key: Key) -> bool:
-        """Whether no pause runs."""
+        """Whether no pause of this key is running."""
         return not self.left_s(key)
 
     def left_s(self, key: Key) -> float:
-        """Seconds left of the pause; 0.0 if none runs."""
+        """Return the seconds that are left of the pause; 0.0 if none is running."""
         pause, is_urgent = self._pauses.get(key), self._is_urgent()
         if pause is None:
             return 0.0
@@ -131,7 +136,10 @@ class Backoffs:
         return max(pause.began_s + length_s - self._clock.monotonic(), 0.0)
 
     def clear(self, *keys: Key) -> None:
-        """End the pauses after a success, or once the objects are gone. The next failure begins with the first pause."""
+        """End the pauses of these keys, after a success or because the objects are gone.
+
+        The next failure begins with the first pause.
+        """
         with self._lock:
             for key in keys:
                 self._pauses.pop(key, None)
@@ -146,13 +154,16 @@ class Backoffs:
                 pause.length_s = min(pause.length_s, pause.urgent_s)
 
     def shorten(self, key: Key) -> None:
-        """Keep the running pause after a partial success. The next failure begins with the first pause."""
+        """Reset the count of failures after a partial success: the next failure begins with the first pause.
+
+        A running pause goes on.
+        """
         with self._lock:
             if key in self._pauses:
                 self._pauses[key].failure_count = 0
 
     def of_ec2(self) -> dict[Key, float]:
-        """Return the keys whose pause runs because EC2 refused the work, each with the seconds left."""
+        """Return the keys whose pause is running because EC2 refused the work, each with the seconds that are left."""
         with self._lock:
             keys = [key for key, pause in self._pauses.items() if pause.schedule in OF_EC2]
         return self._running(keys)
@@ -163,15 +174,15 @@ class Backoffs:
             return tuple(key for key in self._pauses if key[: len(beginning)] == beginning)
 
     def retain(self, kind: str, objects: Collection[Hashable]) -> None:
-        """Clear every key (`kind`, object) whose object is not in `objects`."""
+        """End the pauses of every key (`kind`, object) whose object is not in `objects`."""
         self.clear(*(key for key in self.keys(kind) if key[1] not in objects))
 
     def next_s(self, *beginning: Hashable) -> float | None:
-        """Seconds until the first pause of a key that begins with `beginning` ends; None if none runs."""
+        """Return the seconds until the first pause of a key that begins with `beginning` ends; None if no such pause is running."""
         return soonest_s(self._running(self.keys(*beginning)).values())
 
     def _running(self, keys: Iterable[Key]) -> dict[Key, float]:
-        """Seconds left of each pause that runs."""
+        """Return, for each of the keys whose pause is running, the seconds that are left."""
         running = {}
         for key in keys:
             left_s = self.left_s(key)
@@ -181,5 +192,5 @@ class Backoffs:
 
 
 def soonest_s(waits: Iterable[float | None]) -> float | None:
-    """The shortest of several waits in seconds; None if nothing is due by itself."""
+    """Return the shortest of several waits in seconds. None stands for work that is not due at a certain time."""
     return min((wait for wait in waits if wait is not None), default=None)

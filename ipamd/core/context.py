@@ -1,4 +1,4 @@
-"""The objects that every use case needs, as one value: `ipamd/process/bootstrap.py` makes it once and passes it to each service."""
+"""One value with the objects that every use case needs. `ipamd/process/bootstrap.py` makes it once and passes it to each service."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from ipamd.ports.process import Clock, Failpoint, no_failpoint
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """The objects that all services of one daemon share: datastore, kernel wiring, clock, and those that connect the services.
+    """The objects that all services of one daemon share.
 
-    `locks`: one operation per sandbox.
+    `wiring`: wires sandboxes in the kernel.
+    `health`: has the phase and the conditions of the daemon.
+    `locks`: allow one operation per sandbox at a time.
     `demand`: wakes ADDs and the pool maintainer.
-    `health`: phase and conditions.
-    `freeze`: why the pool creates and releases no ENI.
-    `backoffs`: the pauses after failures, and when regular work is due.
+    `freeze`: has the causes for which the pool creates and releases no ENI.
+    `backoffs`: has the pauses after failures, and the times at which regular work is due.
+    `failpoint`: called between two effects; a test kills or pauses the daemon there.
     """
 
     datastore: Datastore
@@ -36,7 +38,7 @@ class ServiceContext:
 
 
 class Service:
-    """Base of a use case: it has the parts of the context as attributes, except `freeze`, which few need."""
+    """Base class of a use case. It has the objects of the context as attributes, except `freeze`, because few services need that."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._datastore = context.datastore

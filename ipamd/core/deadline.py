@@ -1,6 +1,6 @@
-"""Time: the clock, and the deadline and step timer that are passed along with one request.
+"""Time: the clock, and the deadline and the step timer of one request.
 
-The servicer makes the deadline once and passes it down, so that every wait on the way shares it.
+The servicer makes both once for each request and passes them to the services, so that all waits of the request share one deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ class SystemClock(Clock):
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A monotonic point in time, and whether the caller still waits for the answer."""
+    """The end of the time for one request.
+
+    `monotonic_s`: the end, in seconds of the monotonic clock.
+    `is_cancelled`: returns whether the caller has left, so that nobody waits for the answer.
+    """
 
     clock: Clock
     monotonic_s: float
@@ -44,7 +48,7 @@ class Deadline:
         return max(self.monotonic_s - self.clock.monotonic(), 0.0)
 
     def check(self, doing: str) -> None:
-        """Raise DeadlineError if time is up or the caller has left; `doing` names the step."""
+        """Raise DeadlineError if time is up or the caller has left. `doing` names the present step in the error."""
         if self.is_cancelled():
             raise refusal(RefusalCode.CALLER_LEFT, doing=doing)
         if self.remaining_s() <= 0:
@@ -52,9 +56,11 @@ class Deadline:
 
 
 class StepTimer:
-    """Collects step durations in ms, for the log line and the histograms. One per request, used by one thread.
+    """Collects the durations of the steps of one request, for the log line and the histograms. Only one thread may use it.
 
-    `pod` (`namespace/name`), `address` and `eni` (the pod's own, if it has one) are for the log line alone.
+    `durations_ms`: milliseconds by the name of the step.
+    `pod`, `address`, `eni`: the pod as `namespace/name`, its address, and its branch ENI if it has one. They are only for the log
+        line.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -65,12 +71,15 @@ class StepTimer:
         self.eni = ""
 
     def step(self, name: str) -> _Step:
-        """Return a context that measures its block; a name used twice adds up."""
+        """Return a context manager that measures its block. The durations of blocks with the same name are added up."""
         return _Step(self, name, self._clock)
 
 
 class _Step:
-    """Adds the duration of a block to its timer. A class, because a context made by a generator costs three times as much."""
+    """Adds the duration of a block to its timer.
+
+    It is a class, because a context manager that is made by a generator takes three times as long.
+    """
 
     __slots__ = ("_clock", "_name", "_started_s", "_timer")
 

@@ -1,6 +1,6 @@
 """Let ADDs that find the pool empty wait for the pool maintainer without polling.
 
-A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a status by which the pool cannot grow.
+A waiting ADD wakes the maintainer. Free addresses, and each new status of the pool, wake the waiting ADDs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ipamd.ports.cloud import Ec2
 from ipamd.ports.process import Clock
 
 THROTTLED_S = 60.0
-"""For this long after a throttled call a delay of the pool is attributed to throttling. Ours: as long as an ADD waits at most."""
+"""For this many seconds after a throttled call, a delay of the pool is attributed to throttling. Ours: as long as an ADD waits at
+most."""
 
 WAIT = "wait: calls that pods need are retried; if it lasts, ask AWS for a higher limit, or lower the warm targets"
 """The next step while EC2 throttles."""
@@ -29,11 +30,12 @@ GROWS = "wait: the pool grows by itself; `ipamctl plan` shows what it asks EC2 f
 class PoolStatus:
     """The latest status that the pool maintainer published.
 
-    `generation`: the latest demand that it takes into account.
+    `generation`: the generation of demand (`Demand.join`) that the status takes into account.
+    `sentence`: a sentence about the last cycle of the maintainer.
     `blocked`: why the pool cannot grow, None if it can.
-    `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not.
-    `excess_count`: free addresses above the target.
-    `retention_reason`: why these are not released.
+    `retry_deadline`: the time, in seconds of the monotonic clock, at which a blocked pool tries again by itself; None if it does not.
+    `excess_count`: the number of free addresses above the target.
+    `retention_reason`: why the free addresses above the target are not released.
     `kind`: why the pool cannot grow, in one word.
     """
 
@@ -46,7 +48,7 @@ class PoolStatus:
     kind: Blocked = Blocked.GROWING
 
     def shortage(self, delayed_by: Blocked = Blocked.GROWING) -> Cause:
-        """Explain why there is no address now; `delayed_by`: see `delay`."""
+        """Return why there is no free address now. `delayed_by`: the result of `delay`."""
         if self.blocked is not None:
             return self.blocked.timed_cause
         sentence = self.sentence
@@ -55,7 +57,7 @@ class PoolStatus:
         return cause_of_text(sentence)
 
     def step(self, delayed_by: Blocked = Blocked.GROWING) -> str:
-        """Return what an operator can do about the shortage."""
+        """Return what an operator can do about the shortage. `delayed_by`: the result of `delay`."""
         if self.blocked is not None:
             return self.blocked.next_step
         if delayed_by is Blocked.THROTTLED:
@@ -77,7 +79,12 @@ def delay(ec2: Ec2, clock: Clock) -> Blocked:
 
 
 class _PoolDemand:
-    """One pool: how many ADDs wait for its addresses, how many took one since start, and the last status published."""
+    """The demand for addresses of one pool.
+
+    `waiting_count`: the number of ADDs that wait for an address.
+    `served_count`: the number of ADDs that got an address since the start.
+    `status`: the last status that was published.
+    """
 
     __slots__ = ("served_count", "status", "waiting_count")
 
@@ -88,14 +95,17 @@ class _PoolDemand:
 
 
 class Demand:
-    """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread.
+    """Counts waiting ADDs, wakes the pool maintainer, and wakes the ADDs when addresses become free. Safe from any thread.
 
-    `supply_count` grows with every announcement: an ADD reads it before it tries to reserve, and passes it to `wait`. It and what is
-    read of a pool need no lock. The node's own pool has the empty name.
+    `triggered`: set to wake the maintainer.
+    `supply_count`: grows with every announcement of free addresses. An ADD reads it before it tries to reserve an address, and passes
+        it to `wait`, so that it misses no announcement.
+
+    The node's own pool has the empty name. Single values may be read without the lock.
     """
 
     def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:
-        """`on_supply` is called when addresses appear."""
+        """`on_supply`: called when addresses become free."""
         self._on_supply = on_supply
         self._changed = threading.Condition()
         self.triggered = threading.Event()
@@ -115,7 +125,7 @@ class Demand:
         return self._of(pool).status
 
     def served_count_of(self, pool: str) -> int:
-        """Return how many ADDs of a pool took an address since start."""
+        """Return how many ADDs got an address of a pool since the start."""
         return self._of(pool).served_count
 
     def waiting_count_of(self, pool: str) -> int:
@@ -123,23 +133,26 @@ class Demand:
         return self._of(pool).waiting_count
 
     def _of(self, pool: str) -> _PoolDemand:
-        """Return the record of a pool. The network file bounds the names."""
+        """Return the record of a pool. Records are never removed, because the network file bounds the names of pools."""
         record = self._pools.get(pool)
         if record is None:
-            record = self._pools.setdefault(pool, _PoolDemand())  # of two threads one makes it
+            record = self._pools.setdefault(pool, _PoolDemand())  # atomic, so two threads get the same record
         return record
 
     def trigger(self) -> None:
-        """Wake the pool maintainer: something changed."""
+        """Wake the pool maintainer, because something that it plans with has changed."""
         self.triggered.set()
 
     def coalesce(self, timeout_s: float) -> None:
-        """Wait a moment so that several triggers cause one cycle, but not while an ADD waits. For the maintainer's thread."""
+        """Wait for `timeout_s` seconds, so that several triggers cause one cycle. A waiting ADD ends the wait.
+
+        Only the maintainer's thread may call it.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
     def take(self, *, is_demand: bool = True, pool: str = "") -> None:
-        """Wake the pool maintainer after an ADD took an address. `is_demand`: count it as served; further ADDs may follow."""
+        """Wake the pool maintainer after an ADD got an address. `is_demand`: whether the ADD counts as served."""
         with self._changed:
             self._of(pool).served_count += int(is_demand)
         self.triggered.set()
@@ -147,7 +160,7 @@ class Demand:
     def join(self, *, is_demand: bool = True, pool: str = "") -> int:
         """Begin the wait of an ADD. Returns: the first generation whose status takes this ADD into account.
 
-        `is_demand`: whether the pool may grow for it; pass the same value to `leave`, and the same pool.
+        `is_demand`: whether the pool may grow for the ADD. The caller must pass the same value, and the same pool, to `leave`.
         """
         with self._changed:
             self._waiting += int(is_demand)
@@ -158,19 +171,19 @@ class Demand:
             return self._generation
 
     def leave(self, *, is_demand: bool = True, pool: str = "") -> None:
-        """End the wait of an ADD: work that yielded to it may go on."""
+        """End the wait of an ADD, and wake the maintainer, whose other work may go on."""
         with self._changed:
             self._waiting -= int(is_demand)
             self._of(pool).waiting_count -= int(is_demand)
         self.triggered.set()
 
     def waiting(self) -> tuple[int, int]:
-        """How many ADDs wait, of any pool, and the latest generation."""
+        """Return how many ADDs wait for an address of any pool, and the latest generation."""
         with self._changed:
             return self._waiting, self._generation
 
     def announce_supply(self) -> None:
-        """Wake the waiting ADDs: addresses became free."""
+        """Wake the waiting ADDs, because addresses became free."""
         with self._changed:
             self.supply_count += 1
             self._changed.notify_all()
@@ -183,7 +196,10 @@ class Demand:
             self._changed.notify_all()
 
     def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float, pool: str = "") -> None:
-        """Sleep until supply was announced, the status of the pool changed, or time is up."""
+        """Sleep until free addresses were announced, the status of the pool changed, or time is up.
+
+        `seen_supply`, `seen_status`: the values that the caller read before it tried to reserve an address.
+        """
         record = self._of(pool)
 
         def is_changed() -> bool:

@@ -1,6 +1,6 @@
 """Continue after a failure of one object: skip it, name it in a condition, log the failure once, and retry at the next pass.
 
-One veth that the kernel does not delete, or one row that the disk refuses, must not stop the work on all others.
+One veth that the kernel does not delete, or one row that the disk refuses, must not stop the work on all other objects.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ipamd.model.words import counted, first_of
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 5
-"""How many objects a condition names; the others are counted. Ours: a sentence stays readable."""
+"""The largest number of objects that a condition names. The other objects are counted. Ours: so the sentence stays readable."""
 
 
 class FailureIsolation:
-    """The objects for which one kind of work failed. Safe from any thread; inside its lock only Health's lock is taken."""
+    """The objects for which one kind of work failed. Safe from any thread. While its lock is held, only Health's lock is taken."""
 
     def __init__(self, health: Health, *, work: str) -> None:
-        """`work` is a noun for the work on each object ("reaping"): the condition's subject and first word."""
+        """`work`: a noun for the work on each object ("reaping"). It is the subject and the first word of the condition."""
         self._condition = health.claim(work, part=OBJECTS)
         self._work = work
         self._lock = threading.Lock()
@@ -39,9 +39,10 @@ class FailureIsolation:
 
     @contextmanager
     def isolate(self, name: str) -> Iterator[None]:
-        """Wrap the work on one object: an error ends the block and is recorded under `name`, not raised. Success clears it.
+        """Wrap the work on one object. An error ends the block and is recorded under `name`, but not raised. A success clears the
+        record.
 
-        A sandbox lock that another operation holds is no failure: the next pass retries.
+        BusyError is no failure, because another operation holds the lock of the sandbox. The next pass tries again.
         """
         try:
             yield
@@ -53,11 +54,11 @@ class FailureIsolation:
             self._change({}, gone=(name,))
 
     def report(self, name: str, error: BaseException) -> None:
-        """Record the failure of an object. It is not logged again while the text stays the same."""
+        """Record the failure of an object. A failure with the same text as the one before is not logged again."""
         self._change({name: log_text(error)}, error=error)
 
     def retain(self, names: Iterable[str]) -> None:
-        """Clear every object but `names`. The others are gone, or no longer need this work."""
+        """Clear the failures of all objects except `names`, because the other objects are gone or do not need this work any more."""
         self._change({}, gone=self._refusals.keys() - set(names))
 
     def _change(self, refused: dict[str, str], *, gone: Collection[str] = (), error: BaseException | None = None) -> None:

@@ -1,7 +1,7 @@
-"""The causes that freeze the pool. The service that notices a cause sets it; the planner and all reports read it here.
+"""The causes that freeze the pool. The service that notices a cause sets it here, and the planner and all reports read it here.
 
-Several causes may be in force at once, and each ends on its own: an operator's `thaw` does not end a notice of EC2. A source that does
-not answer changes no cause (I11).
+Several causes may be in force at once, and each ends independently: an operator's `thaw` does not end a freeze by a notice of EC2. A
+source that does not answer changes no cause (I11).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ipamd.ports.process import Clock
 CONDITION = "frozen"
 
 REASON_MAX = 200
-"""Characters of a reason. Ours: it is part of the pool's sentence and of every ADD's refusal."""
+"""The largest number of characters of a reason. Ours: the reason is a part of the pool's sentence and of every ADD's refusal."""
 
 NO_REASON = "no reason given"
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Freeze:
-    """The causes in force. Safe from any thread: readers need no lock, and a change is reported while the lock is held."""
+    """The causes in force. Safe from any thread. Readers need no lock. A change is reported while the lock is held."""
 
     def __init__(self, *, clock: Clock, health: Health, demand: Demand) -> None:
         self._clock = clock
@@ -40,7 +40,10 @@ class Freeze:
         self._other_daemon_seen_s: float | None = None
 
     def set(self, cause: FreezeCause, reason: str, *, since_at: datetime | None = None) -> None:
-        """Put a cause in force, or change its reason. `since_at`: replaces the time at which the cause began."""
+        """Put a cause in force, or change its reason.
+
+        `since_at`: the time at which the cause began; None if it begins now, or if its time must not change.
+        """
         text = printable(reason.strip(), most=REASON_MAX) or NO_REASON
         with self._lock:
             before = self._causes.get(cause)
@@ -53,7 +56,7 @@ class Freeze:
                 self._publish()
 
     def clear(self, cause: FreezeCause) -> None:
-        """End a cause; one that is not in force is fine."""
+        """End a cause. A cause that is not in force is no error."""
         with self._lock:
             if cause in self._causes:
                 self._causes = {other: freezing for other, freezing in self._causes.items() if other != cause}
@@ -61,7 +64,10 @@ class Freeze:
                 self._publish()
 
     def follow_notices(self, announced: Mapping[FreezeCause, str]) -> None:
-        """Set the causes that metadata announces now, each with its reason, and clear those that it no longer announces."""
+        """Set the causes that metadata announces at present, and clear the notices that it does not announce any more.
+
+        `announced`: the reason of each announced cause.
+        """
         for cause in sorted(NOTICES):
             if cause in announced:
                 self.set(cause, announced[cause])
@@ -69,7 +75,7 @@ class Freeze:
                 self.clear(cause)
 
     def in_force(self) -> tuple[Freezing, ...]:
-        """The causes that are in force, in the order of their names."""
+        """Return the causes that are in force, in the order of their names."""
         return tuple(freezing for _, freezing in sorted(self._causes.items()))
 
     @property
@@ -84,17 +90,22 @@ class Freeze:
 
     @property
     def is_shared(self) -> bool:
-        """Whether another daemon may use this node's ENIs: amazon-vpc-cni-k8s is there, or the node is handed to it."""
+        """Whether another daemon may use this node's ENIs, because amazon-vpc-cni-k8s is on the node, or the node is exported to
+        it.
+        """
         return not SHARED.isdisjoint(self._causes)
 
     def note_other_daemon(self, seen_s: float) -> None:
-        """Record when amazon-vpc-cni-k8s was last seen, on the monotonic clock. The record outlives the freeze."""
+        """Record when amazon-vpc-cni-k8s was last seen, in seconds of the monotonic clock.
+
+        The record stays after the freeze has ended.
+        """
         with self._lock:
             if self._other_daemon_seen_s is None or seen_s > self._other_daemon_seen_s:
                 self._other_daemon_seen_s = seen_s
 
     def other_daemon_seen_since(self, since_s: float) -> bool:
-        """Whether amazon-vpc-cni-k8s was seen at this monotonic point or later."""
+        """Whether amazon-vpc-cni-k8s was seen at this time of the monotonic clock or later."""
         seen_s = self._other_daemon_seen_s
         return seen_s is not None and seen_s >= since_s
 

@@ -28,24 +28,25 @@ from ipamd.model.words import printable
 from ipamd.ports.process import Clock
 
 STATUS_GRACE_S = 30.0
-"""STATUS succeeds for this long after a start although ADD is not served yet. Ours: if STATUS fails, containerd reports the node
-NotReady (containerd pull request 11135), and a restart takes a second or two."""
+"""For this many seconds after a start STATUS succeeds although ADD is not served yet. Ours: if STATUS fails, containerd reports the
+node NotReady (containerd pull request 11135), and a restart takes a second or two."""
 
 START = "start"
 """Subject of the condition of a start that cannot go on (`ipamd/process/lifecycle.py`)."""
 
 REPLY_MARGIN_S = 0.5
-"""Part of an ADD's deadline that is kept for its refusal. Ours."""
+"""The part of an ADD's deadline, in seconds, that is kept for its refusal. Ours."""
 
 LOOK_S = 1.0
-"""How often a waiting ADD checks whether its caller has left. Ours; it reads memory only."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether its caller has left. Ours: the check only reads memory."""
 
 TURN_S, TURNS_S = 0.02, 1.0
-"""The pause between two ADDs that waited for the start, and the longest time that one such ADD waits for its turn. Ours: the runtime
-needs more processor time than this pause for a sandbox. Without the pause none of the pods of 30 such ADDs started before the last."""
+"""The pause between two ADDs that waited for the start, and the longest time that such an ADD waits for its turn, in seconds. Ours:
+the runtime needs more processor time for a sandbox than this pause. Without the pause, none of the pods of 30 such ADDs started before
+the last ADD had ended."""
 
 READY = "ready"
-"""Key of `Health.reached_s` beside the phases: when the node first became ready."""
+"""Key in `Health.reached_s` of the time at which the node first became ready. The other keys are phases."""
 
 SUBJECT_MAX = 200
 """Longest subject of an error, in characters. Ours."""
@@ -54,12 +55,12 @@ log = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
-    """What the process is doing in its life.
+    """The phase of the daemon process.
 
-    STARTING: it has no state yet.
-    RESTORING: it compares its rows with kernel and runtime.
+    STARTING: the process has not begun to restore its state.
+    RESTORING: the process compares its rows with kernel and runtime.
     SERVING: ADD is served.
-    DRAINING: it is about to end, and serves DEL only.
+    DRAINING: the process is about to end. DEL is served, and ADD is not.
     """
 
     STARTING = "starting"
@@ -69,7 +70,7 @@ class Phase(StrEnum):
 
 
 class StageState(StrEnum):
-    """The state of a start-up stage. Degraded: the daemon continues without it."""
+    """The state of a stage of the start. DEGRADED: the daemon continues without the result of the stage."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -80,7 +81,7 @@ class StageState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage of the daemon's start, as `ipamctl status` shows it. `detail`: what the stage found, or why it failed."""
+    """One stage of the daemon's start, as `ipamctl status` shows it. `detail`: the result of the stage, or why it failed."""
 
     name: str
     state: StageState = StageState.PENDING
@@ -92,9 +93,9 @@ class StageReport:
 class Condition:
     """The problems of one subject, in the order of their parts.
 
-    `text`: their sentences.
-    `since`: since when the subject has had a problem.
-    `disk`: how a disk refused, "" if none did.
+    `text`: the sentences of the problems.
+    `since`: the time since when the subject has had a problem.
+    `disk`: how a disk refused a write (`disk_refusal`), "" if the problem has another cause.
     """
 
     problems: tuple[Problem, ...]
@@ -104,28 +105,28 @@ class Condition:
 
     @property
     def codes(self) -> tuple[ConditionCode | LegConditionCode, ...]:
-        """The kinds of the problems."""
+        """The codes of the problems."""
         return tuple(problem.code for problem in self.problems)
 
     def text_about(self, subject: str) -> str:
-        """The sentences with another text in the place of the subject."""
+        """Return the sentences of the problems, with this text in place of the subject."""
         return text_of(subject, self.problems)
 
     @property
     def next_step(self) -> str:
-        """What helps, if a problem says so; otherwise ""."""
+        """The next step of the first problem that has one; "" if none has."""
         return next((problem.next_step for problem in self.problems if problem.next_step), "")
 
     @property
     def advised_text(self) -> str:
-        """The sentences with the next step."""
+        """The sentences of the problems, with the next step if there is one."""
         if self.next_step:
             return f"{self.text}; next: {self.next_step}"
         return self.text
 
 
 def text_of(subject: str, problems: Iterable[Problem]) -> str:
-    """The sentences of the problems of a subject, each once."""
+    """Return the sentences of the problems of a subject, without repetitions."""
     sentences = [printable(condition_text(subject, problem)) for problem in problems]
     return "; ".join(dict.fromkeys(sentences))
 
@@ -134,11 +135,14 @@ def text_of(subject: str, problems: Iterable[Problem]) -> str:
 class ErrorReport:
     """The last failure.
 
+    `at`: when it happened.
     `subject`: the work that failed.
+    `message`: the text of the error.
     `resolved_at`: when the failure ended, None before.
+    `ends_with`: the subject of the condition with whose end the failure ends too; "" if there is none.
 
-    A failure ends when the same work succeeds. The failure of a request also ends when the condition `ends_with` ends, because the
-    next request may come late. If there is no such condition, the DEL of the sandbox ends the failure.
+    A failure ends when the same work succeeds. The failure of a request also ends with the condition `ends_with`, because the next
+    request may come late. The failure of an ADD without such a condition ends with the DEL of the sandbox.
     """
 
     at: datetime
@@ -149,7 +153,12 @@ class ErrorReport:
 
 
 class Stage:
-    """A stage that has begun; `detail` becomes its sentence in `ipamctl status`."""
+    """A stage of the start that has begun.
+
+    `elapsed_ms`: how long the stage took; None while it is running.
+    `detail`: its sentence in `ipamctl status`.
+    `ends_as`: the state that the stage has after its end.
+    """
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
@@ -163,24 +172,24 @@ class Stage:
 
 
 class ConditionHandle:
-    """The right to report one condition, or one part of it. `Health.claim` makes one handle for each."""
+    """The right to report one condition, or one part of a condition. `Health.claim` makes the only handle for it."""
 
     def __init__(self, subject: str, report: Callable[[Problem | None, BaseException | None], None]) -> None:
         self.subject = subject
         self._report = report
 
     def report(self, problem: Problem | None, *, error: BaseException | None = None) -> None:
-        """Set the problem of this part, or end it with None; see `Health.report`."""
+        """Set the problem of this condition or part. None ends it. See `Health.report`."""
         self._report(problem, error)
 
 
 class Health:
-    """Phase, stages, conditions and last error; safe to use from any thread. A single value is read without the lock.
+    """Phase, stages, conditions and last error of the daemon. Safe from any thread. Single values may be read without the lock.
 
-    `awaits_first_address`: *ready* waits for the first address of this boot that can be assigned.
+    `awaits_first_address`: whether *ready* is delayed until this node can assign its first address of this boot.
     `last_error`: the last failure since the start.
-    `defects`: how often each defect, which must never happen, was seen.
-    `reached_s`: seconds from the start until a phase, or READY, was first reached.
+    `defects`: how often each defect was seen. A defect must never happen.
+    `reached_s`: by phase, or READY: seconds from the start until it was first reached.
     """
 
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
@@ -199,15 +208,15 @@ class Health:
         self.reached_s: dict[str, float] = {}
         self._claimed: set[tuple[str, str]] = set()
         self._parts: dict[str, dict[str, tuple[Problem, str]]] = {}
-        """By condition and part: the problem, and how a disk refused."""
+        """For each subject, and each part of its condition: the problem, and how a disk refused a write ("" if none did)."""
 
     def claim(self, subject: str, *, part: str = "") -> ConditionHandle:
         """Claim the right to report a condition, so that no writer ends the condition of another.
 
         Args:
-            part: names one of several writers of the same subject. The condition has the sentences of all parts, and ends when the
-                last part has ended.
-        Raises: ValueError if it was claimed before.
+            part: the name of this part, if several writers report the same subject. The condition has the sentences of all parts, and
+                ends when the last part has ended.
+        Raises: ValueError if the condition or the part was claimed before.
         """
         with self._changed:
             if (subject, part) in self._claimed:
@@ -217,7 +226,10 @@ class Health:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
-        """Run a stage: timed, and failed if it raises (the error passes on)."""
+        """Run the block as a stage of the start, and measure its time.
+
+        If the block raises, the stage has failed, and the error is raised.
+        """
         stage = Stage(self._clock.monotonic())
         self._set_stage(name, stage)
         try:
@@ -235,7 +247,7 @@ class Health:
             self._changed.notify_all()
 
     def enter(self, phase: Phase) -> None:
-        """Change the phase. Draining is never left."""
+        """Change the phase. After DRAINING it does not change any more."""
         with self._changed:
             if self.phase is not Phase.DRAINING:
                 self.phase = phase
@@ -258,7 +270,7 @@ class Health:
             self._changed.notify_all()
 
     def serve_adds(self, subject: str) -> None:
-        """End the block of `block_adds`. STATUS then has the same grace as after a start."""
+        """End the block that `block_adds` began. STATUS succeeds for STATUS_GRACE_S then, as after a start."""
         with self._changed:
             self._patient_since_s = self._clock.monotonic()  # set before the block ends, because STATUS reads the block first
             self._add_blocks.pop(subject, None)
@@ -271,7 +283,10 @@ class Health:
         return bool(self._add_blocks)
 
     def require_adds_allowed(self) -> None:
-        """Raise NotServingError while ADDs are blocked. Unlike `require_add_service`, let a running ADD go on during a shutdown."""
+        """Raise NotServingError while ADDs are blocked.
+
+        Unlike `require_add_service`, it lets a running ADD go on during a shutdown.
+        """
         reasons = "; ".join(list(self._add_blocks.values()))
         if reasons:
             raise refusal(RefusalCode.HELD, cause=reasons)
@@ -307,9 +322,9 @@ class Health:
             self._log_condition(subject, condition.text, disk, error)
 
     def _report_success(self, subject: str) -> None:
-        """Handle a report without a problem. It wakes `wait_for` even if no condition ends, because a start may wait for this report.
+        """Handle a report without a problem for a subject without a condition. It is separate because every ADD makes several of them.
 
-        Every ADD makes several such reports.
+        It wakes `wait_for`, because the start may wait for this report.
         """
         with self._changed:
             self._changed.notify_all()
@@ -325,7 +340,7 @@ class Health:
     def _compose(self, subject: str, part: str, problem: Problem | None, disk: str) -> tuple[tuple[Problem, ...], str]:
         """Update one part of a condition and combine all parts. The lock is held.
 
-        Returns: the problems of the parts, and how a disk refused ("" if none did).
+        Returns: the problems of all parts, and how a disk refused a write ("" if none did).
         """
         parts = self._parts.setdefault(subject, {})
         if problem:
@@ -338,7 +353,10 @@ class Health:
         return tuple(problem for problem, _ in parts.values()), disks[0] if disks else ""
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
-        """Sleep until `is_done` is true, called after each change of phase, stage or condition. Returns: False if time is up."""
+        """Sleep until `is_done` returns true. It is called after each change of phase, stage or condition.
+
+        Returns: False if `timeout_s` seconds have passed first.
+        """
         with self._changed:
             return self._changed.wait_for(is_done, timeout_s)
 
@@ -363,7 +381,7 @@ class Health:
     def resolve(self, subject: str, *, is_over: Callable[[], bool] = lambda: True) -> None:
         """Mark the last error as resolved if `subject` is the work or the verb that failed, or the condition that ends the failure.
 
-        `is_over` is called only if the error matches.
+        `is_over`: returns whether the failure has really ended. It is called only if `subject` matches the last error.
         """
         last = self.last_error
         if last is None or last.resolved_at is not None:
@@ -372,13 +390,16 @@ class Health:
             self.last_error = replace(last, resolved_at=self._clock.now())
 
     def resolve_deleted(self, add: str) -> None:
-        """Resolve the error of an ADD whose sandbox was deleted, if nothing else on the node would resolve it."""
+        """Mark the error of an ADD as resolved after the DEL of its sandbox, unless the end of a condition will resolve it.
+
+        `add`: the subject of the error: the verb and the container ID.
+        """
         last = self.last_error
         if last is not None and not last.ends_with:
             self.resolve(add)
 
     def count_defects(self, defect: Defect | None, count: int) -> None:
-        """Count a defect, which must never happen; None is ignored."""
+        """Add `count` to the count of a defect. None instead of a defect is ignored."""
         if defect is not None:
             with self._changed:
                 self.defects[defect] += count
@@ -390,17 +411,20 @@ class Health:
 
     @property
     def is_ending_ready(self) -> bool:
-        """Whether the daemon drains and was ready. A failing probe would now cause a Warning event about a pod that ends anyway."""
+        """Whether the daemon drains and was ready before.
+
+        The readiness probe must not fail then: that would cause a Warning event about a pod that is about to end anyway.
+        """
         return self.phase is Phase.DRAINING and self._is_ready
 
     def stages(self) -> list[StageReport]:
-        """Start-up stages, in order. A running stage has its time and detail so far."""
+        """Return the stages of the start, in order. A running stage has its present time and detail."""
         reports, now_s = [], self._clock.monotonic()
         for name, stage in list(self._stages.items()):
             if stage is None:
                 reports.append(StageReport(name))
                 continue
-            elapsed_ms = stage.elapsed_ms  # read before `ends_as`, which is final once this is set
+            elapsed_ms = stage.elapsed_ms  # read before `ends_as`, which does not change after `elapsed_ms` is set
             if elapsed_ms is None:
                 state, elapsed_ms = StageState.RUNNING, (now_s - stage.began_s) * 1000
             else:
@@ -409,27 +433,27 @@ class Health:
         return reports
 
     def conditions(self) -> list[str]:
-        """Degraded conditions, one sentence each."""
+        """Return the sentences of all conditions with their next steps, sorted."""
         return sorted(self.conditions_by_subject().values())
 
     def conditions_by_subject(self) -> dict[str, str]:
-        """Subject of each degraded condition -> its sentence."""
+        """Return the sentence of each condition with its next step, by subject."""
         return {subject: condition.advised_text for subject, condition in self.conditions_since().items()}
 
     def conditions_since(self) -> dict[str, Condition]:
-        """Subject of each degraded condition -> the condition, with the time since when it has lasted."""
+        """Return all conditions, by subject. Each has the time at which it began."""
         with self._changed:
             return self._conditions.copy()
 
     def uptime_s(self) -> float:
-        """Seconds since start."""
+        """Return the seconds since the start."""
         return self._clock.monotonic() - self._started_monotonic_s
 
     @property
     def is_starting(self) -> bool:
-        """Whether ADD is not served because the daemon starts or stops; STATUS may still succeed during its grace.
+        """Whether ADD is not served because the daemon starts or stops. STATUS may succeed all the same, for STATUS_GRACE_S.
 
-        A daemon whose ADDs are blocked does not count as starting: its restart changes no condition of the node (I17).
+        A daemon whose ADDs are blocked does not count as starting, because its restart changes no condition of the node (I17).
         """
         return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._add_blocks)
 
@@ -438,7 +462,7 @@ class Health:
 
         ADDs that waited continue one after the other, TURN_S apart, so that the first pods run while the runtime makes the next
         sandboxes.
-        Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
+        Raises: NotServingError with the phase and the work that is not done yet (I14); DeadlineError if the caller leaves.
         """
         has_waited = False
         with self._changed:
@@ -457,7 +481,7 @@ class Health:
         self.require_add_service()
 
     def require_add_service(self) -> None:
-        """Return if ADD is served; otherwise raise NotServingError with the phase and what is missing (I14)."""
+        """Return if ADD is served. Otherwise raise NotServingError with the phase and the work that is not done yet (I14)."""
         self.require_adds_allowed()
         phase = self.phase
         if phase is Phase.SERVING:
@@ -471,9 +495,10 @@ class Health:
     def require_status(self) -> None:
         """Answer CNI STATUS: return, or raise PluginNotAvailableError.
 
-        It fails if for longer than STATUS_GRACE_S ADD was not served or no address of this boot could be assigned. A runtime calls
-        STATUS before the first *ready* of a boot if an earlier boot left a conflist. STATUS does not fail when the pool is empty
-        later, because pods of a node that is NotReady for minutes are evicted, nor while the node is being exported.
+        STATUS fails if, for longer than STATUS_GRACE_S, ADD was not served, or this node could not assign its first address of this
+        boot. (A runtime calls STATUS before the first *ready* of a boot if an earlier boot left a conflist.) STATUS does not fail if
+        the pool becomes empty later, because the pods of a node that is NotReady for minutes are evicted. It does not fail while ADDs
+        are blocked because of another daemon.
         """
         phase, are_adds_blocked = self.phase, bool(self._add_blocks)
         for_s = self._clock.monotonic() - self._patient_since_s

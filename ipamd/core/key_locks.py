@@ -1,7 +1,7 @@
-"""One operation per sandbox at a time: a lock per attachment key, first come first served, with its holder visible.
+"""One operation per sandbox at a time: a lock for each attachment key, first come first served, whose holder can be shown.
 
-threading.Lock promises no order, and a DEL that overtakes the ADD before it leaks an address (Azure CNS issue 4829). So these locks
-are taken in the order of arrival. A sandbox lock is taken before any datastore lock, never after (docs/life.md, Threads and locks).
+threading.Lock promises no order, and a DEL that overtakes an earlier ADD leaks an address (Azure CNS issue 4829). So these locks are
+taken in the order of arrival. A thread takes a sandbox lock before any datastore lock, never after (docs/life.md, Threads and locks).
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from ipamd.ports.process import Clock
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """The operation that holds a key, its age, how many wait behind it, and whether its caller has left."""
+    """The operation that holds the lock of a key.
+
+    `age_s`: for how many seconds it has held the lock.
+    `waiting_count`: the number of operations that wait for the lock.
+    `caller_left`: whether the caller of the operation has left.
+    """
 
     key: AttachmentKey
     operation: str
@@ -31,7 +36,11 @@ class LockHolder:
 
 @dataclass(slots=True)
 class _Ticket:
-    """One operation in the queue of a key. `turn` is set when it is the first; None if it was the first from the beginning."""
+    """One operation in the queue of a key. The first in the queue holds the lock.
+
+    `taken_monotonic_s`: when it joined the queue, and later when it got the lock, on the monotonic clock.
+    `turn`: set when the operation becomes the first; None if it did not have to wait.
+    """
 
     operation: str
     deadline: Deadline
@@ -40,9 +49,9 @@ class _Ticket:
 
 
 class KeyLocks:
-    """Locks by attachment key. A key that nobody uses costs nothing.
+    """Locks by attachment key. A key without an operation takes no memory.
 
-    `asked_count`: calls of `hold` since the start. If it has not changed between two reads, no operation began in between.
+    `asked_count`: the number of calls of `hold` since the start. If it is the same at two reads, no operation began between them.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -53,10 +62,10 @@ class KeyLocks:
 
     @contextmanager
     def hold(self, key: AttachmentKey, operation: str, deadline: Deadline) -> Iterator[None]:
-        """Wait for the key's turn and hold it.
+        """Wait for the lock of the key, and hold it during the block.
 
-        Raises: BusyError if the deadline passes first; it names the holder and its age.
-        Concurrency: first come first served per key; other keys are never blocked.
+        Operations of one key get the lock in the order of their calls. Operations of other keys are never blocked.
+        Raises: BusyError if the deadline passes first. It names the operation that holds the lock, and its age.
         """
         ticket = _Ticket(operation, deadline, self._clock.monotonic())
         with self._guard:
@@ -75,11 +84,11 @@ class KeyLocks:
             self._leave(key, ticket)
 
     def holders(self) -> list[LockHolder]:
-        """The operation that holds each locked key, oldest first."""
+        """Return the operation that holds each locked key, oldest first."""
         now = self._clock.monotonic()
         with self._guard:
             heads = [(key, queue[0], len(queue) - 1) for key, queue in self._queues.items() if queue]
-        # `is_cancelled` takes a lock of gRPC, so ours is released first.
+        # `is_cancelled` takes a lock of gRPC, so our own lock is released first.
         rows = [
             LockHolder(key, head.operation, now - head.taken_monotonic_s, waiting_count, head.deadline.is_cancelled())
             for key, head, waiting_count in heads
@@ -87,7 +96,7 @@ class KeyLocks:
         return sorted(rows, key=lambda row: -row.age_s)
 
     def _wait_for_turn(self, key: AttachmentKey, ticket: _Ticket, turn: threading.Event) -> None:
-        """Wait until the ticket is the first of its queue. Raises: BusyError; the ticket has left its queue then."""
+        """Wait until the ticket is the first of its queue. Raises: BusyError. The ticket has left its queue then."""
         if not turn.wait(ticket.deadline.remaining_s()):
             holder = self._leave(key, ticket)
             for_s = self._clock.monotonic() - holder.taken_monotonic_s
@@ -110,5 +119,5 @@ class KeyLocks:
 
 
 def _give_turn(ticket: _Ticket) -> None:
-    if ticket.turn is not None:  # a ticket that waits has one
+    if ticket.turn is not None:  # always true, because every ticket that waits has an event
         ticket.turn.set()

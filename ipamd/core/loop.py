@@ -1,8 +1,9 @@
-"""The loop that runs everything that the daemon does repeatedly: take a turn, then sleep until the next one is due or announced.
+"""The loop that runs all repeated work of the daemon: take a turn, then sleep until the next turn is due or announced.
 
-A turn returns the seconds until the next one is due. If a turn fails, the loop reports a condition with its name until a turn
-succeeds, and retries after a pause that doubles. An announcement does not end that pause, so that a turn that announces its own failed
-work does not spin. Rejected: a loop in each class, each with its events, its `except Exception` and its constants.
+A turn returns the seconds until the next turn is due. If a turn fails, the loop reports a condition with its name until a turn
+succeeds, and retries after a pause that doubles. An announcement does not end that pause. Otherwise a turn that announces its own
+failed work would spin. An alternative was rejected: a loop in each class, with its own events, its own `except Exception` and its own
+constants.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from ipamd.ports.process import Clock
 log = logging.getLogger(__name__)
 
 FAILED_MAX_S = 5.0
-"""Longest pause after a turn that failed; the schedule is `NODE`. Ours: a defect must not make a loop spin, and a short failure must
-not delay its work for long."""
+"""Longest pause, in seconds, after a turn that failed. The pauses are those of the schedule `NODE`. Ours: a defect must not make a
+loop spin, and a short failure must not delay its work for long."""
 
 
 class Announced(Protocol):
-    """Ends a loop's sleep: a `threading.Event`, or an object that also waits for files."""
+    """An object that ends a loop's sleep: a `threading.Event`, or an object that also waits for changes of files."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until `set` was called or time is up; returns whether it was called."""
+        """Sleep until `set` was called or `timeout` seconds have passed. Returns: whether `set` was called."""
         ...
 
     def set(self) -> None:
-        """End the sleep, or the next one at once; from any thread."""
+        """End the present sleep. If the loop is not sleeping, its next sleep ends at once. Safe from any thread."""
         ...
 
     def clear(self) -> None:
@@ -42,11 +43,15 @@ class Announced(Protocol):
 
 
 LOOP, OBJECTS = "loop", "objects"
-"""Parts of a condition: a loop of that name failed; work of that name failed for some objects."""
+"""Parts of a condition whose subject is the name of a loop or of work. LOOP: a turn of the loop failed. OBJECTS: the work failed for
+some objects."""
 
 
 class Loop:
-    """A thread that takes turns; the first one at once. `wake` and `stop` from any thread, the rest is the thread's."""
+    """A thread that takes turns, the first turn at once.
+
+    `start`, `wake` and `stop` may be called from any thread, the other methods only from the loop's thread.
+    """
 
     def __init__(
         self,
@@ -60,13 +65,15 @@ class Loop:
         failed_max_s: float = FAILED_MAX_S,
         cancel: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make the loop; `start` runs it.
+        """Make the loop. `start` runs it.
 
         Args:
-            turn: does the work. Returns: seconds until the next turn is due; None if only `wake` makes it due.
-            changed: ends the sleep; passed if others announce changes without a reference to the loop.
-            settle_s: pause after an announcement, so that one turn handles all announcements within it.
-            cancel: ends a turn that blocks; called by `stop`.
+            name: the name of the thread, and the subject of the loop's condition.
+            turn: does the work. It returns the seconds until the next turn is due, or None if only `wake` makes it due.
+            changed: ends the sleep. It is given if other objects announce changes without a reference to the loop.
+            settle_s: seconds to pause after an announcement, so that one turn handles all announcements in that time.
+            failed_max_s: the longest pause after a turn that failed, in seconds.
+            cancel: ends a turn that blocks. `stop` calls it.
         """
         self.name = name
         self._turn = turn
@@ -80,14 +87,14 @@ class Loop:
         self._failed_count = 0
 
     def start(self, *, gate: threading.Event | None = None) -> None:
-        """Run in a daemon thread. The first turn waits until `gate` is set.
+        """Run the loop in a daemon thread. The first turn waits until `gate` is set.
 
-        Raises: RuntimeError if the thread cannot be made; the caller ends the process if the daemon needs the loop.
+        Raises: RuntimeError if the thread cannot be made. If the daemon needs the loop, the caller must end the process then.
         """
         threading.Thread(target=self.run, args=[gate], name=self.name.replace(" ", "-"), daemon=True).start()
 
     def run(self, gate: threading.Event | None = None) -> None:
-        """Thread body: take turns until `stop`."""
+        """Take turns until `stop` is called. This is the body of the thread."""
         if gate is not None:
             gate.wait()
         while not self.is_stopped:
@@ -97,7 +104,7 @@ class Loop:
             self._changed.clear()
 
     def take_turn(self) -> float | None:
-        """Take one turn. Returns: seconds to sleep. Never raises: a loop outlives any one failure."""
+        """Take one turn. Returns: seconds to sleep. Raises nothing, because a failed turn must not end the loop."""
         began_s = self._clock.monotonic()
         try:
             wait_s = self._turn()
@@ -105,9 +112,9 @@ class Loop:
             if self.is_stopped:
                 return 0.0
             if self._clock.monotonic() - began_s > self._failed_max_s:
-                self._failed_count = 0  # the turn ran for longer than the longest pause: earlier failures do not count
+                self._failed_count = 0  # earlier failures do not count, because this turn ran for longer than the longest pause
             self._failed_count += 1
-            if isinstance(error, BusyError):  # another operation holds the sandbox lock: no failure, the next turn retries
+            if isinstance(error, BusyError):  # no failure: another operation holds the sandbox lock, and the next turn retries
                 log.info("loop deferred loop=%s error=%s", self.name, log_text(error))
             else:
                 self._condition.report(problem(ConditionCode.LOOP_FAILED, cause=log_text(error)), error=error)
@@ -117,7 +124,10 @@ class Loop:
         return wait_s
 
     def recovered(self) -> bool:
-        """End the failure, if there is one. A turn that blocks for hours calls it once it works. Returns: whether there was one."""
+        """End the condition after a failed turn. A turn that blocks for hours calls it as soon as its work succeeds.
+
+        Returns: whether the turn before had failed.
+        """
         had_failed = self._failed_count > 0
         self._failed_count = 0
         if had_failed:
@@ -125,22 +135,22 @@ class Loop:
         return had_failed
 
     def pause(self, seconds: float) -> bool:
-        """Sleep within a turn; only `stop` ends the sleep early. Returns: whether the loop is stopped."""
+        """Sleep within a turn. Only `stop` ends the sleep early. Returns: whether the loop is stopped."""
         if seconds:
             return self._stopped.wait(seconds)
         return self.is_stopped
 
     def wake(self) -> None:
-        """End the sleep: something changed."""
+        """End the sleep, so that the next turn is taken now."""
         self._changed.set()
 
     def stop(self) -> None:
-        """End `run` after the current turn; idempotent."""
+        """End `run` after the current turn. It may be called several times."""
         self._stopped.set()
         self._cancel()
         self._changed.set()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called. Then a running turn must begin nothing new."""
+        """Whether `stop` was called. A turn that is still running must begin no new work then."""
         return self._stopped.is_set()

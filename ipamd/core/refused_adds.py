@@ -1,8 +1,8 @@
 """Refused ADDs, recorded for people: which pod, when, with which code, why, and what to do next.
 
 A runtime repeats a refused ADD every few seconds, possibly for days, each time with a new sandbox. So the refusals of one pod for one
-cause are counted as one series. The history gets a series at its 1st, 2nd, 4th, 8th ... refusal and once an hour; if the process is
-killed, refusals since then are lost. `records` returns the present counts.
+cause are counted as one series. A series is written to the history at its 1st, 2nd, 4th, 8th ... refusal and once an hour. If the
+process is killed, refusals after the last record are lost. `records` returns the present counts.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from ipamd.ports.history import History
 from ipamd.ports.process import Clock
 
 SERIES_MAX = 256
-"""How many series are kept. Ours: a node has 110 pods, and most are refused for one cause."""
+"""The largest number of series that are kept. Ours: a node usually has up to 110 pods, and most refused pods have one cause."""
 
-TELL_S = 3600.0
-"""Longest time between two history records about a series of refusals that continues."""
+RECORD_INTERVAL_S = 3600.0
+"""Longest time, in seconds, between two history records of a series that goes on."""
 
 GOES_ON_S = 300.0
-"""A series ends if this time passes without a refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute; a pod
-that starts later with the same name is another one."""
+"""A series ends if so many seconds pass without a refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute. A
+pod of the same name that is refused later is another pod."""
 
 _VARYING = re.compile(r"[0-9a-f]{12,}|\d+")
-"""Parts that differ between two refusals for the same cause: IDs, counts, seconds."""
+"""Matches parts of a cause that differ between two refusals for the same cause: IDs, counts, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedAdd:
     """One refusal.
 
-    `pod`: `namespace/name`, "" if the runtime did not name it.
-    `cause`: message and details, with the next step.
-    `kind`: the kind of error, as in the metrics.
+    `container_id`, `ifname`: the key of the sandbox.
+    `pod`: `namespace/name`, "" if the runtime did not name the pod.
+    `code`: the CNI error code.
+    `cause`: message and details of the error, with the next step.
+    `kind`: the kind of error, as in the label of the metrics.
     """
 
     container_id: str
@@ -51,6 +53,13 @@ class RefusedAdd:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
+    """The refusals of one pod for one cause.
+
+    `record`: the record about the last refusal, with the count of all.
+    `recorded_count`, `recorded_s`: the count in the last record of the history, and when it was written, on the monotonic clock.
+    `began_s`, `last_s`: when the first and the last refusal came, on the monotonic clock.
+    """
+
     record: HistoryRecord
     recorded_count: int
     recorded_s: float
@@ -59,7 +68,7 @@ class _Series:
 
 
 class RefusedAdds:
-    """The series of refused ADDs. Safe from any thread; touches no disk."""
+    """The series of refused ADDs. Safe from any thread. No method accesses the disk."""
 
     def __init__(self, *, history: History, clock: Clock) -> None:
         self._history = history
@@ -68,7 +77,7 @@ class RefusedAdds:
         self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
 
     def record_refusal(self, refused: RefusedAdd) -> None:
-        """Count one refusal."""
+        """Count one refusal, and pass the record of its series to the history if one is due."""
         name = refused.pod or f"{refused.container_id}/{refused.ifname}"
         key = (name, refused.kind, _VARYING.sub("#", refused.cause.replace(refused.container_id, "#")))
         with self._lock:
@@ -87,7 +96,7 @@ class RefusedAdds:
             )
             new_records = []
             recorded_count, recorded_s = before.recorded_count, before.recorded_s
-            if record.count >= 2 * recorded_count or now_s - recorded_s >= TELL_S:
+            if record.count >= 2 * recorded_count or now_s - recorded_s >= RECORD_INTERVAL_S:
                 new_records.append(record)
                 recorded_count, recorded_s = record.count, now_s
             began_s = now_s
@@ -100,12 +109,12 @@ class RefusedAdds:
         self._history.enqueue(new_records)
 
     def records(self, subject: HistorySubject) -> tuple[HistoryRecord, ...]:
-        """The series about a subject, with their present counts."""
+        """Return the records of the series about a subject, with their present counts."""
         with self._lock:
             return tuple(series.record for series in self._series.values() if subject.fits(series.record))
 
     def longest_s(self) -> dict[str, float]:
-        """The longest series that still goes on, by kind of error: seconds from its first to its last refusal."""
+        """Return the length of the longest series that still goes on, by kind of error: seconds from its first to its last refusal."""
         since_s = self._clock.monotonic() - GOES_ON_S
         longest_s: dict[str, float] = {}
         with self._lock:
@@ -114,8 +123,8 @@ class RefusedAdds:
                     longest_s[kind] = max(series.last_s - series.began_s, longest_s.get(kind, 0.0))
         return longest_s
 
-    def tell_all(self) -> None:
-        """Write every series whose present count is not in the history yet. Called before the process ends."""
+    def record_all(self) -> None:
+        """Pass every series whose present count is not in the history yet to the history. Called before the process ends."""
         new_records = []
         with self._lock:
             for series in self._series.values():
@@ -124,7 +133,7 @@ class RefusedAdds:
 
 
 def _unrecorded(series: _Series) -> list[HistoryRecord]:
-    """Return the record of a series if the history does not have its count yet."""
+    """Return a list with the record of a series; [] if the history has its present count already."""
     if series.record.count > series.recorded_count:
         return [series.record]
     return []

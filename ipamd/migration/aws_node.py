@@ -1,8 +1,9 @@
 """The adapter of the port `AwsNode`: listener, file of allocations and conflist of amazon-vpc-cni-k8s, and our note about them.
 
-Its daemon (aws-node) listens on a Unix socket since a release of 2026. Before, it listened on 127.0.0.1:50051. Another program may use
-that port, and nothing here must wait for one, so the port is tried only while aws-node's conflist is in place or its file has changed.
-Sources: amazon-vpc-cni-k8s pull request 3739; cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
+The daemon of amazon-vpc-cni-k8s (aws-node) listens on a Unix socket since a release of 2026. Earlier releases listen on
+127.0.0.1:50051. Another program may use that port, and the daemon must not wait for an answer of it. So the port is tried only while
+aws-node's conflist is in place or its file has changed. Sources: amazon-vpc-cni-k8s pull request 3739;
+cmd/routed-eni-cni-plugin/cni.go before that pull request (ipamdAddress).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def _is_absent(path: Path) -> bool:
-    """Whether nothing is at a path. Needed on read-only file systems, where a change of an absent file fails with EROFS.
+    """Whether a path does not exist. On a read-only file system a removal fails with EROFS, whether the file exists or not.
 
     Raises: OSError if the path cannot be examined.
     """
@@ -68,17 +69,18 @@ CONFLIST_MAX_BYTES = 1024 * 1024
 EXPORTED_SUFFIX = ".vpc-ipamd-exported"
 
 SAVED_SUFFIX = ".vpc-ipamd-saved"
-"""Runtimes load files that end in .conf, .conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles;
-github.com/containerd/go-cni opts.go, loadFromConfDir."""
+"""End of the name of aws-node's conflist while it is renamed. Runtimes do not load such a file: they load files that end in .conf,
+.conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles; github.com/containerd/go-cni opts.go,
+loadFromConfDir."""
 
 TCP_ADDRESS = ("127.0.0.1", 50051)
 
 OFF = "off"
-"""Value of VPC_IPAMD_AWS_NODE_SOCKET by which aws-node is not looked for, neither where it listens nor by the name of its pod."""
+"""Value of VPC_IPAMD_AWS_NODE_SOCKET with which the daemon does not check for aws-node, neither by its listener nor by its pod."""
 
 
 class FileAwsNode:
-    """Implements `AwsNode`. Safe from any thread, because each call reads the files again; but only one thread may export."""
+    """Implements `AwsNode`. Safe from any thread, because each call reads the files again, but only one thread may export."""
 
     def __init__(self, config: TakeoverConfig, *, run_dir: Path, conflist: Path, clock: Clock, boot_id: str) -> None:
         self._clock = clock
@@ -108,7 +110,7 @@ class FileAwsNode:
         note = self._read_note()
         now_s = self._clock.monotonic()
         listener = self.listener()
-        present = ""  # why aws-node is here now, if it is
+        present = ""  # the reason why aws-node counts as present now; "" if it does not
         if listener:
             present = f"it serves {listener}"
         elif pod and self._socket != OFF:
@@ -121,7 +123,7 @@ class FileAwsNode:
             last_seen = self._sign_of_file(version, last_seen, now_s=now_s)
         if last_seen is None:
             return None
-        self._last_sign = last_seen  # the note may not be written now, or be damaged later
+        self._last_sign = last_seen  # kept in memory too, because the note may fail to be written, or may be damaged later
         self._change_note(seen=list(astuple(last_seen)))
         age_s = 0.0
         if not present:
@@ -129,7 +131,10 @@ class FileAwsNode:
         return DaemonSign(last_seen.text, age_s)
 
     def _last_seen(self, note: Mapping[str, object]) -> _LastSign | None:
-        """Return the last sign of aws-node: the later of that in memory and that in the note. A note of another boot has none."""
+        """Return the last sign of aws-node: the later of the signs in memory and in the note.
+
+        A sign of another boot does not count.
+        """
         seen = self._last_sign
         match note.get("seen"):
             case [self._boot_id, float() as at_s, str(text), list(version)] if seen is None or at_s >= seen.at_s:
@@ -137,10 +142,14 @@ class FileAwsNode:
         return seen
 
     def _sign_of_file(self, version: Version, last_seen: _LastSign | None, *, now_s: float) -> _LastSign | None:
-        """Return the last sign of aws-node: that it wrote its file, unless `last_seen` is later or is about the same content."""
+        """Return the last sign of aws-node if its file has changed.
+
+        It is the write of the file, unless `last_seen` is later, or is about the same version of the file.
+        """
         if version == _version_of(last_seen):
             return last_seen
-        # Monotonic seconds count from the boot. If the file's time is in the future, the clock was set back; it counts as written now.
+        # Monotonic seconds count from the boot. If the file's time is in the future, the clock was set back, and the write counts as
+        # now.
         written_s = now_s - max(self._clock.now().timestamp() - version[1] / 1e9, 0.0)
         last_sign_s = 0.0 if last_seen is None else last_seen.at_s
         if written_s < last_sign_s:
@@ -169,7 +178,8 @@ class FileAwsNode:
         handled_versions = _handled_versions(self._read_note())
         if handled_versions:
             return version not in handled_versions
-        # Our note has no version. If we have no rows, the whole file is new. If the file is older than our rows, they contain it.
+        # Our note has no version. If we have no rows, all of the file is new to us. If the file is older than our rows, they include
+        # its addresses.
         rows_written = [path.stat().st_mtime_ns for path in self._datastore.parent.glob("state.db*") if path.is_file()]
         return not rows_written or version[1] > max(rows_written)
 
@@ -196,7 +206,7 @@ class FileAwsNode:
         self._extra_state.write(allocations, routed=routed)
 
         def announce(version: Version) -> None:
-            # Recorded before the rename: if this process dies after it, the next one must know that the content is ours.
+            # Recorded before the rename, so that after a crash the next process recognises the content as ours.
             self._change_note(next=version)
 
         advice = f": mount {self._checkpoint.parent} into the daemon's pod"
@@ -210,7 +220,9 @@ class FileAwsNode:
         return self._extra_state.addresses(family)
 
     def has_conflist(self) -> bool:
-        return self._theirs.is_symlink() or self._theirs.is_file()  # a setting may name a directory
+        return (
+            self._theirs.is_symlink() or self._theirs.is_file()
+        )  # `exists` is not enough, because a setting may name a directory
 
     def save_conflist(self) -> str:
         if not self._rename(self._theirs, self._saved):
@@ -261,7 +273,7 @@ class FileAwsNode:
             return True
 
     def _version(self) -> Version | None:
-        """Return inode and modification time of aws-node's file (see `Version`); None without a file. Raises: ForeignStateError."""
+        """Return the version of aws-node's file; None if there is no file. Raises: ForeignStateError."""
         try:
             status = self._checkpoint.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -284,7 +296,10 @@ class FileAwsNode:
         return note
 
     def _change_note(self, **parts: object) -> None:
-        """Change parts of our note; None removes a part. From any thread: a check and an export change different parts."""
+        """Change parts of our note. The value None removes a part. Safe from any thread: a check and an export change different parts.
+
+        Raises: TakeoverError.
+        """
         with _done_or_refused(f"{self._note} cannot be written"), self._changing:
             note = self._read_note()
             changed = {name: part for name, part in (note | parts).items() if part is not None}
@@ -293,23 +308,25 @@ class FileAwsNode:
 
 
 def _version_of(sign: _LastSign | None) -> Version:
-    """Return the version of aws-node's file that was a sign; [] if none was."""
+    """Return the version of aws-node's file that is a part of a sign; [] if the sign is None or has no version."""
     if sign is None:
         return []
     return sign.version
 
 
 def _handled_versions(note: Mapping[str, object]) -> list[object]:
-    """Return the versions of aws-node's file that we read or wrote."""
+    """Return the versions of aws-node's file that we have taken over or written."""
     return [note[name] for name in ("version", "next") if name in note]
 
 
 @dataclass(frozen=True, slots=True)
 class _LastSign:
-    """The last sign of aws-node, in the form of the note.
+    """The last sign of aws-node, with the fields that are written into the note.
 
-    `at_s`: monotonic.
-    `version`: the version of aws-node's file, if this or an earlier sign was that the file had been written.
+    `boot_id`: the boot in which the sign was seen.
+    `at_s`: the time of the sign, in seconds of the monotonic clock.
+    `text`: a description of the sign, for people.
+    `version`: the version of aws-node's file, if this sign or an earlier one was a write of that file; else [].
     """
 
     boot_id: str

@@ -1,8 +1,9 @@
 """Serve the plugin of amazon-vpc-cni-k8s on the Unix socket of its daemon, for a node whose runtime still calls that plugin.
 
-The plugin gets an address and wires the pod itself. Its DEL is handled like ours, and removes all of the wiring. Releases of June 2026
-and later dial /var/run/aws-node/ipamd.sock. Older ones dial 127.0.0.1:50051, which is not served, because any process on the node's
-network could connect there. Source: amazon-vpc-cni-k8s pull request 3739; cmd/routed-eni-cni-plugin/cni.go (add, del).
+That plugin gets an address and wires the pod itself. Its DEL is handled like a DEL of our plugin, and removes all of the wiring.
+Plugins of June 2026 and later dial /var/run/aws-node/ipamd.sock. Older plugins dial 127.0.0.1:50051, which is not served, because any
+process on the node's network could connect to it. Source: amazon-vpc-cni-k8s pull request 3739; cmd/routed-eni-cni-plugin/cni.go (add,
+del).
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ from ipamd.rpc.envelope import POD_NAME_MAX, require_netns, require_network_name
 from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 
 DEADLINE_S = 60.0
-"""Deadline of an ADD or DEL whose caller sets none, as the plugin of amazon-vpc-cni-k8s. Ours: the same as for our plugin's ADD."""
+"""Longest time for an ADD or DEL, in seconds. It is the deadline if the caller sets none, and the plugin of amazon-vpc-cni-k8s sets
+none.
+Ours: the same as for our plugin's ADD."""
 
 MAX_REQUEST_BYTES = 64 * 1024
-"""Largest request. Ours: a request is some names and a path."""
+"""Largest request in bytes. Ours: a request has some names and a path."""
 
 MAX_RPCS = 64
-"""Requests at a time. Ours: as many ADDs and DELs as a runtime makes at once on a crowded node."""
+"""The largest number of requests at a time. Ours: as many ADDs and DELs as a runtime makes at once on a crowded node."""
 
 DIGEST = "amazon-vpc-cni-k8s"
-"""Used as the digest of the configuration, which this plugin does not send. So two requests for the same sandbox and namespace count
-as repetitions of one request."""
+"""Stands for the digest of the CNI configuration, which the plugin of amazon-vpc-cni-k8s does not send. With one digest for all
+requests, two requests for the same sandbox and namespace count as repetitions of one request."""
 
 T = TypeVar("T")
 
@@ -64,8 +67,8 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         """Serve the plugin.
 
         Args:
-            uses_external_snat: returns the current setting.
-            policy_mode: if it is not empty, the plugin calls the policy agent after an ADD.
+            uses_external_snat: returns the setting AWS_VPC_K8S_CNI_EXTERNALSNAT that is in force.
+            policy_mode: the mode of the network policy agent. If it is not empty, the plugin calls the agent after an ADD.
             refused: called with every ADD that fails.
         """
         self._services = services
@@ -76,7 +79,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         self._refused = refused
 
     def AddNetwork(self, request: pb.AddNetworkRequest, context: grpc.ServicerContext) -> pb.AddNetworkReply:
-        """Give an address to a sandbox that the caller wires."""
+        """Assign an address to a sandbox that the caller wires."""
 
         def attach(deadline: Deadline) -> Attachment:
             wanted = _attach_request(request)
@@ -109,7 +112,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         context: grpc.ServicerContext,
         work: Callable[[Deadline], T],
     ) -> T:
-        """Carry out one request. An error ends the call with our text, which the plugin passes on."""
+        """Carry out one request. An error ends the call with the text of the error, which the plugin passes on to the runtime."""
         subject = printable(f"{verb} {request.ContainerID}", most=80)
         remaining_s = context.time_remaining()
         limit_s = DEADLINE_S
@@ -135,13 +138,14 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
 
 
 def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
-    """Convert a request of the plugin into one of ours. Raises: InvalidRequestError, InvalidConfigError."""
+    """Convert a request of the plugin into an `AttachRequest`. Raises: InvalidRequestError, InvalidConfigError."""
     if request.RequiresMultiNICAttachment:
         raise failure(InvalidRequestError, FailureCode.SEVERAL_CARDS)
     if not (request.K8S_POD_NAME and request.K8S_POD_NAMESPACE and request.Netns):
         raise InvalidRequestError("a request needs a pod's name and namespace, and a netns")
     if max(len(request.K8S_POD_NAME), len(request.K8S_POD_NAMESPACE)) > POD_NAME_MAX:
-        # They are not cut, because the link's name depends on them. The export would write them into a file that we cannot read.
+        # Long names cannot be cut, because the name of the link depends on them. An export would write them into a file that is too
+        # large for us to read.
         raise InvalidRequestError(f"a pod's name and namespace have at most {POD_NAME_MAX} characters")
     require_netns(request.Netns)
     require_network_name(request.NetworkName)
@@ -157,12 +161,18 @@ def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
 
 
 class CniBackendServer(UnixServer):
-    """Listens on the socket of amazon-vpc-cni-k8s's daemon. Started when that daemon is away."""
+    """Listens on the socket of the daemon of amazon-vpc-cni-k8s. It is started when that daemon is away."""
 
     def __init__(
         self, servicer: CniBackendServicer | None, *, path: Path, further_services: Iterable[Callable[[grpc.Server], object]] = ()
     ) -> None:
-        """`servicer` None: the plugin is not served. `further_services`: add other services, such as the one for the policy agent."""
+        """Make the server.
+
+        Args:
+            servicer: serves the plugin of amazon-vpc-cni-k8s; None if the plugin is not served.
+            path: the path of the socket.
+            further_services: functions that add other services to the server, such as the service for the policy agent.
+        """
 
         def add(server: grpc.Server) -> None:
             if servicer is not None:

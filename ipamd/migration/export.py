@@ -1,8 +1,8 @@
 """Give the node back to amazon-vpc-cni-k8s: refuse ADD, complete the wiring, write aws-node's file, and exchange the conflists.
 
-Every step can be repeated, and the next export finishes one that was interrupted (docs/adr/0038). The first step is a note on disk:
-from then on no process of ours gives an address, even after a crash. The last step restores aws-node's conflist, so that its daemon
-never reads an incomplete file.
+Every step can be repeated, and the next export finishes an export that was interrupted (docs/adr/0038). The first step writes a note
+to the disk. While the note exists, no process of ours assigns an address, even after a crash. aws-node's conflist is restored after
+its file is complete, so that its daemon never reads an incomplete file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ CONDITION = "export"
 REASON = "this node goes back to amazon-vpc-cni-k8s (`ipamctl export`); `ipamctl export --undo` keeps it"
 
 ADDS_WAIT_S = 20.0
-"""Longest wait for ADDs that are in progress. Ours: an ADD that finds no address may take longer; then the export must be repeated."""
+"""Longest wait, in seconds, for ADDs that are in progress. Ours: an ADD that finds no address may take longer, and the export must be
+repeated then."""
 
 LOCK_WAIT_S = 5.0
 NAMED_MAX = 5
@@ -52,7 +53,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ExportReport:
-    """The result of an export. `problems`: what an operator must do; the export is complete if there is none."""
+    """The result of an export.
+
+    `exported_count`: the number of addresses in the exported file.
+    `steps`: a sentence for each step that was done.
+    `problems`: a sentence for each problem, with the operator's next step. The export is complete if there is none.
+    """
 
     exported_count: int = 0
     steps: list[str] = field(default_factory=list)
@@ -76,30 +82,31 @@ class ExportService(Service):
     def follow(
         self, *, quiesce: Callable[[], None], restart: Callable[[str], None], release: Callable[[], list[RepairReport]]
     ) -> None:
-        """Set the collaborators that exist only after the composition.
+        """Set the collaborators that are made after this service.
 
-        `quiesce`: ends the loops that change something.
-        `restart`: ends the process with a reason.
-        `release`: `HostNetwork.allow_neighbour_discovery`.
+        Args:
+            quiesce: ends the loops that change something.
+            restart: ends the process for the given reason.
+            release: `HostNetwork.allow_neighbour_discovery`.
         """
         self._quiesce = quiesce
         self._restart = restart
         self._release = release
 
     def hold(self) -> None:
-        """Refuse ADD and make no EC2 calls until the process ends."""
+        """Block ADD and freeze the pool until the process ends."""
         self._health.block_adds(CONDITION, REASON)
         self._health.report(CONDITION, problem(ConditionCode.EXPORTED, cause=REASON))
         self._freeze.set(FreezeCause.EXPORT, REASON)
 
     def export(self) -> ExportReport:
-        """Do all steps that are not done yet. Returns: the steps that were done, and the problems."""
+        """Do all steps of the export that are not done yet. Returns: the steps that were done, and the problems."""
         return self._exclusively(self._export, busy="another export is at work")
 
     def undo(self) -> ExportReport:
-        """Keep the node: this process ends, and the next one serves the node again.
+        """Undo an export. This process ends, and the next process serves the node again.
 
-        If aws-node has run meanwhile, the next process takes the node over as on the first day.
+        If aws-node has run in the meantime, the next process takes the node over from it in the same way as for the first time.
         """
         return self._exclusively(self._undo, busy="an export is at work: let it end first")
 
@@ -140,7 +147,7 @@ class ExportService(Service):
             report.problems.append(f"{log_text(error)}; repeat the export")
 
     def _begin(self) -> None:
-        """Make sure that no process of ours gives an address from here on. Raises: TakeoverError."""
+        """Make sure that no process of ours assigns an address after this. Raises: TakeoverError."""
         aws_node = self._aws_node
         if not (aws_node.is_exporting or self._health.is_ready):
             raise failure(TakeoverError, FailureCode.EXPORT_NOT_READY)
@@ -148,7 +155,9 @@ class ExportService(Service):
         if listener:
             details = "its daemon would overwrite the exported file: export before its DaemonSet aws-node comes to this node"
             raise failure(TakeoverError, FailureCode.EXPORT_OTHER_SERVES, listener=listener, advice=details)
-        if aws_node.has_run_since():  # our rows lack the addresses that it gave, and may call some of them free
+        if (
+            aws_node.has_run_since()
+        ):  # our rows lack the addresses that aws-node assigned, and some of these may be free in our rows
             details = (
                 "our rows are older than its file: restart vpc-ipamd, which then takes over the addresses that the other gave"
             )
@@ -161,50 +170,59 @@ class ExportService(Service):
         try:
             aws_node.begin_export()
         finally:
-            if aws_node.is_exporting:  # also if only a part was written, because the next process would refuse ADD too
+            if aws_node.is_exporting:  # also if only a part of the note was written, because the next process would block ADD too
                 self.hold()
         self._failpoint("export.begun")
         self._quiesce()
 
     def _require_common_snat(self) -> None:
-        """Refuse the export while a sandbox has another SNAT than the node, which aws-node cannot keep. Raises: TakeoverError."""
+        """Refuse the export while a sandbox has another SNAT than the node, because aws-node has no SNAT by pod.
+
+        Raises: TakeoverError.
+        """
         chosen = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.snat is not None]
         if chosen:
             raise failure(TakeoverError, FailureCode.EXPORT_POD_SNAT, sandboxes=first_of(chosen, NAMED_MAX))
 
     def _require_unpinned(self) -> None:
-        """Refuse while pods asked for their addresses: amazon-vpc-cni-k8s would keep none for them. Raises: TakeoverError."""
+        """Refuse the export while there are pods that asked for their addresses, because aws-node would not keep these for them.
+
+        Raises: TakeoverError.
+        """
         pinned = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.kept_s is not None]
         if pinned:
             raise failure(TakeoverError, FailureCode.EXPORT_PINNED, sandboxes=first_of(pinned, NAMED_MAX))
 
     def _require_one_card(self) -> None:
-        """Refuse while pods have interfaces of several network cards: our file for it has none. Raises: TakeoverError."""
+        """Refuse the export while pods have interfaces of several network cards, because the exported file cannot contain them.
+
+        Raises: TakeoverError.
+        """
         pods = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if is_further_card(row.key.ifname)]
         if pods:
             raise failure(TakeoverError, FailureCode.EXPORT_MULTI_NIC, sandboxes=first_of(sorted(set(pods)), NAMED_MAX))
 
     def _require_no_pools(self) -> None:
-        """Refuse while the node has an ENI of a pool of pods. Raises: TakeoverError."""
+        """Refuse the export while the node has an ENI of a pool of pods. Raises: TakeoverError."""
         enis = [f"{eni.eni_id} ({eni.pool})" for eni in self._datastore.enis() if subnet_pool(eni.pool)]
         if enis:
             raise failure(TakeoverError, FailureCode.EXPORT_POD_POOLS, enis=first_of(enis, NAMED_MAX))
 
     def _finish(self, report: ExportReport) -> None:
-        """Complete wiring and file, then change the conflists. Raises: IpamError."""
+        """Complete the wiring, write aws-node's file, then exchange the conflists. Raises: IpamError."""
         self._await_adds()
         self._cooldown.sweep()
         self._rename(report)
         survey = self._complete(report)
         allocations = self._allocations(survey, report)
-        released = self._release()  # before aws-node wires a sandbox; the neighbour entries of our sandboxes stay
+        released = self._release()  # before aws-node wires a sandbox; our sandboxes keep their neighbour entries
         if released:
             report.steps.append(repair_texts(released))
         path = self._aws_node.write(allocations, routed=survey.routes)
         self._failpoint("export.written")
         report.exported_count = len(allocations)
         report.steps.append(f"{counted(len(allocations), 'address')} written to {path}")
-        restored = self._aws_node.restore_conflist()  # before ours is removed, so that a conflist is always there
+        restored = self._aws_node.restore_conflist()  # before our conflist is removed, so that there is always one
         if restored:
             report.steps.append(restored)
         self._failpoint("export.restored")
@@ -233,17 +251,17 @@ class ExportService(Service):
             time.sleep(POLL_S)
 
     def _rename(self, report: ExportReport) -> None:
-        """Name host veths by pod, where the name is free: aws-node recognises living sandboxes by these names when it starts."""
+        """Name each host veth after its pod, if that name is free, because aws-node recognises living sandboxes by these names."""
         count = 0
         for attachment in self._datastore.attachments():
             if not attachment.is_of_pool:
-                continue  # its veth has been named by pod since its ADD
+                continue  # its host veth was named after the pod by the ADD
             wanted = wanted_name(attachment, prefix=self._prefix)
             if not wanted or attachment.host_veth == wanted:
                 continue
             with self._locks.hold(attachment.key, "EXPORT", Deadline.after(self._clock, LOCK_WAIT_S)):
                 if self._datastore.attachment(attachment.key) != attachment:
-                    continue  # a DEL came first
+                    continue  # a DEL came before the lock was taken
                 if any(row.host_veth == wanted for row in self._datastore.attachments()) or self._is_taken(wanted):
                     continue
                 with self._datastore.transaction() as uow:
@@ -261,7 +279,10 @@ class ExportService(Service):
             return True  # another kind of link has the name
 
     def _complete(self, report: ExportReport) -> KernelSurvey:
-        """Restore the missing parts of sandboxes' wiring. Returns: a survey afterwards. Raises: KernelDumpError, TakeoverError."""
+        """Restore the missing parts of the wiring of sandboxes. Returns: a survey that was taken afterwards.
+
+        Raises: KernelDumpError, TakeoverError.
+        """
         attachments = self._datastore.attachments()
         self._finish_renames(attachments)
         specs = [recorded_spec(attachment) for attachment in attachments]
@@ -280,7 +301,7 @@ class ExportService(Service):
         return survey
 
     def _finish_renames(self, attachments: Iterable[Attachment]) -> None:
-        """Rename links whose row was renamed before a crash."""
+        """Rename links that a crash left with their old name, although their row has the new name."""
         names = {veth.key: veth.name for veth in self._wiring.survey().firsts if not veth.is_dying}
         for attachment in attachments:
             name = names.get(attachment.key)
@@ -288,7 +309,7 @@ class ExportService(Service):
                 self._wiring.rename_veth(replace(attachment.wiring, host_veth=name), to=attachment.host_veth)
 
     def _allocations(self, survey: KernelSurvey, report: ExportReport) -> list[Allocation]:
-        """Return one allocation for each address in use. aws-node assigns every address again that is missing from its file."""
+        """Return one allocation for each address in use, because aws-node assigns every address that is missing from its file."""
         allocations = recorded(self._datastore.attachments(), survey, prefix=self._prefix)
         from_file = {}
         try:
@@ -319,7 +340,10 @@ def _missing_routing(attachments: Iterable[Attachment], survey: KernelSurvey) ->
 
 
 def _missing_extra_routes(attachments: Iterable[Attachment], survey: KernelSurvey) -> Iterator[str]:
-    """Describe the missing routes to addresses of extra legs of living sandboxes. Such an address has a route in main, and no rule."""
+    """Describe the missing routes to addresses of extra legs of living sandboxes.
+
+    Such an address has a route in table main, and no rule.
+    """
     living = survey.living_names
     for attachment in attachments:
         for leg in legs_of(attachment.wiring)[1:]:

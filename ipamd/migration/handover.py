@@ -1,13 +1,14 @@
-"""Hand the node over between amazon-vpc-cni-k8s and us: decide who may give addresses, and whose conflist the runtime finds.
+"""Hand the node over between amazon-vpc-cni-k8s and our daemon: decide which of them may assign addresses, and whose conflist is used.
 
-Two daemons that give addresses of the same ENIs may give one address twice (I1). So a start waits until the daemon of
+Two daemons that assign addresses of the same ENIs may assign one address twice (I1). So a start waits until the daemon of
 amazon-vpc-cni-k8s (aws-node) has been away for a minute, and reads its file only then. aws-node's conflist, which sorts before ours,
-is renamed only when we are ready (docs/adr/0037). After `ipamctl export` we give no address any more (docs/adr/0038).
+is renamed only when our daemon is ready (docs/adr/0037). After `ipamctl export` our daemon assigns no address (docs/adr/0038).
 
-ADD is blocked while aws-node may give addresses of this node too, and addresses that both gave are reported (I1, I20). aws-node may
-be restarting (after a crash, an upgrade, an OOM kill), so one refused connection does not prove that it has gone: if it was seen in
-this boot, it must have been away for a minute before ADD is served. On a node where it has left no sign, ADD is not blocked. While
-aws-node's file differs from the one that we took over or wrote, each check compares it with our rows (docs/adr/0043).
+ADD is blocked while aws-node may assign addresses of this node too, and addresses that both daemons assigned are reported (I1, I20).
+aws-node may be restarting (after a crash, an upgrade, an OOM kill), so one refused connection does not prove that it has gone. If
+there was a sign of it in this boot, it must have been away for a minute before ADD is served. On a node without a sign of aws-node,
+ADD is not blocked. While aws-node's file has another content than our daemon took over or wrote, each check compares the file with our
+rows (docs/adr/0043).
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from ipamd.ports.aws_node import AwsNode
 from ipamd.ports.kernel import HostNetwork
 
 CHECK_INTERVAL_S = 1.0
-"""Time between two checks of a start whether aws-node has gone. Ours: a check is a connection to a socket of this node."""
+"""Seconds between two checks of a start whether aws-node has gone. Ours: a check is a connection to a socket of this node."""
 
 RESTART_PAUSE_S = 0.5
-"""Time for the reply to `ipamctl export --undo` to be sent before the process ends. Ours."""
+"""Seconds before the process ends after `ipamctl export --undo`, in which the reply is sent. Ours."""
 
 CONDITION = "aws-node"
 CONFLICT = "aws-node conflict"
 
 ABSENCE_S = 60.0
-"""Time without a sign of aws-node until ADD is served. Ours: kubelet restarts an ended container within 10 s at first, and aws-node
-listens some seconds after its start. While kubelet waits for longer, the sandbox of aws-node's pod is a sign."""
+"""Seconds without a sign of aws-node until ADD is served. Ours: kubelet restarts an ended container within 10 s at first, and aws-node
+listens some seconds after its start. Later kubelet waits longer between restarts, but then the sandbox of aws-node's pod is a sign."""
 
 NAMED_MAX = 5
 REMOVE = "remove its DaemonSet aws-node from this node"
@@ -52,7 +53,10 @@ log = logging.getLogger(__name__)
 
 
 class OtherDaemon(Service):
-    """Checks for the daemon of amazon-vpc-cni-k8s. Safe from any thread. Raises nothing: an unknown state blocks ADD (I11)."""
+    """Checks whether the daemon of amazon-vpc-cni-k8s (aws-node) is on the node. Safe from any thread.
+
+    No method raises an error. If the state is not known, ADD is blocked (I11).
+    """
 
     def __init__(self, context: ServiceContext, *, aws_node: AwsNode) -> None:
         super().__init__(context)
@@ -70,14 +74,14 @@ class OtherDaemon(Service):
             self.check()
 
     def check(self) -> str:
-        """Block or unblock ADD. Returns: why aws-node may give addresses now, "" if it does not."""
-        with self._lock:  # for the whole check, so that an older check does not unblock ADD after a newer one has blocked it
+        """Check for aws-node, and block or unblock ADD. Returns: why aws-node may assign addresses now, "" if it does not."""
+        with self._lock:  # for the whole check, so that an older check does not unblock ADD after a newer check has blocked it
             if self._aws_node.is_exporting:
                 return ""
             is_overtaken = False
             try:
                 reason = self._recent_sign()
-                # aws-node gave addresses while we served. Our rows call them free, until the next start takes them over.
+                # If so, aws-node assigned addresses while we served. They are free in our rows until the next start takes them over.
                 is_overtaken = self._health.phase is Phase.SERVING and self._aws_node.has_run_since()
             except IpamError as error:
                 reason = f"it is not known whether amazon-vpc-cni-k8s is away: {log_text(error)}"
@@ -89,7 +93,7 @@ class OtherDaemon(Service):
             return reason
 
     def _report_conflict(self) -> None:
-        """Report the addresses that both daemons gave."""
+        """Report the addresses that both daemons assigned."""
         conflict = None
         pairs = first_of([str(pair) for pair in self.given_twice()], NAMED_MAX)
         if pairs:
@@ -97,7 +101,7 @@ class OtherDaemon(Service):
         self._health.report(CONFLICT, conflict)
 
     def _recent_sign(self) -> str:
-        """Describe the last sign of aws-node, "" if it has been away for long enough. Raises: IpamError."""
+        """Describe the last sign of aws-node; "" if there is none, or if it is at least ABSENCE_S old. Raises: IpamError."""
         sign = self._aws_node.last_sign(pod=self._pod)
         if sign is None:
             return ""
@@ -110,7 +114,7 @@ class OtherDaemon(Service):
         return f"amazon-vpc-cni-k8s may give addresses of this node: {sign.text}{age}"
 
     def given_twice(self) -> tuple[GivenTwice, ...]:
-        """Return the addresses that both daemons gave, by aws-node's file and our rows. For an unreadable file there are none."""
+        """Return the addresses that both daemons assigned, by aws-node's file and our rows. Returns () if the file cannot be read."""
         try:
             if self._aws_node.is_exporting or not self._aws_node.has_run_since():
                 return ()
@@ -128,14 +132,14 @@ class OtherDaemon(Service):
             self._health.block_adds(CONDITION, sentence)
             self._freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
         elif self._health.are_adds_blocked:
-            # Only if ADD was blocked, because `serve_adds` renews the time for which STATUS waits for a start.
+            # Called only if ADD was blocked, because `serve_adds` restarts the time for which STATUS waits for a start.
             self._health.serve_adds(CONDITION)
             self._freeze.clear(FreezeCause.AWS_NODE)
         self._hindrance.report(problem(ConditionCode.OTHER_DAEMON, cause=sentence) if reason else None)
 
 
 def end_soon(end: Callable[[str], None], reason: str) -> None:
-    """Call `end` after RESTART_PAUSE_S. If no thread can be made, call it at once: then the reply is lost, but not the restart."""
+    """Call `end` after RESTART_PAUSE_S in another thread. If no thread can be made, call it at once; only the reply is lost then."""
     timer = threading.Timer(RESTART_PAUSE_S, end, [reason])
     timer.daemon = True
     try:
@@ -145,7 +149,7 @@ def end_soon(end: Callable[[str], None], reason: str) -> None:
 
 
 class Handover:
-    """The handover within one life of the process. Called by the start-up thread, and by the conflist's keeper."""
+    """The steps of the handover in one process. The thread of the start, the maintenance and the keeper of the conflist call them."""
 
     def __init__(
         self,
@@ -167,11 +171,14 @@ class Handover:
         """Prepare the handover.
 
         Args:
-            is_overtaken: aws-node's file was written after our rows, so this start has rebuilt the rows.
+            is_overtaken: aws-node's file was written after our rows, so this process began with new rows.
+            other: checks for aws-node.
+            backend: serves the plugin of amazon-vpc-cni-k8s; None if the settings do not require it.
+            stopped: set when our daemon is stopped.
             quiesce: ends every loop that changes something.
-            leave_mark: writes the file by which STATUS sees that this daemon is starting.
-            end: ends the process, so that the next one starts.
-            left_chains: see `ImportService`.
+            leave_mark: writes the mark by which STATUS does not fail while ADD is blocked (`ServedMark.leave`).
+            end: ends the process for the given reason, so that the next process starts.
+            left_chains: see `ImportService.left_chains`.
         """
         self._leave_mark = leave_mark
         self._aws_node = aws_node
@@ -189,9 +196,10 @@ class Handover:
         self._export.follow(quiesce=quiesce, restart=partial(end_soon, end), release=hostnet.allow_neighbour_discovery)
 
     def begin(self) -> bool:
-        """Wait until aws-node is away. Returns: False if the node was exported to it, or this process must end.
+        """Wait until aws-node is away. Returns: whether the start may go on.
 
-        Raises: NotServingError if our daemon is stopped.
+        It may not go on if the node was exported to aws-node, or if this process must end. Raises: NotServingError if our daemon is
+        stopped.
         """
         if self._aws_node.is_exporting:
             self._export.hold()
@@ -204,7 +212,7 @@ class Handover:
         if self._aws_node.has_run_since() and not self._is_overtaken:
             self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: the next start rebuilds them")
             return False
-        if self._backend is not None:  # by the settings we listen on aws-node's socket; a failure is a condition
+        if self._backend is not None:  # a failure to listen on aws-node's socket is a condition, and does not end the start
             try:
                 self._backend.start()
                 log.info("serving the socket of amazon-vpc-cni-k8s socket=%s", self._backend.path)
@@ -214,15 +222,15 @@ class Handover:
         return True
 
     def finish(self) -> None:
-        """Record that the addresses which aws-node gave are taken over. Raises: ForeignStateError, TakeoverError."""
-        # Before the file is recorded as taken over: after that, its content no longer shows that aws-node has run.
+        """Record that the addresses in aws-node's file are taken over. Raises: ForeignStateError, TakeoverError."""
+        # The check comes first: after the file is recorded as taken over, its version does not show any more that aws-node has run.
         self._other.check()
         self._aws_node.finish()
 
     def remove_left_chains(self) -> str:
-        """Remove the chains of amazon-vpc-cni-k8s, once, when aws-node is away and our own table replaces them for every sandbox.
+        """Remove the chains of amazon-vpc-cni-k8s that our own nftables table replaces, if aws-node is away.
 
-        Returns: what was removed. Raises: WiringError, KernelDumpError.
+        Returns: the names of the removed chains; "" if none was removed. Raises: WiringError, KernelDumpError.
         """
         identity = self._identity()
         if self._is_tidy or identity is None or self._other.check():
@@ -237,10 +245,10 @@ class Handover:
         return removed
 
     def check(self) -> bool:
-        """Check for aws-node while we serve. Returns: whether it is away and has given no address meanwhile.
+        """Check for aws-node while our daemon serves. Returns: whether aws-node is away and has assigned no address in the meantime.
 
-        If it gave addresses and has gone, the process ends: pods have addresses that our rows call free, and the next start takes
-        these over. Raises: ForeignStateError.
+        If aws-node assigned addresses and has gone, the process ends. Pods have addresses that are free in our rows, and the next
+        start takes these addresses over. Raises: ForeignStateError.
         """
         if self._other.check():
             return False
@@ -251,11 +259,12 @@ class Handover:
         return False
 
     def take_conflist(self) -> str:
-        """Rename aws-node's conflist, which a runtime would use instead of ours, while aws-node is away.
+        """Rename aws-node's conflist if aws-node is away, because a runtime would use it instead of ours.
 
-        Returns: what was done, "" if there was nothing to do. Raises: TakeoverError, ForeignStateError.
+        Returns: a sentence about the renaming; "" if nothing was renamed. Raises: TakeoverError, ForeignStateError.
         """
-        # Asked again after the check, because an export may begin during it. Then the runtime must use aws-node's conflist.
+        # `is_exporting` is read again after the check, because an export may begin during the check. The runtime must use aws-node's
+        # conflist then.
         if self._aws_node.is_exporting or not self.check() or self._aws_node.is_exporting:
             return ""
         change = self._aws_node.save_conflist()

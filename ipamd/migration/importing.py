@@ -1,8 +1,9 @@
 """Take over the sandboxes that amazon-vpc-cni-k8s wired: find the sandbox of each of its host veths, and write our alias on the veth.
 
-A veth with our alias is treated like one of ours whose row was lost: kernel and runtime decide whether it is adopted (docs/adr/0010,
-docs/adr/0037). Its routes and rules are not changed. A veth whose sandbox is unknown stays as it is, and its address is not assigned.
-It is checked again with each list of the runtime, because the sandbox may appear in the list, or may have been deleted.
+A veth with our alias is treated like a veth of ours whose row was lost: kernel and runtime decide whether its sandbox is adopted
+(docs/adr/0010, docs/adr/0037). Its routes and rules are not changed. A veth whose sandbox is unknown stays as it is, and its address
+is not assigned. Such a veth is checked again with each list of the runtime, because its sandbox may appear in the list, or may have
+been deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class ImportService(Service):
-    """Identifies sandboxes and writes aliases. It records nothing, so after a crash all of it is repeated."""
+    """Identifies sandboxes and writes aliases. It writes nothing to the disk, so after a crash the whole import is repeated."""
 
     def __init__(
         self,
@@ -43,9 +44,10 @@ class ImportService(Service):
         """Keep the collaborators.
 
         Args:
-            kinds: take over sandboxes by their first legs; the first of them that recognises a host veth takes it over.
-            extra: take over extra legs.
-            prefix: beginning of the names that aws-node gives to host veths.
+            kinds: the importers of first legs, one for each kind. The first importer that recognises a host veth takes it over.
+            extra: the importers of extra legs.
+            other: checks for the daemon of amazon-vpc-cni-k8s.
+            prefix: the beginning of the names that aws-node gives to host veths.
         """
         super().__init__(context)
         self._kinds = kinds
@@ -59,7 +61,9 @@ class ImportService(Service):
     def take_over(self, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
         """Write our alias on every host veth that has none and whose sandbox can be identified.
 
-        Raises nothing: a veth that cannot be taken over is reported as unnamed, and an unreadable file of aws-node as an error.
+        `listed`: the runtime's sandboxes by container ID, None if it did not answer.
+        Raises nothing. The result lists each veth that could not be taken over as unnamed. If aws-node's file cannot be read, that is
+        reported as an error.
         """
         foreign = _foreign_veths(survey)
         self._allocations = ()
@@ -74,8 +78,8 @@ class ImportService(Service):
     def retry_unnamed(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
         """Look for aws-node's pod, and write our alias on veths whose sandbox could not be identified before.
 
-        `listed`: the runtime's new list. aws-node's file is not read again. Returns: the veths that got our alias. Raises nothing; the
-        next list tries again.
+        aws-node's file is not read again. A veth that cannot be taken over is tried again with the next list.
+        `listed`: the runtime's new list, by container ID. Returns: the veths that got our alias. Raises nothing.
         """
         self._other.check_pods(listed.values())
         if not self._unnamed:
@@ -85,17 +89,18 @@ class ImportService(Service):
         except IpamError as error:
             log.info("takeover of host veths will be retried error=%s", log_text(error))
             return []
-        # Only the veths that the start left: another one without our alias may be of an ADD of ours, which sets it a moment later.
+        # Only veths that an earlier pass left. Any other veth without our alias may be one of a running ADD, which sets the alias
+        # later.
         unnamed_veths = [veth for veth in _foreign_veths(survey) if veth.ifindex in self._unnamed]
         names = {veth.name for veth in unnamed_veths}
         veths = self._stamp_all(unnamed_veths, survey, listed).veths
         return [veth for veth in veths if veth.name in names and veth.key is not None]
 
     def left_chains(self) -> tuple[Collection[str] | None, bool]:
-        """Return the chains of amazon-vpc-cni-k8s that can be removed, because our own rules replace them.
+        """Return the nftables chains of amazon-vpc-cni-k8s that can be removed, because our own rules replace them.
 
-        Returns: their names, or None for all of its chains, which can be removed once every sandbox is taken over; and whether no
-        further chain will become removable.
+        Returns: the names of these chains, or None if all chains can be removed, which is so once every sandbox is taken over; and
+            whether this is final, so that no further chain can be removed later.
         """
         if not self._unnamed:
             return None, True
@@ -129,7 +134,7 @@ class ImportService(Service):
         return Takeover(addresses, "its purpose is not known")
 
     def _record_unnamed(self, unnamed: Sequence[UnidentifiedVeth]) -> None:
-        """Remember and report the veths whose sandbox is not known. If there is none, forget aws-node's file."""
+        """Remember and report the veths whose sandbox is not known. If there is none, drop the content of aws-node's file."""
         self._unnamed = frozenset(unnamed_veth.veth.ifindex for unnamed_veth in unnamed)
         if not unnamed:
             self._allocations = ()
@@ -142,7 +147,10 @@ class ImportService(Service):
         self._health.report(CONDITION, problem(ConditionCode.LINKS_NOT_IMPORTED, links="; ".join(links)))
 
     def _diverted_addresses(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IpAddress, ...]:
-        """Return the address of a veth's pod in aws-node's file, if its packets go to another link, because both daemons gave it."""
+        """Return the address that aws-node's file has for the pod of a veth, if the address is routed to another link.
+
+        That is so if both daemons assigned the address. Returns: () if there is no such address.
+        """
         for allocation in self._allocations:
             if not allocation.pod_name or allocation.address not in survey.routes:
                 continue

@@ -1,7 +1,7 @@
-"""Check whether the daemon of amazon-vpc-cni-k8s listens. On its Unix socket any listener counts; on TCP it must identify itself.
+"""Check whether the daemon of amazon-vpc-cni-k8s listens. On its Unix socket any listener counts. On TCP it must identify itself.
 
-Many examples of gRPC use 127.0.0.1:50051, so a listener there is asked by gRPC's health protocol for a service name that only
-this daemon has. Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go, RunRPCHandler;
+Many examples of gRPC use 127.0.0.1:50051. So a listener on that port is asked, by gRPC's health protocol, for a service name that only
+the daemon of amazon-vpc-cni-k8s has. Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go, RunRPCHandler;
 <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>.
 """
 
@@ -20,14 +20,15 @@ HEALTH_METHOD = "/grpc.health.v1.Health/Check"
 HEALTH_SERVICE = b"grpc.health.v1.aws-node"
 
 CONNECT_S = 1.0
-"""Ours: both listeners are on this node; a connection takes microseconds or is refused."""
+"""Timeout of a connection, and of the health check, in seconds. Ours: both listeners are on this node, so a connection takes
+microseconds or is refused."""
 
 
 def is_served_by_another(path: str) -> bool:
-    """Whether a process other than this one listens on a Unix socket; a process that is too busy to accept counts.
+    """Whether a process other than this one listens on a Unix socket. A process that is too busy to accept a connection counts.
 
-    The kernel reports the listening process, and 0 for a process in another PID namespace. An earlier process of ours cannot listen
-    any more, because this process has its lock. Source: unix(7), SO_PEERCRED.
+    The kernel reports the PID of the listening process, which is 0 for a process in another PID namespace. An earlier process of our
+    daemon cannot be the listener, because it has ended: this process holds the lock. Source: unix(7), SO_PEERCRED.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         sock.settimeout(CONNECT_S)
@@ -42,7 +43,10 @@ def is_served_by_another(path: str) -> bool:
 
 
 def is_aws_node(address: tuple[str, int], *, timeout_s: float = CONNECT_S) -> bool:
-    """Whether aws-node listens on a TCP address. A listener that does not answer in time counts as aws-node (I11)."""
+    """Whether the daemon of amazon-vpc-cni-k8s listens on a TCP address.
+
+    A listener that does not answer in time counts as it (I11).
+    """
     try:
         socket.create_connection(address, timeout_s).close()
     except TimeoutError:

@@ -1,4 +1,7 @@
-"""Read and write small files that other software reads too: bounded, atomic, durable, and never through another program's link."""
+"""Read and write small files that other software reads too.
+
+Reads are bounded. Writes are atomic and durable, and never follow a link that another program has put there.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.settings.settings_file import created
 
 Version = list[int]
-"""Inode and modification time of a file. They identify its content, so that it need not be read: both daemons replace the file by a
-rename, which gives a new content another inode or time."""
+"""Inode and modification time of a file, in nanoseconds. They identify the content of the file without reading it: both daemons
+replace the file by a rename, so a new content has another inode or time."""
 
 
 def read_bounded(path: Path, *, most: int) -> bytes | None:
-    """Read a file, at most one byte more than `most`; None without a file. Raises: OSError, also if it is no regular file."""
+    """Read a file, but at most one byte more than `most`. Returns: None if there is no file.
+
+    Raises: OSError, also if it is no regular file.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
@@ -30,9 +36,11 @@ def read_bounded(path: Path, *, most: int) -> bytes | None:
 
 
 def replace(path: Path, content: bytes, *, mode: int, announce: Callable[[Version], None] = lambda _: None) -> None:
-    """Write a file durably: a reader sees the whole old file or the whole new one. Raises: OSError.
+    """Replace a file atomically and durably. A reader sees the whole old content or the whole new content. Raises: OSError.
 
-    `announce` is called with the new version when the content is on the disk, before the rename.
+    Args:
+        mode: the permissions, from which the umask is subtracted.
+        announce: called with the new version after the content is on the disk, and before the rename.
     """
     scratch = path.with_name(f".{path.name}.vpc-ipamd-tmp")
     with created(scratch, mode) as stream:
@@ -56,7 +64,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def _done_or_refused(message: str, *, advice: str = "") -> Iterator[None]:
-    """Turn an OSError within into a TakeoverError with this message."""
+    """Convert an OSError in the block into a TakeoverError with this message."""
     try:
         yield
     except OSError as error:

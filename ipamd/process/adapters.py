@@ -1,4 +1,4 @@
-"""Connect ports and adapters: only this module names the class that implements each port."""
+"""Connect ports and adapters. Only this module names the class that implements each port."""
 
 from __future__ import annotations
 
@@ -75,11 +75,12 @@ log = logging.getLogger(__name__)
 class Adapters:
     """The adapters behind the ports, and the opened datastore.
 
-    `runtime`, `custom_network`, `policy_agent` and `pod_facts` are None if the settings do not need them.
-    `has_run_before`: a daemon has served this node since it booted.
-    `boot_id`: of this boot, "" if it is not known.
-    `history_writer`: writes `history`.
-    `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so the rows were set aside.
+    `runtime`, `policy_agent` and `pod_facts` are None if the settings do not need them.
+    `network_file` is empty if the settings do not need it.
+    `has_run_before`: whether a daemon has served this node since the node booted.
+    `boot_id`: the ID of this boot, "" if it is not known.
+    `history_writer`: the object that writes `history` to the disk.
+    `is_overtaken`: whether amazon-vpc-cni-k8s assigned addresses after our rows were written, so that the rows were set aside.
     """
 
     clock: Clock
@@ -108,10 +109,10 @@ class Adapters:
 
     @property
     def is_datastore_lost(self) -> bool:
-        """Whether rows of this boot were lost: a daemon has run, and left no reliable rows.
+        """Whether rows of this boot were lost: a daemon has run in this boot, and left no reliable rows.
 
-        It stays True for the rest of the boot. A sandbox that EC2 did not show at the start after the loss has no row, and its address
-        may be released while no daemon runs (I8).
+        The result stays True for the rest of the boot. If EC2 did not show the address of a sandbox at the start after the loss, the
+        sandbox has no row, and its address may become free while no daemon runs (I8).
         """
         if self.opened.datastore.snapshot().was_lost:
             return True
@@ -119,7 +120,7 @@ class Adapters:
 
     @property
     def _has_wired_before(self) -> bool:
-        """Whether links of ours exist. Then a daemon has run, and its run directory was removed."""
+        """Whether links of ours exist. They show that a daemon has run, and that its run directory was removed."""
         try:
             return bool(self.wiring.survey().trace)
         except IpamError:
@@ -129,13 +130,13 @@ class Adapters:
 def connect(
     current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None, vlan_links: VlanLinks | None = None
 ) -> Adapters:
-    """Open the datastore and make the adapters. None of them makes a call yet.
+    """Open the datastore and make the adapters. No adapter calls its peer yet.
 
     Args:
         has_run_before: whether the run directory shows that a daemon served this node in this boot. If it does not, traces in the
             kernel may still show it.
-        ec2_process: the child process for EC2's calls, if the caller has started it already.
-        vlan_links: makes VLAN links where the kernel cannot (in the lab).
+        ec2_process: the child process for calls to EC2, if the caller has started it already.
+        vlan_links: makes VLAN links if the kernel cannot make them (in the lab).
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family
@@ -186,7 +187,10 @@ def _kernel(
     failpoint: Failpoint,
     vlan_links: VlanLinks | None,
 ) -> tuple[KernelHostNetwork, KernelWiring]:
-    """Make the adapters of the host's network and of the wiring. Both use one `PodSnatSets`: the choices of SNAT by pod."""
+    """Make the adapters of the host's network and of the wiring.
+
+    Both use the same `PodSnatSets`, which has the choices of SNAT by pod.
+    """
     nft, settings = Nftables(host), current.now
     pod_snat = PodSnatSets(host, nft, is_on=settings.network.has_pod_snat, recorded=opened.datastore.attachments)
     hostnet = _host_network(host, current, opened, node_info, nft=nft, pod_snat=pod_snat, vlan_links=vlan_links)
@@ -220,7 +224,7 @@ def _open(
 ) -> tuple[OpenedDatastore, bool]:
     """Open the datastore.
 
-    Returns: the datastore; and whether it is new because amazon-vpc-cni-k8s gave out addresses after our rows were written.
+    Returns: the datastore; and whether it is new because amazon-vpc-cni-k8s assigned addresses after our rows were written.
     """
     path = settings.daemon.run_dir / "state.db"
     with health.stage("datastore") as stage:
@@ -240,7 +244,7 @@ def _open(
 
 
 def _has_left_traces(veth_prefix: str) -> bool:
-    """Whether the kernel has objects of ours although the run directory is new."""
+    """Whether the kernel has objects of ours. They show that a daemon has run in this boot, also if the run directory is new."""
     trace = find_traces(veth_prefix=veth_prefix)
     if trace:
         log.warning("new run directory, but a daemon has run in this boot trace=%s", trace)
@@ -248,10 +252,10 @@ def _has_left_traces(veth_prefix: str) -> bool:
 
 
 def _is_overtaken(path: Path, aws_node: AwsNode) -> bool:
-    """Whether amazon-vpc-cni-k8s gave out addresses since our rows were written, and the rows must be set aside.
+    """Whether our rows must be set aside, because amazon-vpc-cni-k8s assigned addresses after they were written.
 
-    The rows stay in use during an export, when no address is given by them, and while the other daemon serves, because they show which
-    addresses both daemons gave.
+    The rows stay in use during an export, because our daemon assigns no address then. They also stay in use while the other daemon
+    serves, because they show which addresses both daemons assigned.
     """
     if aws_node.is_exporting or (path.exists() and aws_node.listener()):
         return False
@@ -278,9 +282,9 @@ def _pod_facts(settings: Settings, datastore: Datastore) -> PodFactsSource | Non
 
 
 def load_network(config: SubnetsConfig) -> NetworkFile:
-    """Read the network file (`ipamd/model/network_file.py`), if anything that is on needs it.
+    """Read the network file (`ipamd/model/network_file.py`), if a setting that is on needs it. Otherwise the result is empty.
 
-    Raises: SettingsError with every problem, because a node without the file would put pods into the wrong subnet.
+    Raises: SettingsError with every problem. It ends the start, because a node without the file would put pods into the wrong subnet.
     """
     if not config.reads_network_file:
         return NetworkFile()
@@ -305,7 +309,7 @@ def _wiring(
         host,
         veth_prefix=settings.network.veth_prefix,
         families=lambda: ruleset.families(settings.network, datastore.attachments()),
-        failpoint=None if failpoint is no_failpoint else kernel_failpoint,  # it is asked for every message of every ADD
+        failpoint=None if failpoint is no_failpoint else kernel_failpoint,  # None saves a call for every message of every ADD
         is_strict=not settings.network.extra_sources,
         state_reader=state_reader,
         vlan_links=vlan_links,
@@ -314,7 +318,8 @@ def _wiring(
 
 
 def _set_aside_overtaken(path: Path, clock: Clock) -> None:
-    """Rename the datastore. Its rows are older than the other software's, and would free or assign addresses of its pods (I1).
+    """Rename the datastore, because amazon-vpc-cni-k8s has assigned addresses since. By the old rows our daemon would free or assign
+    addresses of its pods (I1).
 
     Raises: DatastoreError.
     """
@@ -326,7 +331,7 @@ def _set_aside_overtaken(path: Path, clock: Clock) -> None:
 
 
 def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, node_info: NodeInfo) -> HistoryWriter:
-    """The history by the settings. It does not access the disk yet."""
+    """Make the writer of the history by the settings. It does not access the disk yet."""
     daemon = settings.daemon
     directory = None
     if daemon.history_dir != HISTORY_OFF:
@@ -360,7 +365,7 @@ def _host_network(
     pod_snat: PodSnatSets,
     vlan_links: VlanLinks | None,
 ) -> KernelHostNetwork:
-    """The host's network, which follows changes of the network settings."""
+    """Make the adapter of the host's network. It follows changes of the network settings."""
 
     def sparse_prefixes() -> dict[IpNetwork, EniId]:
         if not current.now.network.family.is_sparse:

@@ -1,7 +1,8 @@
 """Compose the use cases over the ports, room by room.
 
-Tests compose the same graph over fakes, so they test the graph that ships. A restarted daemon must take DEL at once, so this module
-imports nothing heavy that DEL does not need: boto3 and the metrics server come later, in their own threads (docs/life.md, Start).
+Tests compose the same graph over fakes, so they test the graph that ships. A restarted daemon must serve DEL at once. So this module
+imports nothing that takes long to import and that DEL does not need. boto3 and the metrics server are imported later, in their own
+threads (docs/life.md, Start).
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ if TYPE_CHECKING:
     from ipamd.sandbox.legs.source import LegSource
 
 DEL_SHARE = 4
-"""One in this many RPC places is never taken by ADD, so that DEL is served while ADDs wait for addresses. Ours."""
+"""ADDs may occupy all places for requests except one in this many, so that DEL is served while ADDs wait for addresses. Ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,14 @@ class PoolServices:
 
 
 class App:
-    """All services of the daemon, composed over the adapters room by room. It starts no thread. Only the pool reads
-    something: which addresses it released before, and, if the datastore was lost, what the kernel still has.
+    """All services of the daemon, composed over the adapters room by room.
 
-    These are None if the settings turn them off: `runtime` (CRI), `cni_backend` (the plugin and the policy agent of amazon-vpc-cni-k8s
-    are not served), `policy` (that agent is not called), `branches` (no pod gets a branch ENI).
+    Composing them starts no thread. Some services read records: the addresses that were released lately, the recorded sandboxes, and,
+    if the datastore was lost, the survey of the kernel.
+
+    These are None if the settings turn them off: `runtime` (the container runtime over CRI), `cni_backend` (the socket for the plugin
+    and the policy agent of amazon-vpc-cni-k8s), `policy` (calls to the policy agent), `branches` (branch ENIs for pods), `pinned`
+    (addresses that pods ask for).
     """
 
     def __init__(self, adapters: Adapters, current: CurrentSettings) -> None:
@@ -147,7 +151,8 @@ class App:
             self.cooldown,
             adapters,
             current,
-            # Without those of branch ENIs: a Describe of the instance never shows these ENIs, so no resync would help.
+            # Only sandboxes of the pool: a Describe of the instance never shows branch ENIs, so a resync would not help sandboxes with
+            # them.
             unplaced=partial(self.quarantine.unplaced, is_of_pool=True),
             list_soon=self._list_soon,
             on_cut_off=lambda: self.host_network.mark(PassScope.EVERYTHING),
@@ -159,12 +164,12 @@ class App:
         self._serve_questions()
 
     def _list_soon(self) -> None:
-        """Have the runtime's sandboxes listed soon, if CRI is on."""
+        """Request a list of the runtime's sandboxes soon, if CRI is on."""
         if self.runtime is not None:
             self.runtime.list_soon()
 
     def _apply_restrictions(self) -> None:
-        """Freeze the pool, and report unfiltered pods, if the settings demand that for the life of the process."""
+        """Freeze the pool, and report unfiltered pods, if settings that need a restart require it."""
         settings, context = self.current.now, self.context
         if settings.pool.provisioning_disabled:
             context.freeze.set(FreezeCause.SETTING, "DISABLE_NETWORK_RESOURCE_PROVISIONING=true")
@@ -174,12 +179,16 @@ class App:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force now."""
+        """The settings in force."""
         return self.current.now
 
     @property
     def rpc_limit(self) -> int:
-        """Most requests at once: the setting, plus the ADDs that may wait for a branch ENI to be named, or for an address."""
+        """The largest number of requests at once.
+
+        It is the value of the setting, plus the numbers of ADDs that may wait for a branch ENI or for an address that their pod asks
+        for.
+        """
         limit = self.settings.daemon.max_concurrent_rpcs
         if self.branches is not None:
             limit += self.branches.waiting_limit
@@ -188,7 +197,7 @@ class App:
         return limit
 
     def _policy(self) -> PolicyHook | None:
-        """The hook that calls the network policy agent; imported only if a setting needs it."""
+        """Make the hook that calls the network policy agent. Its code is imported only if a setting needs it."""
         agent, settings = self.adapters.policy_agent, self.current.now
         if agent is None:
             return None
@@ -198,7 +207,7 @@ class App:
         return PolicyHook(self.context, agent=agent, mode=settings.policy.mode, prefix=prefix, is_unsure=is_unsure)
 
     def _branches(self, names: Callable[..., VethNames]) -> BranchSource | None:
-        """The hook that decides which sandboxes get branch ENIs; imported only if a setting needs it."""
+        """Make the source that decides which sandboxes get branch ENIs. Its code is imported only if a setting needs it."""
         network, source = self.current.now.network, self.adapters.pod_facts
         if source is None or network.enforcing_mode is None:
             return None
@@ -233,7 +242,7 @@ class App:
         )
 
     def _pinned_source(self, pool: PoolSource) -> PinnedSource | None:
-        """What gives pods the addresses that they ask for; imported only if a setting allows that."""
+        """Make the source that gives pods the addresses that they ask for. Its code is imported only if a setting allows that."""
         if not self.current.now.network.pinned_ranges:
             return None
         from ipamd.sandbox.legs.pinned import PinnedSource
@@ -249,8 +258,8 @@ class App:
         )
 
     def _obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
-        """Have the pool's thread get an address from EC2. A pod of IPv6 is refused before."""
-        if self.pool.pinned is not None:
+        """Request an address from EC2 by the pool's thread."""
+        if self.pool.pinned is not None:  # None with IPv6, but a pod of IPv6 was refused before
             self.pool.pinned.obtain(wish, address, deadline)
 
     def _pool_choice(self) -> PodPoolChoice:
@@ -272,7 +281,7 @@ class App:
         )
 
     def _serve_sandboxes(self) -> None:
-        """Make the services of the CNI verbs, and those that maintain sandboxes without a request."""
+        """Make the services of the CNI verbs, and the services that maintain sandboxes without a request."""
         context, cooldown, adapters, current = self.context, self.cooldown, self.adapters, self.current
         runtime, judge, prefix = adapters.runtime, SandboxJudge(context), current.now.network.veth_prefix
         self.sandbox = self._verbs(judge)
@@ -365,7 +374,7 @@ class App:
         return SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
 
     def _follow_others(self) -> None:
-        """Make the services that follow changes on the node and at EC2, and those of the migration."""
+        """Make the services that follow changes on the node and at EC2, and the services of the migration."""
         context, adapters, enis, resyncs = self.context, self.adapters, self.pool.enis, self.pool.resyncs
         node_info, hostnet, settings = adapters.node_info, adapters.hostnet, self.current.now
         self.host_network = HostNetworkReconciler(
@@ -398,8 +407,10 @@ class App:
         self.cni_backend = self._serve_others()
 
     def _serve_others(self) -> CniBackendServer | None:
-        """Serve the plugin and the policy agent of amazon-vpc-cni-k8s in place of its daemon, on one socket; None if neither is
-        configured."""
+        """Make the server for the plugin and the policy agent of amazon-vpc-cni-k8s, on one socket, in place of its daemon.
+
+        Returns: None if neither is configured.
+        """
         takeover, policy = self.current.now.takeover, self.current.now.policy
         if not (takeover.cni_backend_socket or self.policy):
             return None
@@ -432,7 +443,7 @@ class App:
         return CniBackendServer(servicer, path=Path(takeover.questions_socket), further_services=further_services)
 
     def _serve_questions(self) -> None:
-        """Make what others ask the daemon through: the CNI service for the plugin, the sources of reports, and the metrics."""
+        """Make the services for other programs: the CNI service for the plugin, the sources of reports, and the metrics."""
         context, adapters = self.context, self.adapters
         sources = self._make_sources()
         counts = Counts(
@@ -457,7 +468,7 @@ class App:
 
     @cached_property
     def introspection(self) -> IntrospectionServicer:
-        """The service that `ipamctl` asks. Its code is imported at the first question."""
+        """The service that `ipamctl` calls. Its code is imported at the first call."""
         from ipamd.rpc.introspection import IntrospectionServicer
 
         return IntrospectionServicer(
@@ -471,7 +482,10 @@ class App:
         )
 
     def _retry(self) -> list[tuple[str, GrowthRefusal]]:
-        """Repeat now the EC2 calls that EC2 refused. From any thread."""
+        """End the pauses after refusals of EC2, so that the refused calls are repeated now. Safe from any thread.
+
+        Returns: for each pause that was ended, its subject and the refusal.
+        """
         failures = {(PAUSE, intent_id): log_text(error) for intent_id, error in self.pool.provisioner.failures().items()}
         ended = self.pool.subnets.limits.retry(failures | self.pool.maintainer.security_groups.refusals())
         self.context.demand.trigger()
@@ -552,7 +566,7 @@ class App:
         return len(self.branches.waiting_keys())
 
     def _cloud_view(self) -> CloudView:
-        """The last answer of EC2, and the running calls, which with their retries take up to a minute."""
+        """Describe the last answer of EC2, and the calls that are running. With its retries a call takes up to a minute."""
         reachable, detail = self.adapters.node_info.cloud
         for call in self.adapters.ec2.calls_under_way():
             detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
@@ -577,7 +591,7 @@ def compose_pool(
     look_for_other_daemon: Callable[[], object] = lambda: None,
     repeats: Callable[[], Repeats] = lambda: NO_REPEATS,
 ) -> PoolServices:
-    """Make the services of `eni` and `pool`. The fleet simulation makes only these, for each of its nodes."""
+    """Make the services of `eni` and `pool`. The fleet simulation makes only these services, for each of its nodes."""
     settings, identity, ec2 = current.now, adapters.node_info.identity, adapters.ec2
     book = _book(context, adapters)
     branches = None
@@ -617,7 +631,10 @@ def compose_pool(
 
 
 def _book(context: ServiceContext, adapters: Adapters) -> EniBook:
-    """Make the book of ENIs, and let it read what was released lately: from the ledger, or from the history if the ledger was lost."""
+    """Make the book of ENIs.
+
+    It gets the addresses that were released lately from the ledger, or from the history if the ledger was lost.
+    """
     book = EniBook(context)
     if adapters.opened.report.is_intact:
         remember_released(book, adapters.opened.datastore.read_since, adapters.clock)
@@ -635,9 +652,9 @@ def _pinned(
     resyncs: ResyncScheduler,
     cooldown: Cooldown,
 ) -> PinnedAddresses | None:
-    """The service that gets the addresses that pods ask for; imported only if a setting allows that."""
+    """Make the service that requests from EC2 the addresses that pods ask for. Its code is imported only if it is needed."""
     network, datastore = settings.network, context.datastore
-    # Marks from earlier settings have to end too, also those that the DEL of a present sandbox will make.
+    # Without the setting it is needed for addresses that are still kept for pods, and for addresses that a later DEL will keep.
     has_marks = bool(datastore.pinned()) or any(attachment.kept_s is not None for attachment in datastore.attachments())
     if not (network.has_pinned_addresses or has_marks):
         return None
@@ -656,7 +673,7 @@ def _pinned(
 
 
 def pinned_cidrs(network: NetworkConfig) -> tuple[IPv4Network, ...]:
-    """Return the ranges from which only named addresses are given, of all namespaces; none for pods of IPv6."""
+    """Return the ranges, of all namespaces, from which only named addresses are given; () for pods of IPv6."""
     if not network.has_pinned_addresses:
         return ()
     return tuple(item.cidr for item in network.pinned_ranges if item.cidr is not None)
@@ -688,7 +705,7 @@ def _provisioner(
 
 
 def _branches(context: ServiceContext, ec2: Ec2, book: EniBook, on_cut_off: Callable[[], None]) -> BranchComparison:
-    """The service that compares branch ENIs with EC2; imported only if pods may have branch ENIs."""
+    """Make the service that compares branch ENIs with EC2. Its code is imported only if pods may have branch ENIs."""
     from ipamd.eni.legs.branches import BranchComparison
 
     return BranchComparison(context, ec2=ec2, book=book, on_change=on_cut_off)

@@ -1,8 +1,8 @@
 """`ipamd clean-up`: remove our tables, rules and routes from a node that has gone back to amazon-vpc-cni-k8s (docs/migration.md).
 
-It works only if no daemon of ours runs and amazon-vpc-cni-k8s serves the node: otherwise pods would lose SNAT or confinement, or the
-running daemon would put everything back. The daemon's pod is off the node by then, so it runs in a debug pod with our image, on the
-node's network and with the node's files below a directory.
+The command refuses to run unless no daemon of ours runs and amazon-vpc-cni-k8s serves the node. Otherwise pods would lose SNAT or
+confinement, or the running daemon would make the removed objects again. The daemon's pod has left the node by then, so the command
+runs in a debug pod with our image, on the node's network and with the node's files below a directory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from ipamd.rpc.run_dir import LOCK_NAME
 from ipamd.settings import Settings, load
 
 EXIT_KEPT = 1
-"""Something is left that pods of ours need: run it again when they are gone."""
+"""Exit status if objects are left, because pods that our daemon wired need them. The command must be run again when these pods are
+gone."""
 
 EXIT_REFUSED = 2
-"""The node has not gone back, or the kernel refused."""
+"""Exit status if the node has not gone back to amazon-vpc-cni-k8s, or if the kernel refused a removal."""
 
 SETTINGS = (
     "AWS_VPC_K8S_CNI_VETHPREFIX",
@@ -38,15 +39,16 @@ SETTINGS = (
     "VPC_IPAMD_AWS_NODE_CONFLIST_FILE",
     "VPC_IPAMD_AWS_NODE_SOCKET",
 )
-"""What it reads of the daemon's settings: an invalid value of another one must not prevent a clean-up."""
+"""The settings of the daemon that the command reads. It reads no others, so that an invalid value of another cannot prevent a
+clean-up."""
 
 PROGRAM = "ipamd clean-up"
 
 
 def main(arguments: Sequence[str], *, is_served_by_other: Callable[[Settings], bool] | None = None) -> int:
-    """Run the command; returns the exit status. Raises: SystemExit, 2 for wrong arguments, 0 after the usage.
+    """Run the command. Returns: the exit status. Raises: SystemExit with 2 for wrong arguments, with 0 after the usage.
 
-    `is_served_by_other`: whether amazon-vpc-cni-k8s answers on this node.
+    `is_served_by_other`: returns whether amazon-vpc-cni-k8s answers on this node. If it is None, the sockets of that daemon are tried.
     """
     options = make_parser().parse_args(arguments)
     try:
@@ -80,7 +82,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _settings(host_root: str) -> Settings:
-    """The daemon's settings as far as they are read, with paths below the host's root. Raises: SettingsError."""
+    """Return the settings in SETTINGS, with paths below the directory `host_root`. All other settings have defaults.
+
+    Raises: SettingsError.
+    """
     environment = {name: os.environ[name] for name in SETTINGS if name in os.environ}
     settings = load(environment)
     if not host_root:
@@ -100,7 +105,7 @@ def _settings(host_root: str) -> Settings:
 
 
 def _require_gone_back(settings: Settings, is_served_by_other: Callable[[Settings], bool]) -> None:
-    """Check that no daemon of ours runs, and that the other one serves. Raises: TakeoverError."""
+    """Check that no daemon of ours runs, and that amazon-vpc-cni-k8s serves the node. Raises: TakeoverError."""
     if _is_locked(settings.daemon.run_dir / LOCK_NAME):
         raise failure(TakeoverError, FailureCode.CLEAN_UP_DAEMON_RUNS, path=settings.daemon.run_dir)
     theirs = settings.takeover.conflist_beside(settings.daemon.conflist_path)
@@ -111,7 +116,10 @@ def _require_gone_back(settings: Settings, is_served_by_other: Callable[[Setting
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a daemon holds the run directory. The lock is the file's, so it is seen through any mount of the directory."""
+    """Whether a daemon of ours runs and holds its lock.
+
+    A lock belongs to the file, so it is seen through any mount of the directory.
+    """
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,7 +135,10 @@ def _is_served_by_other(settings: Settings) -> bool:
 
 
 def _removed_conflist(settings: Settings, *, is_dry_run: bool) -> list[str]:
-    """Remove our conflist, which an export leaves on a node that amazon-vpc-cni-k8s had never run on. Raises: TakeoverError."""
+    """Remove our conflist, if it exists. An export leaves it on a node on which amazon-vpc-cni-k8s had never run.
+
+    Returns: a line for the output, if there is one. Raises: TakeoverError.
+    """
     ours = settings.daemon.conflist_path
     if not ours.exists():
         return []

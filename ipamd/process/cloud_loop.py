@@ -1,8 +1,8 @@
 """The loop that asks instance metadata and EC2: first for the node's identity and ENIs, then for external changes.
 
-The loop repeats the first questions until they are answered; `ipamctl status` shows a stage for each. A start waits for the answers
-only if it must: with an intact datastore the daemon serves ADD before EC2 has answered. After that the loop calls
-`eni/external_changes.py` when it is due, and applies changed settings to the pool.
+The loop repeats the first questions until they are answered. `ipamctl status` shows a stage of the start for metadata, and one for
+EC2. A start waits for the answers only if it must: with an intact datastore the daemon serves ADD before EC2 has answered. Afterwards
+the loop calls `eni/external_changes.py` when that is due, and applies changed settings to the pool.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from ipamd.process.bootstrap import App
 from ipamd.settings import Settings
 
 LIMITS_RETRY_S = 300.0
-"""Pause between two questions about an unknown type. Ours: as long as the adapter remembers a failure (`ipamd/cloud/ec2.py`)."""
+"""Pause in seconds between two questions about an instance type whose limits are unknown. Ours: as long as the adapter remembers a
+failure (`ipamd/cloud/ec2.py`)."""
 
 FIRST, LIMITS = ("first questions",), ("limits",)
-"""Keys of `Backoffs`."""
+"""Keys in `Backoffs` of the pauses after a failure of the first questions, and of the question about limits."""
 
 UNKNOWN = "default"
-"""Source of the limits of a type that neither EC2 nor the table has."""
+"""Value of `InstanceLimits.source` if neither EC2 nor the built-in table has the instance type."""
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ log = logging.getLogger(__name__)
 class CloudLoop:
     """Asks metadata and EC2.
 
-    `is_node_set_up`: metadata has answered, and the node's own routing and SNAT are by the present settings.
-    `is_answered`: EC2 has returned this node's ENIs once.
+    `is_node_set_up`: whether metadata has answered, and the node's own routing and SNAT are set up by the present settings.
+    `is_answered`: whether EC2 has returned this node's ENIs once.
     """
 
     def __init__(self, app: App) -> None:
@@ -55,7 +56,7 @@ class CloudLoop:
         app.current.follow(lambda now: now.pool, lambda _: self.loop.wake())
 
     def turn(self) -> float | None:
-        """Ask and apply what is due. Returns: seconds until the next turn is due by the clock."""
+        """Ask the questions and apply the settings that are due. Returns: seconds until the next turn is due by the clock."""
         if self._limits is None:
             self._ask_if_due()
         elif self._limits.source == UNKNOWN and self._backoffs.is_due(LIMITS):
@@ -71,7 +72,7 @@ class CloudLoop:
         return soonest_s(pauses_s)
 
     def _ask_if_due(self) -> None:
-        """Ask the first questions, unless the back-off of a failed try is running."""
+        """Ask the first questions, unless the pause after a failed try is running."""
         if not self._backoffs.is_due(FIRST):
             return
         try:
@@ -86,7 +87,7 @@ class CloudLoop:
     def _ask(self) -> None:
         """Ask the first questions: the node's identity, its ENIs, and the limits of its type.
 
-        Raises: any error of a question; all questions are repeated then.
+        Raises: any error of a question. All questions are repeated later then.
         """
         app, health = self._app, self._health
         with health.stage("metadata") as stage:
@@ -96,7 +97,7 @@ class CloudLoop:
             problem = app.cloud.follow_notices()  # before the pool may grow; later turns ask metadata again
             if problem:
                 log.info("cannot read whether EC2 announces the end of the instance error=%s", problem)
-        app.host_network.set_up_node(identity)  # before EC2 is asked: a start goes on without its answer
+        app.host_network.set_up_node(identity)  # before EC2 is asked, because a start may go on without EC2's answer
         self.is_node_set_up = True
         with health.stage("ec2") as stage:
             stage.detail = self._publish_question("EC2 is being asked for this node's ENIs")
@@ -106,17 +107,17 @@ class CloudLoop:
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
         app.adapters.node_info.cloud = True, f"last compared at start: {result}"
         self._condition.report(None)
-        if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
+        if health.phase is Phase.SERVING:  # EC2 was late, and the start has continued without its answer
             for failure in app.pool.enis.routing.set_up_all():
                 log.warning("host routing is not in place error=%s", failure)
         self._set_limits(limits)
 
     def _compare(self, identity: InstanceIdentity) -> EniSyncResult:
-        """Compare with EC2 once.
+        """Compare the records with EC2 once.
 
-        If recording the answer fails, the pool may still grow as long as the primary ENI is recorded.
-        Raises: CloudError, also if the primary ENI is not recorded afterwards: an answer without it is incomplete, and a pool without
-            ENIs would create one.
+        If EC2's answer cannot be recorded, the pool may still grow as long as the primary ENI is recorded.
+        Raises: CloudError if EC2 does not answer, or if the primary ENI is not recorded afterwards. An answer without the primary ENI
+            is incomplete, and a pool without any ENI would create one.
         """
         try:
             result = self._app.pool.enis.sync_with_ec2(identity)
@@ -142,7 +143,7 @@ class CloudLoop:
         return any(eni.is_primary for eni in self._app.context.datastore.enis())
 
     def _set_limits(self, limits: InstanceLimits) -> None:
-        """Apply the instance limits and the settings in force to the pool. Retry if the type is unknown."""
+        """Apply the instance limits and the settings in force to the pool. If the type is unknown, EC2 is asked again later."""
         self._limits, self._planned_by = limits, self._app.settings
         custom = self._app.adapters.network_file.custom
         max_pods = limits.max_pods_without_primary

@@ -1,9 +1,9 @@
 """Delay the first *ready* of a boot until this node can assign an address, because a ready node attracts pods.
 
-One free address is enough, or one live sandbox. The daemon serves ADD while it waits, because a pod's ADD can wait for the pool;
-only the readiness probe and the conflist are delayed. Later an empty pool is a condition and does not end *ready*, because the pods
-of a node that is not ready for minutes are evicted. A mark in the run directory, with the boot's ID, records the first *ready* of a
-boot. If the mark is lost, the next start waits once more.
+One free address is enough, or one live sandbox. The daemon serves ADD while it waits, because a pod's ADD can wait for the pool. Only
+the readiness probe and the conflist are delayed. Later an empty pool is a condition and does not end *ready*, because the pods of a
+node that is not ready for minutes are evicted. A mark in the run directory, with the boot's ID, records the first *ready* of a boot.
+If the mark is lost, the next start waits once more.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ READY_ONCE_NAME = "ready-once"
 CONDITION = "first address"
 
 CHECK_S = 1.0
-"""How often a wait for the pool's next status checks whether the daemon ends. Ours; it reads memory only."""
+"""Longest pause, in seconds, until a wait for the pool's next status checks again whether the daemon ends. Ours: the check only reads
+memory."""
 
 
 class FirstAddress(Service):
-    """Waits for the first address of a boot. One thread."""
+    """Waits for the first address of a boot. Only one thread may use it."""
 
     def __init__(self, context: ServiceContext, *, run_dir: Path, boot_id: str, stopped: threading.Event) -> None:
         super().__init__(context)
@@ -82,7 +83,10 @@ class FirstAddress(Service):
         raise NotServingError("vpc-ipamd is shutting down")
 
     def _wired_count(self) -> int:
-        """Number of live sandboxes in the kernel. They have no rows if the run directory was lost, and the node must become ready."""
+        """Count the live sandboxes in the kernel.
+
+        If the run directory was lost, they have no rows, but the node must become ready all the same.
+        """
         try:
             survey = self._wiring.survey()
         except IpamError:

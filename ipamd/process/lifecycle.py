@@ -38,33 +38,36 @@ from ipamd.process.served_mark import ServedMark
 from ipamd.rpc.unix_server import UnixServer
 
 WORTH_REPEATING = (DatastoreError, SettingsError)
-"""Errors that are not retryable in general, but after which a repeated step may succeed: DEL or EC2's answer changed a row in use by
-the step, or a directory is not mounted yet."""
+"""Errors that are not retryable in general, but after which a step of the start is repeated. The repetition may succeed, because a DEL
+or EC2's answer had changed a row that the step was using, or because a directory was not mounted yet."""
 
 CLOUD_PATIENCE_S = 0.5
-"""How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and a hanging EC2 the first ADD took 3.4 s,
-above the budget of 2 s (docs/performance.md)."""
+"""How many seconds a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and an EC2 that does not answer, the first
+ADD took 3.4 s, which is above the budget of 2 s (docs/performance.md)."""
 
 SHORT_ABSENCE_S = 60.0
-"""After at most this time without a daemon, a start with an intact datastore does not wait for EC2 (docs/adr/0087). Ours: as long
-as STATUS bridges an absence."""
+"""If no daemon served for at most this many seconds, a start with an intact datastore does not wait for EC2 (docs/adr/0087). Ours:
+STATUS bridges an absence for the same time."""
 
 RUNTIME_PATIENCE_S = 1.0
-"""How long a start with an intact datastore waits for CRI. Ours: a list takes milliseconds. A hanging runtime must not delay every
-pod, and without its answer nothing is freed."""
+"""How many seconds a start with an intact datastore waits for CRI. Ours: a list takes milliseconds. A runtime that does not answer
+must not delay every pod, and without its answer nothing is freed."""
 
 REPEATED = ("spool", "kernel", "aws-node", "host-routing", "conflist")
-"""Steps of a start that are repeated after a failure. Each reports the part `start` of the condition with the step's name."""
+"""Steps of a start that are repeated after a failure. Each reports its failure as the part `start` of the condition with the step's
+name.
+"""
 
 CHECK_S = 0.2
-"""How often a wait for a first turn checks whether the daemon ends. Ours; it reads memory only."""
+"""Longest pause, in seconds, until a waiting step of the start checks again whether the daemon ends. Ours: the check only reads
+memory."""
 
 REPLAY_DEADLINE_S = 30.0
-"""Longest replay of the spool at the start, which waits for its end."""
+"""How many seconds the replay of the spool at the start waits for locks at most. The start waits for its end."""
 
 REPLAY_WHILE_SERVING_S = 1.0
-"""How long the maintenance waits for sandboxes and for the spool's lock. Ours: the next replay comes 5 s later, and one sandbox must
-not delay the check for another daemon."""
+"""How many seconds a replay of the spool by the maintenance waits for locks, of sandboxes and of the spool. Ours: the next replay
+comes 5 s later, and one sandbox must not delay the check for another daemon."""
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +81,19 @@ def _claim_conditions(health: Health, sockets: Iterable[str]) -> dict[str, Condi
 
 
 class Lifecycle:
-    """One life of the daemon. `run` is a thread body; `stop` ends its waits and its loops. `reload` is for SIGHUP."""
+    """The start and the end of one daemon process.
+
+    `run` is the body of the start's thread. `stop` ends its waits and the loops.
+    `reload`: reads changed settings; SIGHUP requests that.
+    """
 
     def __init__(self, app: App, *, end: Callable[[str], None], server: UnixServer | None = None) -> None:
-        """`end` exits the process, for a reason that only a restart can repair. `server` has our plugin's socket."""
+        """Compose the start.
+
+        Args:
+            end: exits the process. It is called with the reason, if only a restart can repair a problem.
+            server: the server on our plugin's socket.
+        """
         self._app, self._end, context, daemon = app, end, app.context, app.settings.daemon
         self._servers = {"socket": server, "cni-backend": app.cni_backend}
         self._health, self._stopped, self._is_serving = context.health, threading.Event(), threading.Event()
@@ -125,7 +137,7 @@ class Lifecycle:
         self._first, self._serving, self._last = self._loops()
 
     def _clean_up_policy(self) -> None:
-        """Repeat pending calls to the network policy agent, if there is one."""
+        """Repeat pending calls to the network policy agent, if a setting requires the agent."""
         if self._app.policy is not None:
             self._app.policy.clean_up()
 
@@ -145,7 +157,10 @@ class Lifecycle:
         )
 
     def _loops(self) -> tuple[list[Loop], list[Loop], list[Loop]]:
-        """All loops: those that start with the process, those that start when ADD is served, and those that `stop` does not end."""
+        """Make the loops in three groups.
+
+        Returns: the loops that start early, the loops that start when ADD is served, and the loops that `stop` does not end.
+        """
         app, runtime, history = self._app, self._app.runtime, self._app.adapters.history_writer
         first = [self._files.loop, self._cloud.loop]
         serving = [
@@ -173,7 +188,7 @@ class Lifecycle:
         return first, serving, last
 
     def _keep_sockets(self) -> None:
-        """Repair each socket that was removed, replaced or made accessible to others, and report one that cannot be repaired."""
+        """Repair each socket that was removed, replaced or made accessible to other users. Report a socket that cannot be repaired."""
         for subject, server in self._servers.items():
             if server is None:
                 continue
@@ -189,15 +204,16 @@ class Lifecycle:
             self._conditions[subject].report(None)
 
     def run(self) -> None:
-        """Go from alive to ready.
+        """Run the start, from alive to ready.
 
         After an IpamError that a repetition cannot repair, the daemon reports a condition and goes on serving DEL. Any other error,
-        such as a thread that cannot be started, ends the process: part of the start may be missing, and the next start may succeed.
+        for example because a thread cannot be started, ends the process: a part of the start may be missing, and the next start may
+        succeed.
         """
         try:
             self._run()
         except NotServingError:
-            return  # stopped while it waited
+            return  # the daemon was stopped while the start waited
         except IpamError as error:
             state = "ADD is not served"
             if self._health.phase is Phase.SERVING:
@@ -210,7 +226,7 @@ class Lifecycle:
             self._end(f"the start failed: {log_text(error)}")
 
     def drain(self) -> None:
-        """Stop taking ADD, and record when this daemon last served."""
+        """Stop serving ADD, and record when this daemon last served."""
         self._served_mark.leave()
         self._health.enter(Phase.DRAINING)
 
@@ -219,10 +235,10 @@ class Lifecycle:
         self._stopped.set()
         for loop in [*self._serving, *self._first]:
             loop.stop()
-        self._is_serving.set()  # loops that still wait at the gate end too
+        self._is_serving.set()  # ends loops that still wait for this event before their first turn
 
     def close(self) -> None:
-        """End the loops that `stop` leaves running, and the connection to kubelet. Called after the last request."""
+        """End the loops that `stop` leaves running, and the connection to kubelet. It is called after the last request."""
         for loop in self._last:
             loop.stop()
         pod_facts = self._app.adapters.pod_facts
@@ -243,7 +259,7 @@ class Lifecycle:
         self._drain_hook.check()  # before the pool may grow
         self._files.follow(self._drain_hook)
         self._cloud.loop.start()
-        # Before the first sandbox is wired, and without waiting for EC2. If the kernel refuses, the start goes on with a condition.
+        # This comes before the first sandbox is wired, and without EC2. If the kernel refuses, the start goes on with a condition.
         log.info("confinement repaired=%s", repair_texts(app.host_network.confine()) or "in place")
         self._until_done("spool", self._replay_spool)
         listed = self._first_list()
@@ -266,7 +282,7 @@ class Lifecycle:
         with health.stage("plugins") as stage:
             self._await(lambda: bool(self._conflist.versions_text))
             stage.detail = self._conflist.versions_text
-        self._conflist.begin()  # before the conflist is written: it reports a file that cannot be written too
+        self._conflist.begin()  # before the conflist is written, because it also reports a conflist that cannot be written
         self._until_done("conflist", self._write_conflist)
         self._files.loop.wake()
         self._first_address.remember()
@@ -276,7 +292,7 @@ class Lifecycle:
         log.info("ready after start took_s=%.2f addresses=%s", health.uptime_s(), app.context.datastore.counts())
 
     def _await_cloud(self, absence_s: float) -> None:
-        """Wait for metadata, and for EC2 if its answer is needed. `absence_s`: for how long no daemon has served."""
+        """Wait for metadata, and for EC2 if its answer is needed. `absence_s`: for how many seconds no daemon has served."""
         has_addresses = any(eni.host_ready and eni.managed for eni in self._app.context.datastore.enis())
         patience_s = CLOUD_PATIENCE_S if has_addresses else math.inf
         if has_addresses and absence_s <= SHORT_ABSENCE_S and self._app.adapters.opened.report.is_intact:
@@ -285,14 +301,17 @@ class Lifecycle:
             self._await(lambda: self._cloud.is_answered, patience_s=patience_s)
 
     def _follow_settings(self) -> None:
-        """Follow the mounted files that settings come from, from the start on."""
+        """Begin to follow the mounted files: the settings file, and the network file if a setting uses it."""
         self._files.follow(self.reload)
         if self._app.current.now.subnets.reads_network_file:
             self._files.follow(self._network_watch)
         self._files.loop.start()
 
     def _serve(self) -> None:
-        """Serve ADD from now on. The loops start first but wait at the gate, so that no ADD waits for their first turns."""
+        """Begin to serve ADD.
+
+        The loops are started before that, but their first turns wait until ADD is served, so that no ADD waits for these turns.
+        """
         with self._health.stage("serve") as stage:
             for loop in self._serving:
                 loop.start(gate=self._is_serving)
@@ -303,12 +322,12 @@ class Lifecycle:
     def _first_list(self) -> dict[str, Sandbox] | None:
         """Wait for the runtime's first complete list.
 
-        The wait has no limit if the datastore is not intact, because it cannot be rebuilt without the list.
-        Returns: sandboxes by ID; None if CRI is off, or if it does not answer in time.
+        The wait has no limit if the datastore is not intact, because the rows cannot be rebuilt without the list.
+        Returns: sandboxes by container ID; None if CRI is off, or if the runtime does not answer in time.
         """
         runtime = self._app.runtime
         if runtime is None:
-            unlisted = self._health.claim("cri")  # without CRI there is no other writer
+            unlisted = self._health.claim("cri")  # with CRI on, the runtime reconciler claims this condition
             unlisted.report(problem(ConditionCode.RUNTIME_OFF))
             return None
         runtime.loop.start()
@@ -319,7 +338,7 @@ class Lifecycle:
         return runtime.first_list
 
     def _await(self, is_done: Callable[[], bool], *, patience_s: float = math.inf) -> None:
-        """Wait until `is_done` is true, for `patience_s` at most. Raises: NotServingError if the daemon is stopped."""
+        """Wait until `is_done` returns true, at most for `patience_s`. Raises: NotServingError if the daemon is stopped."""
         deadline = time.monotonic() + patience_s
         while True:
             left_s = deadline - time.monotonic()
@@ -328,12 +347,12 @@ class Lifecycle:
             self._require_running(0.0)
 
     def _require_running(self, pause_s: float) -> None:
-        """Wait for `pause_s`. Raises: NotServingError as soon as the daemon is stopped."""
+        """Wait for `pause_s` seconds. Raises: NotServingError as soon as the daemon is stopped."""
         if self._stopped.wait(pause_s):
             raise NotServingError("vpc-ipamd is shutting down")
 
     def _until_done(self, name: str, step: Callable[[], None]) -> None:
-        """Repeat an idempotent step until it succeeds. Raises: an error that a repetition cannot repair; NotServingError."""
+        """Repeat an idempotent step until it succeeds. Raises: NotServingError, or an error that a repetition cannot repair."""
         while True:
             try:
                 step()
@@ -352,7 +371,7 @@ class Lifecycle:
             stage.detail = f"{counted(count, 'DEL')} carried out"
 
     def _replay_spool_while_serving(self) -> None:
-        """Replay DELs that were spooled after the start. The stage of the start stays as it is."""
+        """Carry out DELs that were spooled after the start. The detail of the start's stage is not changed."""
         deadline = Deadline.after(self._app.context.clock, REPLAY_WHILE_SERVING_S)
         count = self._app.spooled_deletes.replay(deadline=deadline)
         if count:

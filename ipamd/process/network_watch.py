@@ -1,7 +1,8 @@
-"""Report a network file that differs from the one in force, because the next start would take it, or end by it.
+"""Report a network file that differs from the content in force, because the next start would apply it, or fail by it.
 
-A ConfigMap's change reaches every node within a minute, and the restart that applies it perhaps days later, by a reboot. Nothing is
-applied here: ENIs keep their subnets while the daemon runs (docs/adr/0030).
+A change of a ConfigMap reaches every node within a minute, but the restart that applies it may come days later, for example by a
+reboot.
+This module applies nothing: ENIs keep their subnets while the daemon runs (docs/adr/0030).
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from ipamd.settings import SubnetsConfig
 from ipamd.settings.network_file import read_network_file
 
 NETWORK_FILE = "network file"
-"""Subject of the condition."""
+"""Subject of the condition that the network file has changed, or is wrong."""
 
 
 class NetworkFileWatch(FollowedFile):
-    """Reports if the network file has changed since the start, which alone applies it.
+    """Reports whether the network file has changed since the start. Only a start applies the file.
 
-    No file is read if no setting that uses it is on.
+    The file is read only if a setting that uses it is on.
     """
 
     def __init__(self, config: SubnetsConfig, *, in_force: NetworkFile, health: Health) -> None:
-        """`in_force`: the file's content as the start read it."""
+        """`in_force`: the content of the file that the start read."""
         super().__init__(config.network_file.parent, subject=NETWORK_FILE)
         self._config = config
         self._in_force = in_force
         self._condition = health.claim(NETWORK_FILE, part="content")
 
     def check(self) -> None:
-        """Read the file, as a start would, and report a difference."""
+        """Read the file in the same way as a start, and report a difference."""
         if self._config.reads_network_file:
             self._condition.report(self._difference())
 

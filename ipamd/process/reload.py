@@ -1,8 +1,8 @@
 """Apply changed settings while the daemon runs: on SIGHUP at once, on a change of the settings file after a random delay.
 
-The delay keeps the nodes of a fleet, whose ConfigMap changes everywhere within a minute, from calling EC2 all at once. A file with
-one wrong line changes nothing: the generation in force stays, and a condition reports the error. kubelet replaces a ConfigMap's
-files by one rename in their directory, which inotify reports; without inotify the file is read periodically (docs/adr/0034). Source:
+A changed ConfigMap reaches all nodes of a fleet within a minute. The delay prevents them from calling EC2 all at once. A file with one
+wrong line changes nothing: the generation in force stays, and a condition reports the error. kubelet replaces a ConfigMap's files by
+one rename in their directory, which inotify reports. Without inotify the file is read periodically (docs/adr/0034). Source:
 https://kubernetes.io/docs/concepts/configuration/configmap/, mounted ConfigMaps are updated automatically.
 """
 
@@ -24,13 +24,13 @@ from ipamd.settings.current import INVALID_SETTINGS
 from ipamd.settings.settings_file import content_of
 
 RESTART = "settings restart"
-"""Subject of the condition of settings that wait for a restart."""
+"""Subject of the condition that changed settings need a restart to take effect."""
 
 log = logging.getLogger(__name__)
 
 
 class SettingsReload(FollowedFile):
-    """Follows the settings file and SIGHUP. `ask` from any thread."""
+    """Reads the settings after SIGHUP and after a change of the settings file. `ask` may be called from any thread."""
 
     def __init__(
         self,
@@ -41,7 +41,13 @@ class SettingsReload(FollowedFile):
         environ: Mapping[str, str] = os.environ,
         spread: Callable[[float], float] = lambda most_s: random.uniform(0.0, most_s),  # noqa: S311  # no secret
     ) -> None:
-        """`wake` makes the loop check the files now; `spread` chooses the delay after a change, in seconds up to its argument."""
+        """Keep what the reload needs.
+
+        Args:
+            wake: makes the loop check the files now.
+            environ: the environment from which settings are read.
+            spread: chooses the delay after a change, in seconds. Its argument is the longest delay.
+        """
         self._file = current.now.daemon.settings_file
         directories = []
         if self._file:
@@ -58,7 +64,7 @@ class SettingsReload(FollowedFile):
         self._has_begun = False
 
     def ask(self) -> None:
-        """Make the loop read the settings at once, on SIGHUP."""
+        """Make the loop read the settings at once. It is called on SIGHUP."""
         self._is_asked = True
         self._wake()
 
@@ -67,7 +73,7 @@ class SettingsReload(FollowedFile):
         now = time.monotonic()
         if self._file and not self._has_begun:
             self._has_begun = True
-            self.read("start")  # it may have changed since the process read it
+            self.read("start")  # the file may have changed since the process read it
         elif self._is_asked:
             self._is_asked = False
             self.read("SIGHUP")
@@ -81,7 +87,11 @@ class SettingsReload(FollowedFile):
             self.read("the file has changed")
 
     def read(self, cause: str) -> None:
-        """Read environment and file, and apply the settings that need no restart. After an error, report it and change nothing."""
+        """Read environment and file, and apply the changed settings that need no restart. Wrong settings are reported and change
+        nothing.
+
+        `cause`: why they are read, for the log.
+        """
         self._due_monotonic_s = None
         self._read = None
         if self._file:
@@ -107,7 +117,7 @@ class SettingsReload(FollowedFile):
         log.info("settings in effect cause=%s generation=%d changed=%s", cause, number, ", ".join(change.taken) or "nothing new")
 
     def _content(self) -> bytes | None:
-        """The file's content; None if it cannot be read, which `read` reports then."""
+        """Return the content of the file; None if it cannot be read. `read` reports that."""
         try:
             return content_of(self._file)
         except OSError:

@@ -1,10 +1,12 @@
 """Record when this daemon last served. From this mark the plugin counts how long STATUS may bridge an absence (I17, docs/adr/0033).
 
-The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in milliseconds, replaced by a rename. /run is a tmpfs, so
-no disk is written. The mark is written only by a daemon that is *ready*, or that holds ADDs because amazon-vpc-cni-k8s is taking over
-the node or leaving it. A crash loop must not prolong the bridging. It is written at *ready*, at SIGTERM, and every 5 s by the loop of
-`Maintenance`, so after a kill -9 the absence seems at most 5 s longer. The mark means that the daemon lives and serves ADD, not that
-it answers in time. `cni_plugin/absence.py` reads it, and so does the next daemon's start.
+The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in milliseconds. It is replaced by a rename. /run is a
+tmpfs, so no disk is written. The mark is written only by a daemon that is *ready*, or that blocks ADD because amazon-vpc-cni-k8s is
+taking over the node or leaving it. A daemon in a crash loop does not write it, because it must not prolong the bridging.
+
+The mark is written at *ready*, at SIGTERM, and every 5 s by the loop of `Maintenance`. So after a kill -9 the absence seems at most 5
+s longer. The mark means that the daemon lives and serves ADD, and not that it answers in time. `cni_plugin/absence.py` and the start
+of the next daemon read it.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from ipamd.settings.settings_file import created
 SERVED_NAME = "served"
 
 LEFTOVERS = ".bridged-*"
-"""Temporary files of plugins that were killed while they wrote."""
+"""Name pattern of the temporary files of plugins that were killed while they wrote."""
 
 
 class ServedMark:
-    """Writes and reads the file `served`, which says when this daemon last served ADD. Safe to use from any thread."""
+    """Writes and reads the file `served`, which has the time when this daemon last served ADD. Safe from any thread."""
 
     def __init__(self, run_dir: Path, *, boot_id: str, health: Health) -> None:
         self._path = run_dir / SERVED_NAME
@@ -36,7 +38,7 @@ class ServedMark:
     def absence_s(self) -> float:
         """Return for how many seconds no daemon has served ADD; infinite if there is no readable mark of this boot.
 
-        Ask before this daemon has left a mark.
+        It must be called before this daemon writes its first mark.
         """
         try:
             boot_id, served_ms = self._path.read_text(encoding="ascii").split()
@@ -48,10 +50,10 @@ class ServedMark:
         return absence_s
 
     def leave(self) -> None:
-        """Write the mark if the daemon is ready, or if ADD is held.
+        """Write the mark if the daemon is ready, or if ADD is blocked.
 
-        ADD is held while the node is given back: until amazon-vpc-cni-k8s serves, our conflist may be the only one. If the file cannot
-        be written, STATUS bridges no absence.
+        ADD is blocked while the node goes back to amazon-vpc-cni-k8s. Until that serves, our conflist may be the only one, so STATUS
+        must not fail. If the file cannot be written, a condition reports it, and STATUS bridges no absence.
         """
         if not (self._health.is_ready or self._health.are_adds_blocked):
             return
@@ -77,5 +79,5 @@ class ServedMark:
 
 
 def _boottime_ms() -> int:
-    """Milliseconds since the boot, those in which the machine slept included."""
+    """Return the milliseconds since the boot, including the time in which the machine slept."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -1,8 +1,8 @@
-"""Cross-check datastore, kernel, runtime and EC2: report what differs, and what will be done about it.
+"""Compare datastore, kernel, runtime and EC2 with each other. Report each difference with the next step, and who takes it.
 
-The audit only reads. A `violation` breaks an invariant. A `difference` is repaired, or is not ours to repair; the finding says which.
-A `pending` finding is in progress and needs no action. The crash tests end with this audit; operators run the same one with
-`ipamctl audit`.
+The audit only reads. A finding of severity `violation` breaks an invariant. A `difference` is repaired by the daemon, or is not ours
+to repair, and the finding says which of the two. A `pending` finding is in progress and needs no action. The crash tests end with this
+audit, and operators run the same audit with `ipamctl audit`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from ipamd.report.legs.uplinked import contradicted
 from ipamd.report.sources import ON_FROZEN, UNREACHED, Sources
 
 CODES_BY_CAUSE = {ON_FROZEN: FindingCode.NO_NETWORK_ON_FROZEN_ENI, UNREACHED: FindingCode.NO_NETWORK_UNREACHED}
-"""Finding code of sandboxes without network, by cause; NO_NETWORK for every other cause."""
+"""The code of the finding about sandboxes without network, by the cause. For every other cause it is NO_NETWORK."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All findings, worst first.
+    """The result of one audit.
 
-    `silent`: the sources that did not answer; nothing is concluded from their silence (I11).
-    `is_ec2_compared`: EC2 gave a plausible answer, and it was compared completely.
+    `findings`: all findings, the worst first.
+    `silent`: a sentence for each source that did not answer, or whose answer was not compared. Nothing is concluded from that (I11).
+    `address_count`: the number of recorded addresses.
+    `is_ec2_compared`: whether EC2 gave a plausible answer, and it was compared completely.
     """
 
     findings: tuple[AuditFinding, ...]
@@ -45,11 +47,11 @@ class AuditReport:
 
 
 def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
-    """Read every source once and compare.
+    """Read every source once and compare them.
 
     Args:
-        ask_ec2: make one Describe call; otherwise EC2 is not compared.
-    Returns: the report. It names each source that failed; nothing is raised.
+        ask_ec2: whether to ask EC2. Otherwise EC2 is not compared.
+    Returns: the report. It names each source that failed. A source that fails raises nothing.
     """
     datastore = sources.datastore
     silent: list[str] = []
@@ -78,7 +80,7 @@ def _addresses_given_twice(sources: Sources) -> list[AuditFinding]:
 
 
 def _pending_policy_cleanups(sources: Sources) -> list[AuditFinding]:
-    """Report the pods that have no sandbox any more, but that the network policy agent may still remember."""
+    """Report the pods that have no sandbox any more, and that the network policy agent has not yet confirmed to have forgotten."""
     findings = []
     for pod, since in sources.pending_policy_cleanups().items():
         findings.append(finding(FindingCode.POLICY_OWED, pod, since=rfc3339(since)))
@@ -89,7 +91,7 @@ def _without_network(sources: Sources, reported: Collection[str]) -> list[AuditF
     """Report the sandboxes without network, one finding for each cause. Reads memory only.
 
     Args:
-        reported: subjects of the violations so far; a sandbox whose address or ENI is among them is left out.
+        reported: the subjects of the violations that were found before. A sandbox whose address or ENI is a subject is left out.
     """
     names_by_cause: dict[str, list[str]] = {}
     for sandbox in sources.without_network():

@@ -48,9 +48,10 @@ def primary_addresses(snapshot: Snapshot) -> list[AuditFinding]:
 
 
 def compare_with_ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[AuditFinding]:
-    """Compare the records with one complete answer.
+    """Compare the records with one complete answer of EC2.
 
-    Reports only what both `before` and the records after the answer contain: ENIs and addresses may be recorded during the call.
+    ENIs and addresses may be recorded or removed during the call. So an address is reported only if it was recorded on the same ENI
+    before the call (`before`) and after it.
     """
     identity = sources.identity()
     if identity is None:
@@ -82,7 +83,7 @@ def _misplaced_addresses(
     eni_of_address: Mapping[IpAddress, EniId],
     recent: Set[CloudKey],
 ) -> list[AuditFinding]:
-    """Report recorded addresses that EC2 shows on another ENI or on none of this node."""
+    """Report recorded addresses that EC2 shows on another ENI of this node, or on no ENI of this node."""
     shown_enis = {eni.eni_id: eni for eni in enis}
     findings = []
     for row in before.addresses.values():
@@ -109,8 +110,8 @@ def _is_elsewhere(eni_id: EniId, other_id: EniId | None, shown_enis: Mapping[Eni
     """Whether EC2 shows an address elsewhere than on `eni_id`, which has it by the records.
 
     Args:
-        other_id: the ENI on which EC2 shows it; None for no ENI of this node.
-        shown_enis: EC2's answer.
+        other_id: the ENI on which EC2 shows the address; None if it is on no ENI of this node.
+        shown_enis: the ENIs in EC2's answer, by ID.
     """
     if other_id == eni_id:
         return False
@@ -130,7 +131,9 @@ def _addresses_that_are_primary(before: Snapshot, enis: Collection[DescribedEni]
 
 
 def _held_otherwise(eni_of_address: Mapping[IpAddress, EniId], after: Snapshot) -> list[AuditFinding]:
-    """Report addresses that EC2 shows as secondary addresses, but that are recorded as a primary address or as that of an uplink."""
+    """Report addresses that EC2 shows as secondary addresses, but that are recorded as the address of an ENI itself or of an
+    uplink.
+    """
     holders: dict[IpAddress, str] = {eni.primary_address: f"the primary address of {eni.eni_id}" for eni in after.enis.values()}
     for attachment in after.attachments.values():
         if not attachment.is_of_pool:
@@ -143,7 +146,7 @@ def _held_otherwise(eni_of_address: Mapping[IpAddress, EniId], after: Snapshot) 
 
 
 def _changed_enis(enis: Collection[DescribedEni], after: Snapshot) -> list[AuditFinding]:
-    """Report recorded ENIs that EC2 describes unreadably, or with another primary address, MAC, card or device index."""
+    """Report recorded ENIs whose description by EC2 cannot be read, or has another primary address, MAC, card or device index."""
     findings = []
     for eni in enis:
         row = after.enis.get(eni.eni_id)
@@ -162,24 +165,27 @@ def _changed_enis(enis: Collection[DescribedEni], after: Snapshot) -> list[Audit
 
 
 def _released(snapshot: Snapshot) -> set[CloudKey]:
-    """Addresses and ENIs that our open intents release or delete at EC2; no sandbox has them."""
+    """Return the addresses and ENIs that our open intents release or delete at EC2. No sandbox uses them."""
     intents = snapshot.intents.values()
     enis = {EniId(intent.payload.get("eni_id", "")) for intent in intents if intent.kind is IntentKind.DELETE_ENI}
     return {*leaving_addresses(intents), *enis}
 
 
 def _unrecorded_enis(enis: Collection[DescribedEni], after: Snapshot) -> list[AuditFinding]:
-    """Report attached ENIs without a row. An ENI that was recorded during the call, or that an intent covers, is known."""
+    """Report attached ENIs without a row, except ENIs that an open intent is about."""
     covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
     unknown = [eni for eni in enis if eni.eni_id not in after.enis and eni.eni_id not in covered]
-    # The record of an ENI that was detached under its sandboxes stays until they are gone, and with it the ENI's primary address.
+    # If an ENI was detached while sandboxes used it, its record with its primary address stays until these sandboxes are gone.
     holders: dict[IpAddress | None, str] = {row.primary_address: row.eni_id for row in after.enis.values()}
     holders |= {row.address: "a sandbox" for row in after.addresses.values() if row.is_lost}
     return [_unrecorded_eni(eni, holders.get(eni.primary_address)) for eni in sorted(unknown, key=lambda eni: eni.eni_id)]
 
 
 def _unrecorded_eni(eni: DescribedEni, holder: str | None) -> AuditFinding:
-    """Describe an attached ENI without a row. `holder`: the ENI or sandbox that has its primary address in the records, or None."""
+    """Make the finding about an attached ENI without a row.
+
+    `holder`: the ENI or sandbox for which the ENI's primary address is recorded; None if it is not recorded.
+    """
     if holder:
         return finding(FindingCode.ENI_PLACE_TAKEN, eni.eni_id, address=eni.primary_address, holder=holder)
     if eni.is_readable:

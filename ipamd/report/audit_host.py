@@ -1,7 +1,7 @@
 """The part of the audit about ENIs on the host: links, addresses, route tables, rules, sysctls, our nftables table, frozen ENIs.
 
-It uses the comparisons of the repair (`HostNetwork.differences`), and repairs nothing. A difference that no repair can end is a
-violation if sandboxes depend on it: they have no network.
+It uses the comparisons of the repair (`HostNetwork.differences`), and repairs nothing. A difference of an ENI that no repair can end
+is a violation if sandboxes are on the ENI, because they have no network then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def compare_with_host(sources: Sources, silent: list[str], reported: Collection[
     """Compare the host's routing with the needs of the attached ENIs.
 
     Args:
-        reported: addresses that other findings already report; the reachability of their sandboxes is not checked.
+        reported: the subjects of earlier findings. The reachability of a sandbox whose address is among them is not checked.
     """
     identity, frozen, snapshot = sources.identity(), sources.frozen(), sources.datastore.snapshot()
     if identity is None:
@@ -70,7 +70,7 @@ def _routing_differences(
 
 
 def _unready_enis(attached: Mapping[EniId, Eni], frozen: Mapping[EniId, str]) -> set[EniId]:
-    """ENIs whose routing is not set up on the host yet, frozen ones excepted."""
+    """Return the ENIs whose routing is not set up on the host yet, without frozen ENIs."""
     return {eni_id for eni_id, eni in attached.items() if not eni.host_ready and eni_id not in frozen}
 
 
@@ -94,7 +94,7 @@ def _routing_findings(
 
 
 def _routing_finding(difference: RoutingDifference, sandboxes: Mapping[EniId, list[str]]) -> AuditFinding:
-    """Make a finding of a difference: a violation if no repair can end it and sandboxes depend on the ENI."""
+    """Make a finding of a difference. It is a violation if no repair can end the difference and sandboxes are on the ENI."""
     names = sandboxes.get(EniId(difference.subject))
     subject, text = difference.subject, difference.text
     if difference.will_be_repaired:

@@ -24,8 +24,9 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     """Compare the wiring of every sandbox with its record.
 
     Args:
-        snapshot: older than `survey`. If an ADD or DEL between the two may explain a difference, `datastore` is read again.
-        locks: sandboxes with a running ADD or DEL are left out, because the kernel changes while it is read.
+        snapshot: the records, read before `survey`. If an ADD or DEL between the two may explain a difference, `datastore` is read
+            again.
+        locks: the locks of sandboxes. A sandbox with a running operation is left out, because its wiring may change during the survey.
     """
     attachments = tuple(snapshot.attachments.values())
     busy = {lock.key for lock in locks.holders()}
@@ -56,7 +57,10 @@ def _routed_unused_addresses(snapshot: Snapshot, survey: KernelSurvey, datastore
 def _unowned_links(
     attachments: tuple[Attachment, ...], survey: KernelSurvey, busy: set[AttachmentKey], datastore: Datastore
 ) -> list[AuditFinding]:
-    """Report host veths that no recorded sandbox owns. A veth under a wrong name is a difference of its sandbox instead."""
+    """Report host veths that no recorded sandbox owns.
+
+    A veth with the alias of a recorded sandbox and another name is not reported here, but as a difference of that sandbox.
+    """
     owners: set[str | AttachmentKey] = set()
     for attachment in attachments:
         owners |= {attachment.host_veth, attachment.key}
@@ -82,7 +86,7 @@ def _unowned_link(veth: HostVeth, datastore: Datastore) -> AuditFinding:
 
 
 def _unowned_vlans(attachments: Iterable[Attachment], survey: KernelSurvey) -> list[AuditFinding]:
-    """Report VLAN links that no sandbox uses. An ADD makes its VLAN link before its row, so none may be running."""
+    """Report VLAN links that no sandbox uses. No ADD may be running, because an ADD makes its VLAN link before its row."""
     owners = {}
     for attachment in attachments:
         for name in first_leg(attachment.wiring).links:
@@ -107,9 +111,9 @@ def _duplicates(survey: KernelSurvey) -> list[AuditFinding]:
 
 
 def _wiring_findings(attachment: Attachment, survey: KernelSurvey) -> list[AuditFinding]:
-    """Report how the wiring differs from the record, by the comparison of CHECK and the repair.
+    """Report how a sandbox's wiring differs from its record. CHECK and the repair use the same comparison.
 
-    A torn survey may lack an object that exists, so absences are reported from a whole survey only.
+    A survey that was interrupted may lack an object that exists. So missing objects are reported only if the survey is whole.
     """
     subject = str(attachment.address)
     spec = recorded_spec(attachment)

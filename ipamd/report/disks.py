@@ -1,8 +1,8 @@
 """Fold the conditions that one failing disk causes into one condition, which names the disk and its problem.
 
-The datastore, the history, a loop, and the writer of the file that marks the daemon as serving each report that they cannot write.
-Each report is right, but the operator has to mend one file system. So the first condition names the others. A condition that lasts
-longer than the first one is shown by itself again.
+If a disk fails, the datastore, the history, a loop, and the writer of the file that marks the daemon as serving each report that they
+cannot write. Each report is right, but the operator has to mend only one file system. So the first condition names the other
+conditions, which are not shown. If the first condition ends before another, the other is shown by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DISK_STEPS = {
     "read-only": "mount it writable; the kernel log says why it is not",
     "failing": "see the kernel log; replace the disk",
 }
-"""What to do about each kind of refusal."""
+"""The next step for each kind of refusal. The path of the disk is put in for `{0}`."""
 
 DISK_PROBLEMS = {
     "full": "is full",
@@ -27,6 +27,7 @@ DISK_PROBLEMS = {
     "read-only": "is read-only",
     "failing": "reports errors",
 }
+"""The words for each kind of refusal in the text of a condition."""
 
 
 def fold_by_disk(
@@ -35,17 +36,18 @@ def fold_by_disk(
     paths: Mapping[str, Path],
     sentence: Callable[[str, str], str],
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Fold the conditions that one file system causes into one, with its cause, the names of the others, and what to do.
+    """Fold the conditions that one file system causes into one condition. It names the disk, its problem, and the other conditions.
 
     Args:
         conditions: the sentence of each condition, by the condition's subject.
         refusals: how the disk refused a write (a key of DISK_STEPS), by subject; "" or absent if the condition has another cause
             (`disk_refusal`).
-        paths: a path on the disk that a condition is about, by subject; the path under "" is that of all other subjects.
-        sentence: called with a subject and a text that names the disk and its problem; returns the condition's sentence, which
+        paths: a path on the disk that a condition is about, by subject. The path under "" is for all other subjects.
+        sentence: called with a subject and a text that names the disk and its problem. Returns the condition's sentence, which
             begins with that text instead of the subject.
-    Returns: two mappings by subject. The first has the sentences: one for each failing disk, under the subject of its first
-        condition, and those with another cause unchanged. The second says what to do about each failing disk.
+    Returns: two mappings by subject. The first has the sentences to show. For each failing disk it has one sentence, under the subject
+        of the disk's first condition. The sentences of conditions with another cause are unchanged. The second mapping has the next
+        step for each failing disk.
     """
     subjects_by_disk: dict[object, list[str]] = {}
     for subject in sorted(conditions, key=lambda subject: (subject != DATASTORE, subject)):
@@ -73,9 +75,9 @@ def _device(path: Path) -> object:
 
 
 def _room(path: Path, refusal: str) -> tuple[str, str]:
-    """Return the kind of refusal, and the free space in brackets; "" if space is not the problem.
+    """Return the kind of refusal, and a text with the free space in KiB, which is "" if space is not the problem.
 
-    A file system without inodes reports the same error as a full one; its kind becomes `inodes`.
+    A file system without a free inode reports the same error as a full file system. The kind of refusal is `inodes` then.
     """
     if refusal != "full":
         return refusal, ""

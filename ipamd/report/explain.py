@@ -1,6 +1,6 @@
 """Explain an address or a sandbox: state, owner, the evidence of each source, and the verdict with its reasons (I14).
 
-The verdict is the one that the runtime reconciler would reach now from the same evidence. Here it is only shown.
+The verdict is that of the runtime reconciler on the same evidence. Here it is only shown, and not carried out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ from ipamd.report.sources import Sources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Sentences in reading order, and the recorded history."""
+    """The answer of `ipamctl explain`.
+
+    `sentences`: the explanation of the subject, in reading order.
+    `past`: the recorded history of the subject.
+    """
 
     subject: str
     sentences: tuple[str, ...]
@@ -45,9 +49,10 @@ def explain(sources: Sources, question: HistoryQuestion, *, find: bool = False) 
     A sandbox is named by its container ID, or by a unique beginning of it.
 
     Args:
-        question: with `at`, the sentences describe that instant and not the present.
-        find: ask EC2 who has an address that is not this node's.
-    Raises: CloudError if EC2 does not answer; InvalidRequestError if the subject is unknown, or fits more than one sandbox or pod.
+        question: the subject. If `at` is set, the sentences describe that instant instead of the present.
+        find: whether to ask EC2 which ENI has an address that is not of this node.
+    Raises: CloudError if EC2 does not answer; DatastoreError if the ledger cannot be read; InvalidRequestError if the subject is
+        unknown, or fits more than one sandbox or pod.
     """
     subject, past = question.subject, ask(sources, question)
     if question.at is not None:
@@ -81,7 +86,7 @@ def _explain_pending_policy_cleanup(sources: Sources, subject: HistorySubject) -
 
 
 def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
-    """Explain an address of the pool, of an uplink, of an ENI itself, or of an extra leg. Returns: [] for any other."""
+    """Explain an address of the pool, of an uplink, of an ENI itself, or of an extra leg. Returns: [] for any other address."""
     row = sources.datastore.address(address)
     if row is None:
         return _explain_address_without_row(sources, address)
@@ -104,7 +109,7 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
 
 
 def _explain_pool(sources: Sources, eni_id: EniId) -> list[str]:
-    """Name the pool of an ENI. Returns: [] unless the network file names pools, or the ENI has one from before."""
+    """Name the pool of an ENI. Returns: [] unless the network file names pools, or the ENI is still recorded for a pool of pods."""
     eni = sources.datastore.eni(eni_id)
     if eni is None or (sources.pool.pools == NO_POOLS and not eni.pool):
         return []
@@ -128,7 +133,7 @@ def _explain_address_without_row(sources: Sources, address: IpAddress) -> list[s
 
 
 def _explain_foreign(sources: Sources, address: IpAddress, *, find: bool) -> list[str]:
-    """Explain an address that is not of this node, and with `find` which ENI has it in EC2. Raises: CloudError."""
+    """Explain an address that is not of this node. With `find`, name the ENI on which EC2 has it. Raises: CloudError."""
     sentences = [f"{address} is not of this node: none of its ENIs and sandboxes has the address now"]
     if not find:
         hint = (
@@ -153,11 +158,12 @@ def _explain_foreign(sources: Sources, address: IpAddress, *, find: bool) -> lis
 
 
 def _find_in_ec2(sources: Sources, address: IpAddress) -> list[DescribedEni]:
-    """Ask EC2 which ENIs have an address, itself or as part of a prefix. Raises: CloudError."""
+    """Ask EC2 which ENIs have an address, by itself or as part of a prefix. Raises: CloudError."""
     enis = list(sources.ec2.find_address(address))
     if enis:
         return enis
-    # EC2 finds an address of a prefix by its subnet only. The IPv6 range of a subnet is not known here, so all subnets are asked.
+    # An address that is part of a prefix can be searched for only by subnet. The IPv6 ranges of subnets are not known here, so an IPv6
+    # address is searched for in all subnets of this node's ENIs.
     subnets = {eni.subnet_id for eni in sources.datastore.enis() if address.version == 6 or address in eni.subnet_cidr}
     for subnet_id in subnets:
         enis += sources.ec2.find_address(address, subnet_id=subnet_id)
@@ -165,7 +171,10 @@ def _find_in_ec2(sources: Sources, address: IpAddress) -> list[DescribedEni]:
 
 
 def _explain_extra_address(sources: Sources, address: IpAddress) -> list[str]:
-    """Explain an address of an extra leg: its range, its owner, and what delays it. Returns: [] for any other address."""
+    """Explain the address of an extra leg: its range, its owner, and why it cannot be assigned now.
+
+    Returns: [] for any other address.
+    """
     meaning = explain_local_range(address)
     if not meaning:
         return []
@@ -180,7 +189,7 @@ def _explain_extra_address(sources: Sources, address: IpAddress) -> list[str]:
 
 
 def _explain_delay(sources: Sources, row: Address) -> list[str]:
-    """Explain why an address cannot be assigned now. Returns: [] if it can, or a sandbox has it."""
+    """Explain why an address cannot be assigned now. Returns: [] if it can be assigned, or if a sandbox has it."""
     if row.state is AddressState.COOLING and row.cooling_until is not None:
         seconds_left = (row.cooling_until - sources.clock.now()).total_seconds()
         return [f"it is free again in {max(seconds_left, 0):.0f} s, once its link is gone (I4, I8)"]
@@ -201,7 +210,7 @@ def _explain_delay(sources: Sources, row: Address) -> list[str]:
 
 
 def _is_end_of_sparse_prefix(row: Address) -> bool:
-    """Whether it is the first or last address of a /80."""
+    """Whether an address is the first or the last of an IPv6 prefix (/80)."""
     if row.prefix is None or not family_of(row.address).is_sparse:
         return False
     return row.address in (row.prefix[0], row.prefix[-1])
@@ -230,7 +239,7 @@ def _explain_attachments(sources: Sources, attachments: Iterable[Attachment]) ->
 
 
 def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
-    """Explain which sandbox has an address, how it is wired, and what will happen to it if no DEL comes."""
+    """Explain a sandbox: its address, its wiring, the operations on it, and the verdict about it if no DEL comes."""
     name = ""
     if attachment.sandbox_name:
         name = f" ({attachment.sandbox_name})"
@@ -253,7 +262,7 @@ def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
 
 
 def _explain_operations(sources: Sources, attachment: Attachment) -> list[str]:
-    """Explain which operation is running on a sandbox."""
+    """Name the operation that is running on a sandbox. Returns: [] if there is none."""
     sentences = []
     for lock in sources.locks.holders():
         if lock.key == attachment.key:
@@ -278,7 +287,7 @@ def _explain_wiring(sources: Sources, attachment: Attachment) -> list[str]:
 
 
 def _is_in_question(pair: GivenTwice, subject: HistorySubject) -> bool:
-    """Whether a question is about the address that both daemons gave, or about either sandbox."""
+    """Whether a question is about an address that both daemons assigned, or about one of the two sandboxes."""
     ours, theirs = pair.ours, pair.theirs
     if subject.text == str(ours.address):
         return True

@@ -16,7 +16,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One difference. `subject`: the address, ENI, link or pod. `fields`: the values in the sentence of the code, as text."""
+    """One difference that the audit found.
+
+    `code`: the kind of difference.
+    `subject`: the address, ENI, link or pod that differs.
+    `fields`: the values for the names in braces in the sentence of the code, as text.
+    """
 
     code: FindingCode | LegFindingCode
     subject: str
@@ -24,7 +29,7 @@ class AuditFinding:
 
     @property
     def severity(self) -> Severity:
-        """How much it matters."""
+        """The severity of the difference: violation, difference or pending."""
         return severity_of(self.code)
 
     @property
@@ -39,7 +44,7 @@ class AuditFinding:
 
 
 def finding(code: FindingCode | LegFindingCode, subject: object, **fields: object) -> AuditFinding:
-    """Make a finding; subject and fields become text."""
+    """Make a finding. Subject and fields are converted to text."""
     return AuditFinding(code, str(subject), {name: str(value) for name, value in fields.items()})
 
 

@@ -1,4 +1,4 @@
-"""All sentences of the audit: for each code how the sources differ, and the next step.
+"""All sentences of the audit. Each code has two: how the sources differ, and the next step.
 
 The names in braces are the fields of the finding (`AuditFinding.fields`).
 """
@@ -99,7 +99,7 @@ MESSAGES: Mapping[StrEnum, tuple[str, str]] = {
     FindingCode.WIRING_NOT_OURS: ("{difference} (I1)", "delete the sandbox"),
     FindingCode.WIRING_DIFFERS: ("{difference}", "the host network reconciler repairs it"),
 }
-"""By code: how the sources differ; the next step and who does it."""
+"""The two sentences of each code: how the sources differ, and the next step with who does it."""
 
 
 def finding_text(code: FindingCode | LegFindingCode, fields: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""What a start with another network file would do to this node. Nothing is changed.
+"""Report what a start with another network file would do to this node. Nothing is changed.
 
-The file is read, judged and applied to ENIs by the functions that a start uses: `parse_network_file`, `contradictions`, and the pool's
-own choice of subnet and exclusion of ENIs (`ipamd/eni/subnets.py`).
+The file is read, judged and compared with the ENIs by the functions that a start uses: `parse_network_file`, `contradictions`, and the
+pool's own choice of subnet and exclusion of ENIs (`ipamd/eni/subnets.py`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,25 @@ from ipamd.settings.network_file import parse_network_file
 
 
 class EniFate(StrEnum):
-    """What becomes of an attached ENI after a start with the file."""
+    """The effect of a start with the file on an attached ENI."""
 
     KEPT = "kept"
+    """New pods get its addresses."""
     DETACHED = "detached"
-    """New pods get none of its addresses. Once no pod has one it is detached and deleted."""
+    """New pods get none of its addresses. When no pod has an address of it any more, the ENI is detached and deleted."""
     DRAINED = "drained"
-    """New pods get none of its addresses, and its free addresses are released. It stays attached."""
+    """New pods get none of its addresses, and its free addresses are released. The ENI stays attached."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEni:
-    """An attached ENI that is for pods. `pods`: those that have its addresses, by name; they keep them (I2)."""
+    """An attached ENI that is for pods, and the effect of a start with the file on it.
+
+    `reason`: why new pods would get none of its addresses; "" if they would.
+    `reason_now`: why new pods get none of its addresses with the present file; "" if they do.
+    `pods`: the names of the pods that have its addresses. They keep these addresses (I2).
+    `free_count`: the number of its free addresses.
+    """
 
     eni_id: EniId
     subnet_id: str
@@ -48,7 +55,10 @@ class PlannedEni:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
-    """The judgement of one file; the fields are those of the message `NetworkPlan`. A refused file has the first five only."""
+    """The judgement of one network file. The fields are those of the message `NetworkPlan` in `proto/`, and are explained there.
+
+    For a refused file only the first five fields are set.
+    """
 
     source: str
     custom_networking: bool
@@ -73,7 +83,8 @@ def plan_network(sources: Sources, content: bytes, *, source: str) -> NetworkPla
     """Judge a network file for this node. Makes one EC2 call, unless the file is refused or names no subnet.
 
     Args:
-        content: the file's; `source`: where it is, for people.
+        content: the content of the file.
+        source: the path of the file, for people.
     Raises: NotServingError while the node's zone or limits are not known yet.
     """
     identity, limits = sources.identity(), sources.pool.limits
@@ -120,7 +131,7 @@ def plan_network(sources: Sources, content: bytes, *, source: str) -> NetworkPla
 
 
 def _require_consistent(sources: Sources) -> None:
-    """Check the settings in force as a start with custom networking would. Raises: SettingsError."""
+    """Check the settings in force in the same way as a start with custom networking. Raises: SettingsError."""
     settings = sources.settings.now
     problems = contradictions(replace(settings, subnets=replace(settings.subnets, custom_networking=True)))
     if problems:
@@ -128,7 +139,7 @@ def _require_consistent(sources: Sources) -> None:
 
 
 def _entry(custom: CustomNetwork, zone: str) -> tuple[str, ZoneNetwork | None]:
-    """The entry that `CustomNetwork.of_zone` chooses, with its name; "" and None if there is none."""
+    """Return name and content of the entry that `CustomNetwork.of_zone` chooses for a zone; "" and None if there is none."""
     zone_network = custom.of_zone(zone)
     if zone_network is None:
         return "", None

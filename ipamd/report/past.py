@@ -1,7 +1,7 @@
-"""Answer questions about the past from the history on disk, this boot's ledger, refusals, and the present attachments.
+"""Answer questions about the past from the history on disk, this boot's ledger, refused ADDs, and the present attachments.
 
-The ledger and the history mostly contain the same events. An answer also includes events that only one of them has: the disk may have
-refused a write, and the ledger is pruned.
+The ledger and the history mostly contain the same events. An answer also includes events that only one of the two has, because the
+disk may have refused to write the history, and old rows of the ledger are deleted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from ipamd.ports.process import Clock
 from ipamd.report.sources import Sources
 
 LEDGER_ROWS_MAX = 2000
-"""Rows of the ledger that one question reads. Ours: an address that is assigned once a minute has as many in eight hours."""
+"""The largest number of ledger rows that are read for one question. Ours: an address that is assigned once a minute has so many rows
+in eight hours."""
 
 
 def present_holders(datastore: Datastore, clock: Clock) -> tuple[HistoryRecord, ...]:
-    """The present attachments as records."""
+    """Return the present attachments as records of the event HELD."""
     now = clock.now()
     records = []
     for attachment in datastore.attachments():
@@ -53,14 +54,14 @@ def ask(sources: Sources, question: HistoryQuestion) -> HistoryAnswer:
 
 
 def latest(sources: Sources, limit: int) -> list[HistoryRecord]:
-    """The last `limit` events of this boot's ledger, oldest first. Raises: DatastoreError if it cannot be read."""
+    """Return the last `limit` events of this boot's ledger, oldest first. Raises: DatastoreError if the ledger cannot be read."""
     return _named(sources.datastore, sources.datastore.latest_history(limit=limit))
 
 
 def _named(datastore: Datastore, rows: Iterable[HistoryRecord]) -> list[HistoryRecord]:
     """Convert ledger rows to history records with pod names.
 
-    The row that an ADD wrote has the name in its detail. For other rows it is the name that the attachment has now, if it is still
+    The row that an ADD wrote has the pod's name in its detail. For any other row the name comes from the attachment, if that is still
     recorded.
     """
     pods = {
@@ -78,5 +79,5 @@ def _named(datastore: Datastore, rows: Iterable[HistoryRecord]) -> list[HistoryR
 
 
 def _identity(record: HistoryRecord) -> tuple[object, ...]:
-    """The fields that the ledger's row and the history's record of one event share."""
+    """Return the fields that are equal in the ledger's row and in the history's record of the same event."""
     return record.at, record.event, record.address, record.container_id, record.ifname, record.eni_id

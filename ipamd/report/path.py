@@ -1,8 +1,9 @@
 """Find why a pod does or does not reach a destination, as far as this node decides about it (`ipamctl path`).
 
-The walk asks the kernel for each decision in the order in which a packet meets them: the route inside the pod, then the route on the
-node with the link and the mark that the packet has, then the route of the answer. Our nftables rules, filters of other software and
-the ENI's facts are added. Nothing is sent and EC2 is not asked, so a walk that finds nothing wrong ends with what cannot be seen.
+The walk asks the kernel for each decision in the order in which a packet meets the decisions. These are the route inside the pod, then
+the route on the node for a packet with its link and its mark, then the route of the answer. Our nftables rules, filters of other
+software and facts about the ENI are added. No packet is sent and EC2 is not asked. So if the walk finds no obstacle, the report ends
+with the parts beyond this node that decide about the packet.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ NO_IDENTITY = "instance metadata has not answered, so this node is not known"
 def trace_path(sources: Sources, subject: str, destination: str) -> PathReport:
     """Walk the path of a new connection of a pod to `ADDRESS[:PORT]`.
 
-    Raises: InvalidRequestError if the pod is not known, or the destination is no address. What cannot be read is a finding.
+    Raises: InvalidRequestError if the pod is not known, or the destination is no address. If namespace or kernel cannot be read,
+        nothing is raised, and the report has a finding about it.
     """
     target = read_target(destination)
     walk = _PathWalk(sources, select_sender(sources, subject), target)
@@ -62,7 +64,7 @@ class _PathWalk:
         self._findings.append(path_finding(cause, **(common | fields)))
 
     def _commands(self, answer: RouteAnswer) -> str:
-        """Return the commands that show the rule and the table which decided about a packet."""
+        """Return the commands that show the rule and the route table that decided about a packet."""
         command = "ip -6"
         if self._target.address.version == 4:
             command = "ip"
@@ -87,9 +89,9 @@ class _PathWalk:
             self._cross_node(packet)
 
     def _find_known_defects(self) -> None:
-        """Add the pod's defects that are recorded: a lost address or ENI, a contradiction by EC2, changed wiring.
+        """Add findings about a lost address or ENI, a contradiction by EC2, and changed wiring of the pod.
 
-        UNREACHED, the result of the last reachability pass, is left out, because the walk finds that out anew.
+        The cause UNREACHED is the result of the last reachability pass. It is left out, because the walk checks the same anew.
         """
         addresses = {attachment.address for attachment in self._sender.attachments}
         for sandbox in self._sources.without_network():
@@ -103,7 +105,7 @@ class _PathWalk:
                 self.find(PathCause.WIRING_DIFFERS, differences="; ".join(advised_texts(differences)))
 
     def _leave_pod(self) -> Leg | None:
-        """Look the route up inside the pod. Returns: the leg by which the packet leaves; None if it leaves by none."""
+        """Look the route up inside the pod. Returns: the leg by which the packet leaves; None if it does not leave by a leg."""
         attachment = self._sender.attachments[0]
         packet = RoutedPacket(self._target.address, self._source, port=self._target.port)
         answer = self._paths.inside(attachment.netns, packet)
@@ -135,7 +137,7 @@ class _PathWalk:
     def _cross_node(self, packet: RoutedPacket) -> None:
         """Look the route up on the node, with the mark that our rules give the packet, and judge the result.
 
-        The kernel sets the mark before it looks up the route, and translates the source after it.
+        The kernel sets the mark before it looks up the route, and translates the source address after that.
         """
         identity = self._sources.identity()
         if identity is None:
@@ -161,7 +163,7 @@ class _PathWalk:
         self._judge_answer(packet, answer)
 
     def _judge_exit(self, answer: RouteAnswer, *, is_translated: bool) -> None:
-        """Add the packet's exit: the node itself, a pod on it, an ENI, or a foreign link."""
+        """Add a finding about where the packet goes: the node itself, a pod on it, an ENI, or a foreign link."""
         rule = _rule_words(answer)
         if answer.result is RouteResult.LOCAL:
             self.find(PathCause.NODE, rule=rule)
@@ -210,7 +212,9 @@ class _PathWalk:
         return next((eni.eni_id for eni in enis if eni.primary_address == self._seen_as), "")
 
     def _judge_answer(self, packet: RoutedPacket, answer: RouteAnswer) -> None:
-        """Look up the route of the answer. Connection tracking has restored the pod's address by then."""
+        """Look up the route of the answer, and judge it. The answer is for the pod's address, because connection tracking restores
+        that before the route is looked up.
+        """
         if self._source is None:
             return
         incoming = answer.link
@@ -229,12 +233,15 @@ class _PathWalk:
             self.find(PathCause.ANSWER_DIVERTED, commands=self._commands(answer_back), **fields)
 
     def _is_diverted(self, packet: RoutedPacket, answer_back: RouteAnswer, incoming: str) -> bool:
-        """Whether the answer takes another link than the one that the packet came by."""
+        """Whether the answer takes another link than the link by which the packet came.
+
+        `incoming`: the link by which the answer comes to the node; "" if the node itself answers.
+        """
         if not packet.incoming:
             return answer_back.result is not RouteResult.LOCAL
         is_by_uplink_alone = self._leg is not None and not self._leg.is_in_shared_tables
         if is_by_uplink_alone and not incoming:
-            return False  # the node reaches such a pod through the VPC only, and so does its answer
+            return False  # the node reaches such a pod only through the VPC, so its answer takes that way too
         return answer_back.link != packet.incoming
 
     def _find_filters(self, leg: Leg) -> None:
@@ -247,7 +254,10 @@ class _PathWalk:
                 self.find(cause, what=problem.text, mend=problem.mend)
 
     def report(self) -> PathReport:
-        """Make the report of the findings. Unless the packet is dropped here, it lists what decides about it beyond this node."""
+        """Make the report of the findings.
+
+        If the packet is not dropped here, it lists the parts beyond this node that decide about it.
+        """
         findings = tuple(by_weight(self._findings))
         sandbox, policy_mode = "", NO_POLICY
         if not self._sender.is_host_network:
@@ -290,7 +300,7 @@ class _PathWalk:
 
 
 def _rule_words(answer: RouteAnswer) -> str:
-    """Name the rule and the table that decided, as `ip rule` does."""
+    """Name the rule that decided, in the words of `ip rule`, or else the route table."""
     if answer.rule is not None:
         return f"rule {answer.rule}: {answer.rule_text}"
     if answer.table:

@@ -1,6 +1,7 @@
 """All conclusions of `ipamctl path`: each cause with its verdict, its sentence, and the next action.
 
-The names in braces are fields of the finding. `MESSAGES` is sorted by weight: of several causes, the first in it is the answer.
+The names in braces are fields of the finding. `MESSAGES` is sorted by weight. If a walk finds several causes, the cause that is first
+in `MESSAGES` is the answer.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from ipamd.model.record import dataclass
 
 
 class PathVerdict(StrEnum):
-    """What becomes of the packet, as far as the node shows it.
+    """The fate of the packet, as far as it can be seen from the node.
 
-    REACHES: the node delivers it.
-    DROPPED: something that the report names drops it.
-    UNSEEN: that cannot be seen from this node.
+    REACHES: the node delivers the packet.
+    DROPPED: the packet is dropped, and the report says by what.
+    UNSEEN: it cannot be seen from this node whether the packet reaches its destination.
     """
 
     REACHES = "reaches"
@@ -146,7 +147,7 @@ class PathFinding:
 
     @property
     def verdict(self) -> PathVerdict:
-        """What it means for the packet."""
+        """The fate of the packet because of this cause."""
         return MESSAGES[self.cause].verdict
 
     @property
@@ -164,11 +165,11 @@ _WEIGHT = {cause: weight for weight, cause in enumerate(MESSAGES)}
 
 
 def path_finding(cause: PathCause, **fields: object) -> PathFinding:
-    """Make a finding; the fields become text."""
+    """Make a finding. The fields are converted to text."""
     return PathFinding(cause, {name: str(value) for name, value in fields.items()})
 
 
 def by_weight(findings: Iterable[PathFinding]) -> list[PathFinding]:
-    """Sort findings so that the first is the answer. LEAVES ("nothing is in the way") is left out if there is any other."""
+    """Sort findings so that the first is the answer. LEAVES ("nothing is in the way") is left out if there is any other finding."""
     ordered = sorted(findings, key=lambda finding: _WEIGHT[finding.cause])
     return [finding for finding in ordered if finding.cause is not PathCause.LEAVES] or ordered

@@ -12,14 +12,23 @@ from ipamd.report.path_messages import PathFinding
 
 
 class PathKind(StrEnum):
-    """How the packet leaves if it does not leave by a leg of a pod: from the node's own network, or not known."""
+    """How the packet leaves if it does not leave by a leg of a pod.
+
+    HOST_NETWORK: it comes from a process or pod in the node's own network namespace.
+    UNKNOWN: the pod's leg is not known.
+    """
 
     HOST_NETWORK = "host-network"
     UNKNOWN = ""
 
 
 class LookupPlace(StrEnum):
-    """Where a route was looked up; ANSWER: on the node, for the packet that comes back."""
+    """Where a route was looked up.
+
+    POD: inside the pod.
+    NODE: on the node, for the packet of the pod.
+    ANSWER: on the node, for the packet that comes back.
+    """
 
     POD = "pod"
     NODE = "node"
@@ -28,7 +37,10 @@ class LookupPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathLookup:
-    """One question to the kernel and its answer, as `ip route get` shows them."""
+    """One question to the kernel and its answer, as `ip route get` shows them.
+
+    `place`: where the route was looked up.
+    """
 
     place: LookupPlace
     packet: RoutedPacket
@@ -39,7 +51,8 @@ class PathLookup:
 class PathEni:
     """The ENI by which the packet leaves.
 
-    A pod's own ENI has device index -1, and its subnet and groups are empty: they are not known.
+    `link`: the name of its link on the node.
+    A pod's own (branch) ENI has device index -1. Its subnet and security groups are not known here, and are empty.
     """
 
     eni_id: EniId
@@ -52,11 +65,11 @@ class PathEni:
 
 @dataclass(frozen=True, slots=True)
 class UnseenPart:
-    """Something that decides about the packet and cannot be seen from the node.
+    """A part of AWS or of the cluster that decides about the packet and cannot be seen from the node.
 
     `text`: its name.
     `console`: the page of the AWS console, or the command, that shows it.
-    `subject`: its ID, or what it must allow.
+    `subject`: its ID, or the traffic that it must allow.
     """
 
     text: str
@@ -66,13 +79,20 @@ class UnseenPart:
 
 @dataclass(frozen=True, slots=True)
 class PathReport:
-    """The whole report.
+    """The report about one packet of a pod, or of the node's own network, to a destination.
 
-    `findings`: the first is the answer.
-    `seen_as`: the source address that the other side sees, None if it is not known.
-    `translated`: whether it differs from the pod's.
-    `port`: 0 if none was given.
-    `policy_mode`: mode of the network policy agent that filters the pod, "none" without one.
+    `pod`: the name of the sender.
+    `sandbox`: the container ID of its sandbox; "" for a sender in the node's own network.
+    `kind`: the kind of leg by which the packet leaves, or a `PathKind`.
+    `source`: the source address that the sender uses; None if it is not known.
+    `port`: the TCP port of the destination; 0 if none was given.
+    `findings`: the findings by weight. The first is the answer.
+    `lookups`: the routes that were looked up, in this order.
+    `eni`: the ENI by which the packet leaves; None if it leaves by none.
+    `seen_as`: the source address that the other side sees; None if it is not known.
+    `translated`: whether `seen_as` differs from `source`.
+    `policy_mode`: the mode of the network policy agent that filters the pod, "none" without an agent.
+    `unseen`: the parts beyond this node that decide about the packet, in the order in which it passes them.
     """
 
     pod: str

@@ -1,4 +1,4 @@
-"""Read the question of `ipamctl path`: sender and destination. Wrong text is refused with a typed error."""
+"""Read the two arguments of `ipamctl path`, sender and destination. A wrong argument is refused with InvalidRequestError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipamd.report.selection import sandboxes_by_address, sandboxes_by_container_
 from ipamd.report.sources import Sources
 
 TARGET_MAX = 60
-"""Characters of a destination. Ours: an IPv6 address in brackets with a port has 48 at most."""
+"""The largest number of characters of a destination. Ours: an IPv6 address in brackets with a port has at most 48."""
 
 PORT_MAX = 65535
 
@@ -21,7 +21,7 @@ FORMS = "give an address, ADDRESS:PORT or [IPV6]:PORT; of a name: `getent ahosts
 
 
 class PathTarget(NamedTuple):
-    """The destination. `port`: of TCP, 0 if none was given."""
+    """The destination. `port`: the TCP port, 0 if none was given."""
 
     address: IpAddress
     port: int
@@ -36,9 +36,10 @@ class PathTarget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathSender:
-    """The sender. `attachments`: the interfaces of one sandbox; empty for a process or pod in the node's own network.
+    """The sender.
 
-    `bound`: the address that it sends from; None lets the kernel choose.
+    `attachments`: the interfaces of its sandbox; empty for a process or pod in the node's own network.
+    `bound`: the address from which it sends; None if the kernel chooses the address.
     """
 
     name: str
@@ -47,7 +48,7 @@ class PathSender:
 
     @property
     def is_host_network(self) -> bool:
-        """Whether it has no network namespace of its own."""
+        """Whether the sender has no network namespace of its own."""
         return not self.attachments
 
 
@@ -68,7 +69,7 @@ def read_target(text: str) -> PathTarget:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Separate the address from the port; None if there is no port."""
+    """Separate the address from the port. The port is None if the text has none."""
     if text.startswith("["):
         address, _, suffix = text[1:].partition("]")
         if suffix.startswith(":"):
@@ -96,7 +97,8 @@ def _port(port_text: str | None, text: str) -> int:
 def select_sender(sources: Sources, subject: str) -> PathSender:
     """Find the sender by `namespace/name`, a pod's name, the beginning of a container ID, or an address.
 
-    Raises: InvalidRequestError if the subject fits no sender of this node, or several.
+    If a pod has several sandboxes, the sender is the newest of them.
+    Raises: InvalidRequestError if the subject fits no sender of this node, or if it fits several pods or container IDs.
     """
     with suppress(ValueError):
         return _by_address(sources, read_spelling(subject))
@@ -112,7 +114,7 @@ def select_sender(sources: Sources, subject: str) -> PathSender:
 
 
 def _by_address(sources: Sources, address: IpAddress) -> PathSender:
-    """Find the sender that has an address. Raises: InvalidRequestError."""
+    """Find the sender that has an address. Raises: InvalidRequestError if no sandbox and no ENI of this node has it."""
     attachments = sandboxes_by_address(sources, address)
     if attachments:
         return PathSender(attachments[0].sandbox_name or attachments[0].key.container_id, tuple(attachments), address)
@@ -124,7 +126,8 @@ def _by_address(sources: Sources, address: IpAddress) -> PathSender:
 def _host_network_pod(sources: Sources, subject: str) -> str:
     """Return the name of the pod in the node's own network that fits `subject`; "" if there is none.
 
-    Such a pod is listed by the runtime and has no host veth of ours. A sandbox whose row was lost still has one.
+    The runtime lists such a pod, and it has no host veth of ours. A missing row is not enough: a sandbox whose row was lost still has
+    a host veth.
     """
     if sources.cri is None:
         return ""

@@ -1,4 +1,4 @@
-"""Report each pool of the node: its addresses, its share of the ENIs, and what keeps it from growing."""
+"""Report each pool of the node: its addresses, its share of the ENIs, and the reason why it cannot grow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from ipamd.report.sources import Sources
 
 @dataclass(frozen=True, slots=True)
 class PodPoolReport:
-    """One pool.
+    """The state of one pool.
 
-    `name`: for people.
-    `eni_limit`, `address_limit`: what it may have now, 0 before the node's limits are known.
-    `blocked`: why it cannot grow, in one word.
-    `share`: what bounds its ENIs beside the instance type.
+    `name`: the name of the pool, for people.
+    `eni_limit`, `address_limit`: the largest number of ENIs and addresses that it may have at present; 0 before the node's limits are
+        known.
+    `assignable_count`: free addresses that can be assigned to a pod at present.
+    `waiting_count`: ADDs that wait for an address of the pool.
+    `last_cycle`: a sentence about the last cycle of the pool maintainer.
+    `blocked`: why the pool cannot grow, in one word.
+    `share`: the bound of its ENIs besides that of the instance type, in words.
     """
 
     name: str
@@ -46,7 +50,7 @@ def pod_pool_reports(sources: Sources) -> list[PodPoolReport]:
 
 def _report(sources: Sources, stock: Stock, name: str) -> PodPoolReport:
     counts, status, snapshot = counts_of_pool(stock, name), sources.demand.status_of(name), sources.pool.preview(name)
-    eni_count = sum(one.eni.managed and one.eni.pool == name and not one.has_left for one in stock.enis)
+    eni_count = sum(entry.eni.managed and entry.eni.pool == name and not entry.has_left for entry in stock.enis)
     eni_limit, address_limit, share = 0, 0, ""
     if snapshot is not None:
         settings = sources.pool.settings_of(name)

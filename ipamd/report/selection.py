@@ -11,7 +11,7 @@ from ipamd.report.sources import Sources
 
 
 def sandboxes_of_pod(sources: Sources, name: str) -> list[Attachment]:
-    """Return the attachments of a pod, `namespace/name` or its name alone; none if no sandbox has the name.
+    """Return the attachments of a pod, which is given as `namespace/name` or by its name alone; [] if no sandbox is of that pod.
 
     Raises: InvalidRequestError if pods of several namespaces have the name.
     """
@@ -24,9 +24,9 @@ def sandboxes_of_pod(sources: Sources, name: str) -> list[Attachment]:
 
 
 def sandboxes_by_container_id(sources: Sources, beginning: str) -> list[Attachment]:
-    """Return the attachments of the sandbox whose container ID has this beginning; none if there is no such sandbox.
+    """Return the attachments of the sandbox whose container ID has this beginning; [] if there is no such sandbox.
 
-    Raises: InvalidRequestError if several container IDs have it.
+    Raises: InvalidRequestError if several container IDs have this beginning.
     """
     attachments = []
     for attachment in sources.datastore.attachments():
@@ -40,5 +40,5 @@ def sandboxes_by_container_id(sources: Sources, beginning: str) -> list[Attachme
 
 
 def sandboxes_by_address(sources: Sources, address: IpAddress) -> list[Attachment]:
-    """Return the attachment that has an address, by any leg; none if no sandbox has it."""
+    """Return the attachments that have an address, by any of their legs; [] if no sandbox has it."""
     return [attachment for attachment in sources.datastore.attachments() if address in addresses_of(attachment)]

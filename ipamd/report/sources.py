@@ -46,7 +46,12 @@ from ipamd.settings import CurrentSettings
 
 @dataclass(frozen=True, slots=True)
 class CloudView:
-    """Whether EC2 answered the last call, the number of calls since the start, and a sentence about its answer."""
+    """The state of the connection to EC2.
+
+    `reachable`: whether EC2 answered the last call.
+    `call_count`: the number of calls since the start of the daemon.
+    `detail`: a sentence about the last answer.
+    """
 
     reachable: bool
     call_count: int
@@ -54,7 +59,7 @@ class CloudView:
 
 
 class PoolView(Protocol):
-    """The pools of the node, to be read from any thread. Without a name it is about the node's own."""
+    """The pools of the node, to be read from any thread. `pool` is the name of a pool, "" for the node's own pool."""
 
     @property
     def pools(self) -> PodPools:
@@ -63,7 +68,7 @@ class PoolView(Protocol):
 
     @property
     def settings(self) -> PoolSettings:
-        """The targets in force."""
+        """The targets of the node's own pool that are in force."""
         ...
 
     @property
@@ -73,31 +78,31 @@ class PoolView(Protocol):
 
     @property
     def auto(self) -> AutoTarget | None:
-        """The target of VPC_IPAMD_WARM_TARGET_MODE=auto and why; None without it."""
+        """The target that VPC_IPAMD_WARM_TARGET_MODE=auto computed, with the reason; None with another mode."""
         ...
 
     def preview(self, pool: str = ...) -> PoolSnapshot | None:
-        """The planner's input now; None before the pool's first cycle."""
+        """The present input of the planner; None before the pool's first cycle."""
         ...
 
     def settings_of(self, pool: str) -> PoolSettings:
-        """The targets of a pool now."""
+        """The present targets of a pool."""
         ...
 
     def targets_of(self, pool: str, own: PoolSettings) -> PoolSettings:
-        """The targets of a pool if those of the node's own were `own`."""
+        """The targets that a pool would have if the node's own pool had the targets `own`."""
         ...
 
 
 class NetworkJudge(Protocol):
-    """Judges a network file as a start with it would. Changes nothing; any thread."""
+    """Judges a network file in the same way as a start with it. Changes nothing. Safe from any thread."""
 
     def exclusion_under(self, eni: Eni, network: NetworkFile) -> str:
-        """Why the ENI would get no new sandbox; "" if it would."""
+        """Return why new sandboxes would get no address of the ENI; "" if they would."""
         ...
 
     def check_network(self, custom: CustomNetwork, identity: InstanceIdentity) -> SubnetCheck:
-        """Whether ENIs could be created where the file says. Makes one EC2 call."""
+        """Check whether ENIs could be created in the subnet that the file names for this node. Makes one EC2 call."""
         ...
 
 
@@ -112,9 +117,9 @@ UNREACHED = "packets do not reach or leave it"
 class CutOff:
     """A living sandbox without network.
 
-    `name`: of its pod, or its key.
-    `cause`: one of the above.
-    `eni_id`: None if not recorded.
+    `name`: the name of its pod, or its key; "not recorded" for a sandbox without a record.
+    `cause`: LOST, NOT_PLACED, NO_VLAN_LINK, ON_FROZEN or UNREACHED.
+    `eni_id`: the ENI of its address; None if the address has no row.
     """
 
     address: IpAddress | None
@@ -125,7 +130,7 @@ class CutOff:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of all reports. A callable returns the present value, or None if it is not known.
+    """The sources of all reports. A callable returns the present value of its fact, or None if that is not known.
 
     With CRI off, `cri`, `judgement`, `quarantined` and `missing_count` are None, and `runtime_view` returns None.
     """
@@ -147,35 +152,35 @@ class Sources:
     settings: CurrentSettings
     identity: Callable[[], InstanceIdentity | None]
     dying_count: Callable[[], int]
-    """Host veths that are marked for deletion and not yet deleted."""
+    """The number of links that are marked for deletion and not yet deleted."""
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None
-    """The verdict about an attachment, with the present evidence of every source."""
+    """The present evidence of every source about an attachment, and the verdict by it."""
     quarantined: Callable[[IpAddress], list[str]] | None
-    """The sandboxes for which an address is quarantined, as sentences."""
+    """A sentence for each sandbox because of which an address is quarantined, with the verdict about it."""
     missing_count: Callable[[Collection[Attachment], Collection[str]], int] | None
     """The number of wired sandboxes if the runtime's list has none of them, which makes the list implausible; else 0."""
     cloud: Callable[[], CloudView]
     recent: Callable[[], Collection[CloudKey]]
     """ENIs and addresses that our own calls to EC2 changed in the last minutes."""
     frozen: Callable[[], Mapping[EniId, str]]
-    """Attached ENIs that give no addresses, with the reason."""
+    """The frozen ENIs, whose addresses are not assigned, with the reason."""
     freezings: Callable[[], tuple[Freezing, ...]]
     """The causes that freeze the pool."""
     subnets: Callable[[], tuple[SubnetView, ...]]
     given_twice: Callable[[], tuple[GivenTwice, ...]]
     """Addresses of our sandboxes that amazon-vpc-cni-k8s, by its file, gave to other sandboxes."""
     pending_policy_cleanups: Callable[[], Mapping[PodName, datetime]]
-    """Pods that have no sandbox any more but that the network policy agent may remember, and since when."""
+    """Pods that have no sandbox any more, but that the network policy agent may remember, with the time since when."""
     cut_off: Callable[[], Set[str]]
-    """Sandboxes, as `container_id/ifname`, whose wiring could not be repaired or whose own ENI EC2 contradicts."""
+    """Sandboxes, as `container_id/ifname`, whose wiring could not be repaired, or whose branch ENI EC2 contradicts."""
     unplaced: Callable[[], Collection[HostVeth]]
     """Host veths of sandboxes that have no row and no connection to the network."""
     trunk: Callable[[], EniId | None]
     """The node's trunk ENI; None while it has none."""
     waiting_for_uplink: Callable[[], int]
-    """ADDs that wait for the control plane to name their ENI."""
+    """The number of ADDs that wait until the control plane has named their branch ENI."""
     limits_of: Callable[[str], InstanceLimits | None]
     """Limits of an instance type, from the built-in table."""
     companions: Callable[[], tuple[Companion, ...]]
@@ -187,16 +192,17 @@ class Sources:
     primary_carries_pods: bool
     """Whether pods may be on the primary ENI; False with custom networking."""
     network_file: NetworkFile
-    """The file of custom networking that is in force; None without custom networking."""
+    """The network file that is in force. It is empty if no file is used."""
     network_judge: NetworkJudge
     version: str
 
     def uplinked(self) -> list[Attachment]:
-        """The sandboxes with an uplink. From memory; costs the number of attachments."""
+        """Return the sandboxes with an uplink. Read from memory. The cost grows with the number of attachments."""
         return [attachment for attachment in self.datastore.attachments() if not attachment.is_of_pool]
 
     def without_network(self) -> list[CutOff]:
-        """The living sandboxes that are known to have no network. From memory; costs the number of addresses.
+        """Return the living sandboxes that are known to have no network. Read from memory. The cost grows with the number of
+        addresses.
 
         Status, the page, the metric and the audit all use this list, so that they never contradict each other.
         """
@@ -220,7 +226,7 @@ class Sources:
 
 
 def _unrecorded_without_network(rows: Iterable[Address], lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> list[CutOff]:
-    """Sandboxes without a record: their address is quarantined."""
+    """Return the sandboxes without a record that have no network. The address of each is quarantined."""
     sandboxes = []
     for row in rows:
         cause = _cause(row.address, row.eni_id, lost, frozen)
@@ -230,7 +236,7 @@ def _unrecorded_without_network(rows: Iterable[Address], lost: Set[IpAddress], f
 
 
 def _cause(address: IpAddress, eni_id: EniId, lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> str:
-    """Why a sandbox with this address on this ENI has no network; "" if neither the address nor the ENI explains it."""
+    """Return why a sandbox with this address on this ENI has no network; "" if neither the address nor the ENI is the reason."""
     if address in lost:
         return LOST
     if eni_id in frozen:

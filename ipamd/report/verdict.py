@@ -1,7 +1,7 @@
-"""The verdict about this node: one line on whether it can run pods now, and a report of each condition with what to do.
+"""The verdict about this node: one line on whether it can run pods now, and a report of each condition with the next step.
 
-`ipamctl status` prints the line first. A cause that blocks the start precedes a cause that only degrades the node, and the refusal
-of a call that is still being retried precedes older conditions.
+`ipamctl status` prints the line first. Conditions that stop the start come before conditions that only degrade the node. The refusal
+of an EC2 call that is still being retried comes before the other conditions about EC2.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from ipamd.report.sources import Sources
 NOT_READY = "NOT READY: "
 
 POOL = "pool"
-"""Subject of the condition that a ready node has no address for a new pod. It is computed at each report, so it is never stale."""
+"""Subject of the condition that a ready node has no address for a new pod. The condition is computed for each report, so it is never
+out of date."""
 
 NO_NEW_PODS = (DATASTORE, "plugins", "appended plugins", "other conflist", AGENT, "pod security groups", POOL)
-"""Conditions under which a ready node starts no new pod. The line shows the first of them instead of the number of addresses."""
+"""Subjects of the conditions under which a ready node starts no new pod. If there is one of them, the line shows the first of them
+instead of the number of addresses."""
 
 LINE_MAX = 120
-"""Characters of the line. Ours: a terminal, a chat and a page's title show so many without a break."""
+"""The largest number of characters of the line. Ours: a terminal, a chat and the title of a page show so many without a break."""
 
 NAMES_MAX = 40
-"""Characters of the line for the names of further conditions. Ours: three or four words."""
+"""The largest number of characters of the line for the names of further conditions. Ours: three or four words."""
 
 CODES = "docs/troubleshooting.md#other-codes"
 
@@ -69,7 +71,8 @@ STEPS = {
     "plugins": ("follow the message; the files are watched, no restart is needed", DEGRADED),
     "conflist": (f"mount a writable CNI configuration directory; {BY_ITSELF}", DEGRADED),
 }
-"""Conditions that stop a start: what to do, and the page about it; in the order of the start."""
+"""The next step, and the page about it, for each condition that stops a start. The keys are the subjects, in the order of the
+start."""
 
 ADVICE = STEPS | {
     **LEG_ADVICE,
@@ -138,7 +141,7 @@ ADVICE = STEPS | {
     "limits": ("allow ec2:DescribeInstanceTypes, then `ipamctl retry`", DEGRADED),
     "unrecorded sandboxes": ("`ipamctl audit` names those without network: delete their pods", DEGRADED),
 }
-"""What to do about a condition, and the page about it, by the beginning of its subject. `advice` has the default."""
+"""The next step, and the page about it, for each condition. The keys are the beginnings of subjects. `advice` has the default."""
 
 SUBJECTS = frozenset(map(str.lower, ADVICE)) | {
     "resync",
@@ -163,12 +166,19 @@ SUBJECTS = frozenset(map(str.lower, ADVICE)) | {
     "settings reload",
     "settings restart",
 }
-"""Beginnings of the subjects of conditions: the labels of `ipamd_conditions`."""
+"""Beginnings of the subjects of all conditions, in lower case. They are the values of the label of the metric `ipamd_conditions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionReport:
-    """A condition as `ipamctl status` and the status page show it. `refusals`: the refusals of EC2 that cause it."""
+    """A condition as `ipamctl status` and the status page show it.
+
+    `text`: the condition in a sentence.
+    `next`: the next step.
+    `page`: the page of the documentation about it.
+    `codes`: the codes of its problems.
+    `refusals`: the refusals of EC2 that cause it.
+    """
 
     subject: str
     since: datetime | None
@@ -183,10 +193,11 @@ class ConditionReport:
 class Facts:
     """Everything that the verdict depends on.
 
+    `assignable_count`: free addresses that can be assigned to a pod at present.
     `conditions`, `since`, `problems`: the text, the start time and the problems of each condition, by subject.
-    `next_steps`: what to do, of those conditions for which `ADVICE` is not right.
+    `next_steps`: the next step, by subject, for conditions that have another next step than the one in `ADVICE`.
     `refusal`: the last refusal of an EC2 call that is being retried, or None.
-    `cut_off_count`: sandboxes without network.
+    `cut_off_count`: the number of sandboxes without network.
     """
 
     is_ready: bool
@@ -208,7 +219,7 @@ def _disk_of(condition: Condition | None) -> str:
 
 
 def facts(sources: Sources) -> Facts:
-    """Read everything that the verdict depends on, from memory. Cost: the number of ENIs and attachments."""
+    """Read everything that the verdict depends on, from memory. The cost grows with the numbers of ENIs and addresses."""
     health, datastore, now = sources.health, sources.datastore, sources.clock.now()
     is_ready, count = health.is_ready, assignable_count(datastore.stock())
     reported = health.conditions_since()
@@ -251,20 +262,20 @@ def facts(sources: Sources) -> Facts:
 
 
 def _empty_pool(sources: Sources, *, disk: str) -> Condition:
-    """The condition that the pool has no address for a new pod.
+    """Return the condition that the pool has no address for a new pod.
 
-    `disk`: how the datastore's disk refuses writes, "" if it does not. A disk that refuses is the cause of this condition, because no
-    new address can be recorded.
+    `disk`: how the datastore's disk refuses writes (a key of DISK_STEPS), "" if it does not. If it does, it is the cause of this
+    condition too, because no new address can be recorded.
     """
     status, delayed_by = sources.demand.status, delay(sources.ec2, sources.clock)
     empty = problem(ConditionCode.NO_ADDRESS, cause=status.shortage(delayed_by), next_step=status.step(delayed_by))
-    # No row has changed since the pool became empty.
+    # The pool became empty when the last free address was taken, so the latest change of a row is the start of the condition.
     since = max((row.since for row in sources.datastore.addresses()), default=sources.clock.now())
     return Condition((empty,), condition_text(POOL, empty), since, disk)
 
 
 def _last_refused_call(sources: Sources) -> CallUnderWay | None:
-    """The last EC2 call that was refused and is being retried."""
+    """Return the last EC2 call that was refused and is being retried; None if there is none."""
     refused = [call for call in sources.ec2.calls_under_way() if call.last_refusal]
     if not refused:
         return None
@@ -272,7 +283,10 @@ def _last_refused_call(sources: Sources) -> CallUnderWay | None:
 
 
 def paths_by_subject(sources: Sources) -> dict[str, Path]:
-    """The path that is written to, by the subject of the condition that reports a failure; the path under "" is that of all others."""
+    """Return the path to which a writer writes, by the subject of the condition that reports its failure.
+
+    The path under "" is for all other subjects.
+    """
     daemon = sources.settings.generation.settings.daemon
     return {
         "conflist": daemon.conflist_path.parent,
@@ -283,7 +297,7 @@ def paths_by_subject(sources: Sources) -> dict[str, Path]:
 
 
 def condition_reports(node: Facts) -> list[ConditionReport]:
-    """A report of each condition; those that stop the start come first. Concurrency: pure."""
+    """Return a report of each condition. Conditions that stop the start come first. Pure."""
     order = [DATASTORE, *STEPS, "ec2", "first address", POOL]
 
     def rank(subject: str) -> tuple[int, str]:
@@ -294,7 +308,7 @@ def condition_reports(node: Facts) -> list[ConditionReport]:
     ranked = sorted(node.conditions, key=rank)
     reports = []
     for subject in ranked:
-        # Each refusal is reported once: other conditions refer to the condition `ec2`.
+        # Each refusal of EC2 is shown in full once: the conditions POOL and "first address" refer to the condition `ec2`.
         shown_by_ec2: tuple[Ec2Refusal, ...] = ()
         if subject in (POOL, "first address"):
             shown_by_ec2 = _refusals(node, "ec2")
@@ -308,7 +322,7 @@ def condition_reports(node: Facts) -> list[ConditionReport]:
 
 
 def _refusals(node: Facts, subject: str) -> tuple[Ec2Refusal, ...]:
-    """The refusals of EC2 that cause a condition, each once."""
+    """Return the refusals of EC2 that cause a condition, without repetitions."""
     refusals: list[Ec2Refusal] = []
     for reported in node.problems.get(subject, ()):
         refusals += reported.refusals
@@ -316,9 +330,9 @@ def _refusals(node: Facts, subject: str) -> tuple[Ec2Refusal, ...]:
 
 
 def _sentence(node: Facts, subject: str, form: Form, shown: Container[Ec2Refusal] = ()) -> str:
-    """Return the text of a condition in a form that is long or short; only refusals of EC2 have a short form.
+    """Return the text of a condition in a long or a short form. Only a text about refusals of EC2 has a short form.
 
-    `shown`: refusals that another condition shows already, so this text only refers to them.
+    `shown`: refusals that the report of another condition shows in full. This text only refers to them.
     """
     if not _refusals(node, subject):
         return node.conditions[subject]
@@ -327,18 +341,18 @@ def _sentence(node: Facts, subject: str, form: Form, shown: Container[Ec2Refusal
 
 
 def advice(subject: str) -> tuple[str, str]:
-    """What to do about a condition, and the page about it."""
+    """Return the next step for a condition, and the page about it."""
     return ADVICE.get(kind_of(subject, ADVICE), (f"{BY_ITSELF}; if it stays, report it with the log", DEGRADED))
 
 
 def kind_of(subject: str, kinds: Iterable[str] = SUBJECTS) -> str:
-    """The longest of `kinds` with which a subject begins, regardless of case; "" if there is none."""
+    """Return the longest of `kinds` with which a subject begins, regardless of case; "" if it begins with none of them."""
     fitting = [kind for kind in kinds if subject.lower().startswith(kind.lower())]
     return max(fitting, key=len, default="")
 
 
 def verdict(node: Facts) -> str:
-    """Report in one line of at most LINE_MAX characters whether this node can run pods now. Concurrency: pure."""
+    """Report in one line of at most LINE_MAX characters whether this node can run pods now. Pure."""
     if not node.is_ready:
         cause, next_step = _not_ready(node)
         line_with_step = f"{NOT_READY}{cause(Form.FULL)}; next: {next_step}"
@@ -356,7 +370,7 @@ def verdict(node: Facts) -> str:
 
 
 def _ready(node: Facts) -> str:
-    """The beginning of a ready node's line: pods without network, and the number of conditions."""
+    """Return the beginning of a ready node's line: pods without network, and the number of conditions."""
     head = "ready"
     if node.cut_off_count:
         head += f", but {counted(node.cut_off_count, 'pod')} without network"
@@ -372,7 +386,7 @@ def _supply(assignable: int) -> str:
 
 
 def _names(subjects: Sequence[str]) -> str:
-    """The end of a ready node's line: as many names of conditions as have room in NAMES_MAX characters."""
+    """Return the end of a ready node's line: as many names of conditions as have room in NAMES_MAX characters."""
     for most in range(len(subjects), -1, -1):
         names = first_of(subjects, most)
         if len(names) <= NAMES_MAX:
@@ -383,7 +397,7 @@ def _names(subjects: Sequence[str]) -> str:
 
 
 def _brief(sentence: Callable[[Form], str], most: int) -> str:
-    """Return the longest form of a sentence that has room; the whole one cut off if none has."""
+    """Return the longest form of a sentence with at most `most` characters. If every form is longer, cut the longest form off."""
     for form in Form:
         text = sentence(form)
         if len(text) <= most:
@@ -392,10 +406,7 @@ def _brief(sentence: Callable[[Form], str], most: int) -> str:
 
 
 def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
-    """Why a node is not ready, and the next step.
-
-    Returns: a function that makes the reason in a form, long or short; the next step.
-    """
+    """Return why a node is not ready, as a function that makes the text in a long or short form, and the next step."""
     reports = {report.subject: report for report in condition_reports(node)}
     if node.phase is Phase.DRAINING:
         return _only("vpc-ipamd is shutting down"), "its successor takes over; start it if none comes"
@@ -415,7 +426,10 @@ def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
 
 
 def _cause(node: Facts, subject: str, *, about: str = "") -> Callable[[Form], str]:
-    """The cause of a condition, in every form; without a cause, the text of the condition. `about`: words that go first."""
+    """Return a function that makes the text of a condition's cause in a long or short form.
+
+    If the condition has no cause, the function returns the text of the condition. `about`: words that are put before the cause.
+    """
     causes = [problem.cause for problem in node.problems.get(subject, ()) if problem.cause is not None]
     if not causes:
         return _only(node.conditions[subject])
@@ -426,7 +440,7 @@ def _cause(node: Facts, subject: str, *, about: str = "") -> Callable[[Form], st
 
 
 def _only(text: str) -> Callable[[Form], str]:
-    """A sentence that is the same in every form."""
+    """Return a function that returns this text in every form."""
     return lambda _: text
 
 

@@ -1,4 +1,4 @@
-"""The pool's plan, also under other settings or on another instance type, and the node's capacity. Nothing is changed."""
+"""Compute the pool's plan, also with other settings or for another instance type, and the node's capacity. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -28,19 +28,22 @@ from ipamd.settings.loading import wrong
 from ipamd.settings.parsers import parsed
 
 NAME_SHOWN = 40
-"""Characters of an unknown pool's name in a refusal. Ours."""
+"""The number of characters of an unknown pool's name that a refusal shows. Ours."""
 
 PLANNED = {setting.name for setting in dataclasses.fields(PoolSettings)} | {"warm_target"}
-"""Fields of PoolConfig that the planner reads; the other settings of the pool change no plan."""
+"""The names of the fields of PoolConfig that the planner reads. The other settings of the pool change no plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """A plan and its inputs.
 
-    `settings`: the settings of the plan; in the mode `auto` with the target that it computed.
-    `auto`: the target that the mode `auto` would compute, also if another mode is set; None if targets have no effect (IPv6).
-    `obstacles`: pairs of what is blocked and the refusal that blocks it.
+    `decided`: the plan.
+    `snapshot`: the state of the pool from which the plan was made.
+    `settings`: the settings of the plan. In the mode `auto` they have the target that this mode computed.
+    `auto`: the target that the mode `auto` would compute, also if another mode is set; None for IPv6, where targets have no effect,
+        and for a pool of pods.
+    `obstacles`: for each kind of growth that is blocked, its name and the refusal that blocks it.
     """
 
     decided: Plan
@@ -51,13 +54,14 @@ class WhatIf:
 
 
 def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str = "", pool: str = OWN) -> WhatIf:
-    """Plan as the pool would now, from one consistent snapshot.
+    """Compute the plan that the pool would make now, from one consistent snapshot.
 
     Args:
-        changes: settings as `NAME=VALUE`; an empty value is the default.
-        instance_type: plan with the limits of this type; empty: the node's own.
-        pool: a pool of pods that the network file names; empty or `default`: the node's own.
-    Raises: InvalidRequestError for settings, types and pools that are not known or wrong; NotServingError before the first cycle.
+        changes: settings to change, as `NAME=VALUE`; an empty value stands for the default.
+        instance_type: the instance type whose limits are used; "" for the node's own type.
+        pool: the name of a pool of pods in the network file; "" or `default` for the node's own pool.
+    Raises: InvalidRequestError if a setting, the type or the pool is not known, or a value is wrong; NotServingError before the first
+        cycle.
     """
     pool = _known_pool(sources, pool)
     changed, snapshot, settings = changed_settings(sources.settings.now, changes), _snapshot(sources, pool), sources.pool.settings
@@ -82,8 +86,10 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
 
 
 def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capacity, ...]]:
-    """Count how many pods this node can hold in each mode. EC2 is not asked: the subnet's room counts only if it is known.
+    """Count how many pods this node can hold in each mode.
 
+    EC2 is not asked, so the free addresses of the subnet count only if an earlier answer showed their number.
+    Returns: the limits of the instance type, the other bounds of this node, and the capacity in each mode.
     Raises: NotServingError before the first cycle.
     """
     snapshot, settings, network = _snapshot(sources), sources.pool.settings, sources.settings.now.network
@@ -111,7 +117,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
 
 
 def _known_pool(sources: Sources, name: str) -> str:
-    """Return the name of a pool as the planner has it. Raises: InvalidRequestError if there is none."""
+    """Return the planner's name for a pool, which is "" for the node's own. Raises: InvalidRequestError if there is no such pool."""
     if name in (OWN, OWN_WORD):
         return OWN
     names = sources.pool.pools.names
@@ -129,9 +135,9 @@ def _snapshot(sources: Sources, pool: str = OWN) -> PoolSnapshot:
 
 
 def changed_settings(settings: Settings, changes: Sequence[str]) -> Settings:
-    """Change settings of the pool, each given as `NAME=VALUE` and validated as at start.
+    """Change settings of the pool, each given as `NAME=VALUE`. They are validated in the same way as at the start.
 
-    Raises: InvalidRequestError that lists every problem; for an unknown name it suggests the nearest known one.
+    Raises: InvalidRequestError that lists every problem. For an unknown name it suggests the most similar known name.
     """
     fields = {field.metadata["env"]: field for field in dataclasses.fields(PoolConfig) if field.name in PLANNED}
     values: dict[str, Any] = {}
@@ -160,12 +166,15 @@ def changed_settings(settings: Settings, changes: Sequence[str]) -> Settings:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """The known name that is spelt most like `name`."""
+    """Return the known name that is spelt most like `name`."""
     return get_close_matches(name.upper(), names, n=1, cutoff=0.0)[0]
 
 
 def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[tuple[str, GrowthRefusal], ...]:
-    """Everything that blocks growth, whether or not the plan needs it, as pairs of what is blocked and the refusal."""
+    """Return everything that blocks growth, also growth that the plan does not need.
+
+    Returns: for each kind of growth that is blocked, its name and the refusal that blocks it.
+    """
     growth = snapshot.growth
     fault, creation = None, growth.creation
     if snapshot.fault is not None:
@@ -183,7 +192,7 @@ def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[t
     obstacles = [(blocked, refusal) for blocked, refusal in refusals if refusal is not None]
     if decided.blocked is None:
         return tuple(obstacles)
-    # The plan's reason may be made of several of these; whatever is left of it is an obstacle of its own.
+    # The cause in the plan may be made of several of these refusals. If it has other parts too, it is an obstacle of its own.
     named = {part for _, refusal in obstacles for part in refusal.cause.parts}
     if not named.issuperset(decided.blocked.cause.parts):
         obstacles.insert(0, ("growth", decided.blocked))

@@ -1,1 +1,1 @@
-"""The gRPC edge: decode envelopes, call services with typed requests, encode results and errors."""
+"""The gRPC services: decode envelopes, call the use cases with typed requests, encode results and errors."""

@@ -1,7 +1,7 @@
 """The CNI servicer: one method, five verbs, and one log line per request with the time of each step.
 
-The log line and the counters are written after the reply, because they take a tenth of an ADD's CPU and the caller need not wait for
-them. gRPC runs them as callbacks when the call has ended. Its server stops only after them, so a shutdown loses none.
+The log line and the counters are written after the reply, because they take a tenth of an ADD's CPU time and the caller need not wait
+for them. gRPC writes them in callbacks when the call has ended. Its server stops only after these callbacks, so a shutdown loses none.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from ipamd.sandbox.gc import GcService
 log = logging.getLogger("ipamd.rpc")
 
 VERB_MAX = 20
-"""Characters of an unknown verb that are quoted and logged. Ours."""
+"""The number of characters of an unknown verb that are quoted and logged. Ours."""
 
 DEFAULT_DEADLINE_S = 60.0
-"""For a caller without a deadline. Ours: the plugin's own ADD deadline."""
+"""Deadline, in seconds, of a request whose caller sets none. Ours: the deadline of the plugin's own ADD."""
 
 DEADLINE_MAX_S = 3600.0
-"""Ours: far above every deadline of the plugin."""
+"""The longest deadline of a request, in seconds. Ours: far above every deadline of the plugin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         observer: Metrics,
         refused: Callable[[RefusedAdd], None],
     ) -> None:
-        """`refused` is called for every ADD that the runtime gets an error for."""
+        """`refused`: called for every ADD for which the runtime gets an error. `observer`: counts the requests."""
         self._services = services
         self._health = health
         self._clock = clock
@@ -92,8 +92,11 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._status_code = 0
 
     def Exec(self, request: cni_pb2.ExecRequest, context: grpc.ServicerContext) -> cni_pb2.ExecReply:
-        """Carry out one CNI invocation; every error is returned in the reply as a CNI error."""
-        remaining_s: float | None = context.time_remaining()  # the stubs do not know that it is None without a deadline
+        """Carry out one CNI invocation. An error is returned in the reply as a CNI error.
+
+        If an ADD is refused because this daemon drains, the call ends with UNAVAILABLE instead.
+        """
+        remaining_s: float | None = context.time_remaining()  # None without a deadline, although the stubs declare a float
         if remaining_s is None:
             remaining_s = DEFAULT_DEADLINE_S
         deadline = Deadline.after(self._clock, min(remaining_s, DEADLINE_MAX_S), is_cancelled=lambda: not context.is_active())
@@ -101,20 +104,20 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         if not context.is_active():
             self._observer.request_orphaned(request.verb)
         if not context.add_callback(report):
-            report()  # the call has ended: the caller cancelled it
+            report()  # there is no callback for a call that has ended already, because the caller cancelled it
         if request.verb == "ADD" and self._is_left_to_successor(reply.error.code):
-            # With an error the runtime would retry much later. UNAVAILABLE makes the plugin wait for our successor (I17).
+            # After an error the runtime would retry much later. After UNAVAILABLE the plugin waits for the next daemon (I17).
             context.abort(grpc.StatusCode.UNAVAILABLE, f"{reply.error.message}: {reply.error.details}")
         return reply
 
     def execute(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> cni_pb2.ExecReply:
-        """Carry out one CNI invocation, independent of gRPC; any exception becomes an error in the reply."""
+        """Carry out one CNI invocation without gRPC. Any exception is returned in the reply as a CNI error."""
         reply, report = self._answer(request, deadline)
         report()
         return reply
 
     def _answer(self, request: cni_pb2.ExecRequest, deadline: Deadline) -> tuple[cni_pb2.ExecReply, Callable[[], None]]:
-        """Make the reply, and the function that logs and counts the request once the reply was sent."""
+        """Carry out a request. Returns: the reply, and a function that logs and counts the request after the reply was sent."""
         started, steps, cause, refusal = self._clock.monotonic(), StepTimer(self._clock), "", ""
         try:
             protocol = negotiate(request)
@@ -124,13 +127,15 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             self._health.resolve(request.verb)
             if request.verb == "DEL":
                 self._health.resolve_deleted(_name("ADD", request))
-        except Exception as error:  # top of an RPC: everything becomes a CNI error
+        except Exception as error:  # top of an RPC: every exception becomes a CNI error
             reply = cni_pb2.ExecReply(
                 protocol=PROTOCOL_MAX,
                 error=encode_error(error, cni_version=requested_version(request.config)),
             )
             verb_text, cause = request.verb[:VERB_MAX], cause_of(error)
-            if type(error) is DatastoreError:  # its subclasses are defects of ours
+            if (
+                type(error) is DatastoreError
+            ):  # not a subclass, because subclasses are defects of ours, and no failure of the disk
                 self._health.report_refused_change(error)
             self._health.record_error(_name(verb_text, request), error)
             if isinstance(error, IpamError):
@@ -154,7 +159,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                     steps.eni = attachment.eni_id
                 return convert_result(attachment.result, version=wanted.cni_version)
             case "DEL":
-                # Only the identity is needed: a DEL whose configuration is damaged must still free its address (I3).
+                # The configuration is not decoded, because a DEL with a damaged configuration must free its address too (I3).
                 key = parse_key(request.container_id, request.ifname)
                 services.detach.detach_sandbox(key, deadline=deadline, steps=steps, reason="DEL")
             case "CHECK":
@@ -177,7 +182,10 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return b""
 
     def _is_left_to_successor(self, code: int) -> bool:
-        """Whether the plugin ignores this answer, and asks the next daemon (I17)."""
+        """Whether the plugin must ask the next daemon again, because this one drains (I17).
+
+        `code`: the CNI error code of the answer.
+        """
         return code == NotServingError.cni_code and self._health.phase is Phase.DRAINING
 
     def _log_request(
@@ -189,7 +197,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         cause: str,
         refusal: str,
     ) -> None:
-        """Count the request and write its log line. A failed ADD is also handed to `refused`."""
+        """Count the request and write its log line. A failed ADD is also passed to `refused`."""
         code = reply.error.code  # 0 if there is no error
         durations = {name: round(ms, 3) for name, ms in steps.durations_ms.items()}
         self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations, cause=cause)
@@ -212,13 +220,16 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         log.warning("request", line)
 
     def _has_status_changed(self, code: int) -> bool:
-        """Whether this STATUS has another code than the last. Only a change is logged: kubelet asks 12 times a minute."""
+        """Whether this STATUS has another code than the last STATUS.
+
+        Only a change is logged, because the runtime calls STATUS 12 times a minute for kubelet.
+        """
         last_code, self._status_code = self._status_code, code
         return code != last_code
 
 
 def _line_about(request: cni_pb2.ExecRequest, pod: str, steps: StepTimer) -> dict[str, Any]:
-    """The fields of the log line that identify a request: its sandbox, address and own ENI."""
+    """Return the fields of the log line that identify a request: its sandbox, its pod, its address, and its branch ENI."""
     line: dict[str, Any] = {
         "verb": printable(request.verb, most=VERB_MAX),
         "container_id": printable(request.container_id, most=CONTAINER_ID_MAX),

@@ -1,7 +1,7 @@
-"""Decode the plugin's envelope into typed requests, and encode errors: only this module converts between CNI's wire and our model.
+"""Decode the plugin's envelope into typed requests, and encode errors. Only this module converts between CNI's format and our model.
 
-Requests come from a root-owned socket, and are still not trusted: this module checks sizes, types and names, and refuses an invalid
-request with the code that the CNI specification has for it.
+Requests come from a socket that only root can open, but they are not trusted. This module checks sizes, types and names, and refuses
+an invalid request with the code that the CNI specification has for it.
 """
 
 from __future__ import annotations
@@ -32,34 +32,38 @@ from ipamd.model.words import printable
 from ipamd.pb import cni_pb2
 
 PROTOCOL_MIN = 1
+"""Oldest envelope version that this daemon supports."""
 
 PROTOCOL_MAX = 1
-"""Oldest and newest envelope version that this daemon speaks."""
+"""Newest envelope version that this daemon supports."""
 
 VERSION_MAX = 40
-"""Characters of a plugin's version that are quoted. Ours."""
+"""The number of characters of a plugin's version that are quoted. Ours."""
 
 MAX_CONFIG_BYTES = 7 * 256 * 1024
-"""Largest network configuration. Kubernetes lets a pod have 256 KiB of annotations (apimachinery pkg/api/validation/objectmeta.go,
-TotalAnnotationSizeLimitB), which Go's JSON escapes to six times as much at most. The remaining 256 KiB are ours: the rest of a
-configuration has a few KiB."""
+"""Largest network configuration in bytes. Kubernetes allows 256 KiB of annotations for a pod (apimachinery
+pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB), and the escapes of Go's JSON make at most six times as much of them. The
+remaining 256 KiB are ours: everything else in a configuration has a few KiB."""
 
 NAME_MAX = 255
-"""Characters of a network's name. Ours: it is part of file names in CNI's own plugins, and Linux' NAME_MAX bounds those."""
+"""The largest number of characters of a network's name. Ours: the name is a part of file names in CNI's own plugins, and Linux'
+NAME_MAX bounds these."""
 
 POD_NAME_MAX = 253
-"""Characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
+"""The largest number of characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
 
 MAX_NETNS_BYTES = 4096
-"""Linux PATH_MAX."""
+"""The largest number of bytes of the path of a network namespace: Linux PATH_MAX."""
 
 PLUGIN_PATH_MAX = 4096
-"""Characters of CNI_PATH that are read. Ours: one or two directories are usual."""
+"""The largest number of characters of CNI_PATH. A longer text is ignored. Ours: one or two directories are usual."""
 
 VALID_ATTACHMENTS = "cni.dev/valid-attachments"
+"""Key of the list of valid attachments in the configuration of a GC."""
 
 OLD_VALID_ATTACHMENTS = "cni.dev/attachments"
-"""The key's name in earlier texts of the specification. libcni sends both; an older runtime sends this one only.
+"""Name of the key VALID_ATTACHMENTS in earlier texts of the specification. libcni sends both keys. An older runtime sends only this
+key.
 
 Source: containernetworking/cni issue 1101; libcni/api.go, GCNetworkList.
 """
@@ -67,7 +71,12 @@ Source: containernetworking/cni issue 1101; libcni/api.go, GCNetworkList.
 
 @dataclass(frozen=True, slots=True)
 class NetworkConf:
-    """The parts of a network configuration that we use."""
+    """The parts of a network configuration that the daemon uses.
+
+    `prev_result`: the result of the plugin before ours, or of an earlier ADD; None if there is none.
+    `valid_attachments`: the list of a GC; None if the configuration has none.
+    `annotations`: see `_annotations`.
+    """
 
     name: str
     cni_version: str
@@ -77,12 +86,12 @@ class NetworkConf:
 
 
 def _name(verb: str, request: cni_pb2.ExecRequest) -> str:
-    """The name of a request in the last error."""
+    """Return the subject of a request in the last error: the verb and the beginning of the container ID."""
     return f"{verb} {request.container_id[:13]}"
 
 
 def negotiate(request: cni_pb2.ExecRequest) -> int:
-    """Choose the highest envelope version that both sides speak.
+    """Choose the highest envelope version that both plugin and daemon support.
 
     Raises: IncompatibleVersionError if there is none.
     """
@@ -123,7 +132,7 @@ def decode_conf(raw: bytes) -> NetworkConf:
 
 
 def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
-    """Read an ADD or CHECK. Raises: InvalidRequestError and the errors of `decode_conf`."""
+    """Read the request of an ADD or CHECK. Raises: InvalidRequestError, and the errors of `decode_conf`."""
     conf = decode_conf(request.config)
     require_netns(request.netns)
     return AttachRequest(
@@ -142,7 +151,7 @@ def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
 def decode_directories(path: str) -> tuple[str, ...]:
     """Read CNI_PATH: the directories in which the runtime looks for plugins, in its order.
 
-    Returns: () if it is empty, or one of its parts cannot be a directory: then the runtime's directories are not known.
+    Returns: () if the runtime's directories are not known, because CNI_PATH is empty, or one of its parts cannot be a directory.
     """
     if len(path) > PLUGIN_PATH_MAX:
         return ()
@@ -158,7 +167,7 @@ def _directories(path: str) -> tuple[str, ...]:
 
 
 def decode_names(args: str) -> SandboxNames:
-    """Read pod names from CNI_ARGS ("K=V;K=V"). A malformed name is left out, not refused, because names only help people."""
+    """Read namespace, name and UID of the pod from CNI_ARGS ("K=V;K=V"). A part that is missing is "". Longer values are cut."""
     pairs = dict(part.split("=", 1) for part in args.split(";") if "=" in part)
     return SandboxNames(
         pod_namespace=pairs.get("K8S_POD_NAMESPACE", "")[:POD_NAME_MAX],
@@ -193,9 +202,9 @@ def requested_version(raw: bytes) -> str:
 
 
 def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
-    """Encode any error as a CNI error. Ours carry their code; any other is a defect and gets the general code 100.
+    """Encode any error as a CNI error. An IpamError has a code of its own. Any other error is a defect and gets the general code 100.
 
-    The text is bounded and safe to print: it may quote EC2 or the request, and kubelet puts it into events and logs.
+    The text is bounded and made safe to print, because it may quote EC2 or the request, and kubelet writes it into events and logs.
     """
     code, message, details = IpamError.cni_code, "vpc-ipamd met an unexpected error", f"{log_text(error)}; see the daemon's log"
     if isinstance(error, IpamError):
@@ -204,10 +213,10 @@ def encode_error(error: BaseException, *, cni_version: str) -> cni_pb2.CniError:
 
 
 def _parse(raw: bytes) -> Any:
-    """Read JSON by RFC 8259. Python's parser also accepts UTF-16, NaN, numbers beyond a double and lone surrogates. These are refused,
-    because no other parser could read a result with them, or the result would not be UTF-8.
+    """Read JSON by RFC 8259.
 
-    Raises: ValueError, RecursionError.
+    Python's parser also accepts UTF-16, NaN, numbers beyond a double and lone surrogates. These are refused, because no other parser
+    could read a result with them, or because the result would not be UTF-8. Raises: ValueError, RecursionError.
     """
     value = json.loads(raw.decode(), parse_constant=_finite, parse_float=_finite)
     if b"\\u" in raw:  # in valid UTF-8 only an escape can be a lone surrogate
@@ -223,9 +232,10 @@ def _finite(text: str) -> float:
 
 
 def _annotations(conf: dict[str, Any]) -> Mapping[str, str] | None:
-    """The pod's annotations that we read; None if the runtime passes none. The whole map has up to 256 KiB, and anybody may write it.
+    """Return the pod's annotations in ANNOTATIONS_READ; None if the runtime passes no annotations.
 
-    null counts as none: Go writes it for a map that was never filled.
+    All other annotations are dropped, because the whole map may have 256 KiB, and anybody may write it. null counts as no annotations,
+    because Go writes it for a map that was never filled. Raises: InvalidConfigError.
     """
     runtime_config = conf.get("runtimeConfig")
     if runtime_config is not None and not isinstance(runtime_config, dict):
@@ -243,9 +253,10 @@ def _annotations(conf: dict[str, Any]) -> Mapping[str, str] | None:
 
 
 def _valid_attachments(conf: dict[str, Any]) -> frozenset[AttachmentKey] | None:
-    """The valid attachments, from the lists under both keys together (I2); None if both keys are absent.
+    """Return the attachments in the lists under both keys together (I2); None if both keys are absent.
 
-    null counts as an empty list: Go writes it for a list that was never filled, and CRI-O calls GC with it on an empty node.
+    null counts as an empty list, because Go writes it for a list that was never filled, and CRI-O calls GC with it on an empty node.
+    Raises: InvalidConfigError.
     """
     names = [name for name in (VALID_ATTACHMENTS, OLD_VALID_ATTACHMENTS) if name in conf]
     if not names:

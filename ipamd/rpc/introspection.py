@@ -1,9 +1,10 @@
 """The introspection servicer, which `ipamctl` calls: one method per RPC.
 
-`Freeze` and `Thaw` freeze and thaw the pool, `Retry` repeats refused EC2 calls, `Export` hands the node back to amazon-vpc-cni-k8s.
-All others only read `Sources`: `GetHistory` reads the ledger and the history on disk; `Explain` reads these and the kernel (or EC2);
-`Path` reads the kernel; `Audit` reads the kernel, the runtime and EC2, and ends conditions that no longer hold. All other answers come
-from memory.
+These methods change something. `Freeze` and `Thaw` freeze and thaw the pool, `Retry` repeats refused EC2 calls, and `Export` exports
+the node to amazon-vpc-cni-k8s. `Audit` reads the kernel, the runtime and EC2, and ends conditions about differences that are gone.
+
+All other methods only read `Sources`. `GetHistory` reads the ledger and the history on disk. `Explain` reads these too, and the kernel
+or EC2. `Path` reads the kernel. `Plan` may call EC2 to check a subnet. The answers of the remaining methods come from memory.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from ipamd.settings.current import INVALID_SETTINGS
 from ipamd.settings.fields import POLICY_OFF
 
 EXPLAIN_LIMIT = 50
-"""History records below an explanation. Ours: what fits on a screen."""
+"""The largest number of history records below an explanation. Ours: so many fit on a screen."""
 
 IN_FORCE = "settings in force in the daemon"
 
@@ -58,11 +59,16 @@ CRI_OFF = RuntimeView(False, False, 0, -1.0, "CRI is off: nothing is reaped", 0)
 NO_RUNTIME = RuntimeInfo("", "", "")
 
 COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
-"""States of addresses; each has a field of its name with the ending `_count`."""
+"""States of addresses that are counted. The messages have a field for each, which has the name of the state and the ending
+`_count`."""
 
 
 def method_handlers(servicer: object) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-    """Return a handler for each method of `vpc_ipamd.v1.Introspection`; an error that `servicer` raises becomes the call's status."""
+    """Return a handler for each method of `vpc_ipamd.v1.Introspection`.
+
+    `servicer`: an object with a method for each RPC. A CloudError, InvalidRequestError or NotServingError that it raises becomes the
+    status of the call.
+    """
     service = pb.DESCRIPTOR.services_by_name["Introspection"]
     handlers = {}
     for method in service.methods:
@@ -87,12 +93,14 @@ def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerCont
 
 @dataclass(slots=True)
 class IntrospectionServicer:
-    """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError.
+    """Serves `vpc_ipamd.v1.Introspection`. Every method may raise InvalidRequestError and NotServingError, `Explain` also CloudError.
 
     Args:
-        freeze, thaw: return the problem, "" if there is none.
-        export, undo_export: hand the node back to amazon-vpc-cni-k8s, and undo that; both return the fields of `ExportReply`.
-        retry: repeats now the EC2 calls that EC2 refused; returns their subjects and refusals.
+        sources: the sources of all reports.
+        freeze, thaw: freeze and thaw the pool for an operator. They return the problem, "" if there is none.
+        export, undo_export: export the node to amazon-vpc-cni-k8s, and undo that. Both return an object with the fields of
+            `ExportReply`.
+        retry: repeats now the EC2 calls that EC2 refused. It returns their subjects and refusals.
         compared: called with the subjects of all findings after an audit that asked EC2, so that conditions about other subjects end.
     """
 
@@ -213,7 +221,10 @@ class IntrospectionServicer:
         return pb.ListAttachmentsReply(attachments=messages)
 
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryReply:
-        """List what happened to a subject, oldest first, and who had which address when; without a subject the newest events."""
+        """List the events about a subject, oldest first, and which sandbox had which address when.
+
+        Without a subject, list the newest events of this boot.
+        """
         if request.subject:
             question = question_of(request, limit=request.limit)
             return history_reply(ask(self.sources, question), question, source=FROM_DAEMON)
@@ -226,7 +237,7 @@ class IntrospectionServicer:
         return pb.GetConfigReply(settings=[setting(line) for line in describe(self.sources.settings.now)], origin_note=IN_FORCE)
 
     def Audit(self, request: pb.AuditRequest) -> pb.AuditReply:
-        """Cross-check datastore, kernel, CRI and EC2."""
+        """Compare datastore, kernel, runtime and EC2 with each other."""
         report = audit(self.sources, ask_ec2=not request.skip_ec2)
         if report.is_ec2_compared:
             self.compared({finding.subject for finding in report.findings})
@@ -234,7 +245,7 @@ class IntrospectionServicer:
         return answer(pb.AuditReply, report, findings=findings, unavailable_sources=report.silent)
 
     def Explain(self, request: pb.ExplainRequest) -> pb.ExplainReply:
-        """Explain why an address or a sandbox is as it is."""
+        """Explain the state of an address, a pod, a sandbox or an ENI."""
         explanation = explain(self.sources, question_of(request, limit=EXPLAIN_LIMIT), find=request.find)
         return answer(pb.ExplainReply, explanation, explanation.past, history=explanation.past.records, source=FROM_DAEMON)
 
@@ -250,12 +261,12 @@ class IntrospectionServicer:
         return pb.FreezeReply(freezes=self._freezes(), problem=problem)
 
     def Thaw(self, _: pb.ThawRequest) -> pb.ThawReply:
-        """End the freeze of `Freeze`; other causes of a freeze stay in force."""
+        """End the freeze that `Freeze` began. Other causes of a freeze stay in force."""
         problem = self.thaw()
         return pb.ThawReply(freezes=self._freezes(), problem=problem)
 
     def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
-        """Give the node back to amazon-vpc-cni-k8s, or undo that (field `undo`)."""
+        """Export the node to amazon-vpc-cni-k8s, or undo an export if the field `undo` is set."""
         if request.undo:
             return answer(pb.ExportReply, self.undo_export())
         return answer(pb.ExportReply, self.export())
@@ -265,7 +276,10 @@ class IntrospectionServicer:
         return pb.RetryReply(retried=[obstacle(subject, refusal) for subject, refusal in self.retry()])
 
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:
-        """Compute what the pool would do now, also under other settings or on another type. Nothing is changed."""
+        """Compute the plan of the pool, also with other settings or for another instance type. Nothing is changed.
+
+        With a network file in the request, also report what a start with that file would do.
+        """
         settings, instance_type = tuple(request.settings), request.instance_type
         plan = what_if(self.sources, settings, instance_type=instance_type, pool=request.pool)
         network = None
@@ -315,7 +329,7 @@ class IntrospectionServicer:
             status,
             **{f"{state}_count": getattr(counts, state) for state in (*COUNTED, "total", "lost")},
             assignable_count=assignable_count,
-            # An ENI that EC2 took from its sandboxes is not counted; its row stays for them.
+            # An ENI that was detached while sandboxes used it is not counted. Its row stays until these sandboxes are gone.
             eni_count=sum(eni.state is not EniState.DETACHING for eni in sources.datastore.enis()),
             eni_limit=node_eni_limit,
             slots_per_eni=slots_per_eni,
@@ -327,7 +341,7 @@ class IntrospectionServicer:
 
 
 def _counts_by_state(rows: Iterable[Address]) -> dict[str, int]:
-    """The fields that count an ENI's addresses by state; lost ones are counted apart."""
+    """Return the fields that count an ENI's addresses by state, without lost addresses, which have a field of their own."""
     counts = Counter[str]()
     for row in rows:
         if not row.is_lost:

@@ -1,7 +1,8 @@
-"""Serve the introspection service, and import its code at the first question.
+"""Serve the introspection service, and import its code at the first call.
 
-Reports, audit and the path of a packet are 0.8 MiB of code (measured), which a daemon does not need before somebody asks. The import
-runs in a thread for requests: gRPC's own thread, which must neither wait nor raise, only learns that the method exists.
+Reports, audit and the path of a packet are 0.8 MiB of code (measured), which a daemon does not need before the first call. The import
+runs in a thread for requests. It must not run in gRPC's own thread, which must neither wait nor raise: that thread only looks up
+whether the method exists.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ METHODS = frozenset(
         "Thaw",
     }
 )
-"""The methods in `proto/vpc_ipamd/v1/introspection.proto`. Names that peers invent are refused by this list, without an import."""
+"""The methods in `proto/vpc_ipamd/v1/introspection.proto`. By this list an unknown name is refused without the import."""
 
 
 class OnDemandIntrospection(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
-    """Finds the handlers of the service at its first call. Safe from any thread."""
+    """Imports the service and makes its handlers at the first call. Safe from any thread."""
 
     def __init__(self, make_servicer: Callable[[], object]) -> None:
-        """`make_servicer`: returns the object that has a method for each RPC. It is called at the first question."""
+        """`make_servicer`: returns the object that has a method for each RPC. It is called at the first call of the service."""
         self._make_servicer = make_servicer
         self._handlers: dict[str, Any] = {}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return a handler for a method of the service; None for any other."""
+        """Return a handler for a method of the service; None for a method of another service, or an unknown method."""
         service, _, name = str(handler_call_details.method).lstrip("/").rpartition("/")
         if service != SERVICE or name not in METHODS:
             return None
@@ -57,7 +58,7 @@ class OnDemandIntrospection(grpc.GenericRpcHandler):  # type: ignore[type-arg]  
 
     def _serve(self, name: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         if not self._handlers:
-            self._handlers = self._load()  # two threads may do it at once: both load the same
+            self._handlers = self._load()  # no lock: if two threads do this at once, both results are equal
         handler = self._handlers[name]
         reply = handler.unary_unary(handler.request_deserializer(request), context)
         serialized: bytes = handler.response_serializer(reply)

@@ -1,4 +1,4 @@
-"""Make the reply about the path of a packet."""
+"""Make the reply of the introspection service about the path of a packet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipamd.report.path_report import PathLookup, PathReport
 
 
 def path_reply(report: PathReport) -> pb.PathReply:
-    """Make the reply. Its verdict, cause and next action are those of the first finding."""
+    """Make the reply. Verdict, cause and next action in it are those of the first finding."""
     return answer(
         pb.PathReply,
         report,

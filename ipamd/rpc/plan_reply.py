@@ -1,4 +1,4 @@
-"""The pool's plan as messages of the introspection service."""
+"""Convert the pool's plan to messages of the introspection service."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = (), network: pb.Netwo
     """Make the message of a plan and of its inputs.
 
     Args:
-        changed: the settings and the type under which it was asked for.
-        network: the judgement of a file of custom networking, if one was asked for.
+        changed: the changed settings, as NAME=VALUE, and the other instance type, if the request had any.
+        network: the judgement of a network file, if the request had one.
     """
     snapshot, counts = plan.snapshot, plan.snapshot.counts
     return answer(
@@ -40,7 +40,7 @@ def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = (), network: pb.Netwo
 
 
 def obstacle(subject: str, refusal: GrowthRefusal) -> pb.Obstacle:
-    """Make the message of a refusal of EC2: what it stops, and until when."""
+    """Make the message of a refusal that blocks growth. `subject`: the kind of growth, or of request, that is blocked."""
     return answer(pb.Obstacle, refusal, subject=subject, next=refusal.next_step, retry_in_s=refusal.left_s)
 
 
@@ -64,7 +64,7 @@ def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:
 
 
 def targets(settings: PoolSettings) -> list[pb.Target]:
-    """List the targets and caps. The field `defined` of each shows whether the target or cap has an effect."""
+    """List the targets and caps of a pool. In each message the field `defined` shows whether the target or cap has an effect."""
     has_targets, is_fixed = not settings.family.is_sparse, not settings.warm_target_auto
     in_effect = {
         "warm_eni_target": not settings.ip_targets_defined,

@@ -1,4 +1,4 @@
-"""The run directory: private to root, and one daemon at a time in it."""
+"""The run directory. Only root can open it, and only one daemon at a time uses it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ LOCK_NAME = "ipamd.lock"
 RUN_DIR_MODE = 0o700
 
 LOCK_WAIT_S = 30.0
-"""Longest wait for the end of a predecessor. Ours: more than the pod's terminationGracePeriodSeconds; after
-`kubectl delete --force` the new pod starts while the old one still ends."""
+"""Longest wait, in seconds, for the end of an earlier daemon. Ours: more than the pod's terminationGracePeriodSeconds, because after
+`kubectl delete --force` the new pod starts before the old pod has ended."""
 
 LOCK_POLL_S = 0.05
-"""Ours: flock has no timeout, and one poll more costs less than the start of the interpreter."""
+"""Pause in seconds between two tries to get the lock. Ours: flock has no timeout, and one try more costs less than the start of the
+interpreter."""
 
 NAMES_OF_OURS = frozenset(
     {LOCK_NAME, "spool", "spool.lock", "spool-bad", "hooks", "state.db", "state.db-wal", "state.db-shm", "freeze.json"}
 )
-"""A directory with one of these names in it is recognised as a run directory. A daemon made them, a plugin that ran before the first
-daemon, or an operator. The daemon refuses any other directory that contains directories, because it makes its run directory
-accessible to root only: if that were /etc, no program of the node could look up a name or user."""
+"""Names by which a directory is recognised as a run directory. A daemon, an operator, or a plugin that ran before the first daemon has
+made an entry with such a name. The daemon refuses any other directory that contains directories, because it makes its run directory
+accessible to root only. If that were /etc, no program of the node could look up a name or a user."""
 
 NAMED_MAX = 3
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Create the run directory, or verify the existing one.
+    """Create the run directory, or verify that the existing directory can be used.
 
-    Raises: SettingsError if it is not a directory that we own and nobody else uses, or cannot be made.
+    Raises: SettingsError if it cannot be made, is no directory, has another owner, or is used for something else.
     """
     try:
         run_dir.mkdir(mode=RUN_DIR_MODE, parents=True, exist_ok=True)
@@ -64,7 +65,7 @@ def prepare_run_dir(run_dir: Path) -> None:
 
 
 def _foreign_directories(run_dir: Path) -> list[str]:
-    """The directories in `run_dir`, by name, if none of its entries shows that it is a run directory of ours."""
+    """Return the names of the directories in `run_dir`; [] if it has an entry of NAMES_OF_OURS, so that it is a run directory."""
     entries = list(run_dir.iterdir())
     if any(path.name in NAMES_OF_OURS for path in entries):
         return []
@@ -72,13 +73,13 @@ def _foreign_directories(run_dir: Path) -> list[str]:
 
 
 def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool]) -> tuple[int, bool]:
-    """Become the only daemon of this run directory until the process exits; wait for a predecessor that is about to exit.
+    """Take the lock of the run directory, which this process holds until it exits. Wait for an earlier daemon that is about to exit.
 
     Args:
-        is_ended: waits for a number of seconds; returns whether this process has to end.
-    Returns: the file descriptor that holds the lock, and whether the lock file existed: /run is empty after a boot, so an existing
-        file means that a daemon has run since.
-    Raises: NotServingError if another daemon holds the lock for LOCK_WAIT_S, or this one is to end.
+        is_ended: waits for a number of seconds. Returns whether this process has to end.
+    Returns: the file descriptor that holds the lock, and whether the lock file existed before. /run is empty after a boot, so an
+        existing file shows that a daemon has run in this boot.
+    Raises: NotServingError if another daemon still holds the lock after LOCK_WAIT_S, or if this process has to end.
     """
     has_run_before = (run_dir / LOCK_NAME).exists()
     descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

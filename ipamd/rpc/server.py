@@ -1,6 +1,6 @@
 """The socket of our own plugin and of `ipamctl`, in the run directory.
 
-The directory is 0700 and owned by root. A lock file keeps two daemons from serving one node.
+The directory has mode 0700 and is owned by root. A lock file prevents that two daemons serve one node.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer, _made_private
 SOCKET_NAME = "ipamd.sock"
 
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
-"""More than the largest network configuration and the rest of its request. Ours."""
+"""The largest request in bytes. Ours: more than the largest network configuration and the other fields of its request."""
 
 SPARE_THREADS = 8
-"""Threads beyond the RPC limit, so that introspection answers while all CNI threads are busy. Ours."""
+"""The number of threads beyond the limit of CNI requests, so that introspection answers while all threads for CNI are busy. Ours."""
 
 WATCH_THREADS = 1
-"""A further thread, with a connection of its own, for the call that proves that requests are answered (`ipamd/rpc/watch.py`)."""
+"""A further thread, with a connection of its own, for the calls that check whether requests are answered (`ipamd/rpc/watch.py`)."""
 
 
 class RpcServer(UnixServer):
-    """Both services on one socket."""
+    """The CNI service, the introspection service and the watch on one socket."""
 
     def __init__(self, *, run_dir: Path, cni: CniServicer, introspection: Callable[[], object], max_concurrent_rpcs: int) -> None:
         """`introspection`: returns the object that has a method for each RPC of that service."""
@@ -49,12 +49,13 @@ class RpcServer(UnixServer):
         )
 
     def keep(self) -> str:
-        """Restore also the run directory's owner and mode: the plugin trusts no other."""
+        """See `UnixServer.keep`. Also restore owner and mode of the run directory, because the plugin does not trust other ones."""
         return super().keep() or _made_private(self.path.parent, RUN_DIR_MODE)
 
     def _is_live(self) -> bool:
-        """Whether a process listens at the path; False before our own start.
+        """Whether a process listens at the path; False before our own server has started.
 
-        We have the instance lock, so before our start only a killed predecessor can listen, whose socket is still closing.
+        This process holds the instance lock. So before its own server has started, only a killed daemon, whose socket is still
+        closing, can listen there.
         """
         return self._own is not None and super()._is_live()

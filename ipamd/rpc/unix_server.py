@@ -1,6 +1,6 @@
-"""A gRPC server on a Unix socket, for each socket of the daemon: only root reaches it, and no peer can exhaust the daemon (I16).
+"""A gRPC server on a Unix socket, which all sockets of the daemon use. Only root reaches it, and no peer can exhaust the daemon (I16).
 
-gRPC alone has next to no bounds: unpacked headers (HPACK) take gigabytes and stay in memory, and connections are held for ever.
+gRPC alone has nearly no bounds: unpacked headers (HPACK) can take gigabytes and stay in memory, and connections are held for ever.
 """
 
 from __future__ import annotations
@@ -23,32 +23,38 @@ from ipamd.threads import RequestThreads
 log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 16 * 1024
-"""Size of a request's unpacked header. It bounds a short header that refers to a long entry many times (HPACK). Ours: a usual header
-has 300 bytes."""
+"""The largest size in bytes of a request's unpacked header. It bounds a short header that refers to a long entry many times (HPACK).
+Ours: a usual header has 300 bytes."""
 
 STREAMS_PER_CONNECTION = 8
-"""Ours: plugins and `ipamctl` make one request on a connection; each stream of a hostile peer costs memory for its headers."""
+"""The largest number of requests at a time on one connection. Ours: plugins and `ipamctl` make one request on a connection, and each
+stream of a hostile peer takes memory for its headers."""
 
 SPARE_CONNECTIONS = 64
-"""Connections beyond the RPC limit: silent ones, and `ipamctl`. Ours."""
+"""The number of connections beyond the limit of requests, for connections without a request, and for `ipamctl`. Ours."""
 
 HANDSHAKE_MS = 5_000
-"""From accept to the end of HTTP/2's opening, after which a silent peer is closed. Ours: a plugin sends it with its connect."""
+"""A connection is closed if its peer has not sent the opening of HTTP/2 so many milliseconds after it was accepted. Ours: a plugin
+sends the opening as soon as it has connected."""
 
 CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000
-"""A connection takes no new request after the age, and is cut after age and grace. Ours: above all deadlines of plugins and `ipamctl`
-(60 s). A peer that announces a request and never sends it holds one of our threads until then."""
+"""A connection accepts no new request after the age, and is cut after the sum of age and grace, in milliseconds. Ours: both are above
+all deadlines of plugins and `ipamctl` (60 s). A peer that announces a request and never sends it occupies one of our threads until the
+cut."""
 
 SOCKET_MODE = 0o600
-"""Only root may connect."""
+"""Mode of the socket: only root may connect."""
 
 PRIVATE_NAME = ".ipamd"
-"""Name of the private directory beside the socket's path in which the socket is made. Ours: with its socket it is shorter than
-`ipamd.sock`, because a socket's path has 107 bytes at most (unix(7))."""
+"""Name of the private directory, beside the socket's path, in which the socket is made. Ours: this name, with the name of the socket
+in the directory, is shorter than `ipamd.sock`, because the path of a socket has at most 107 bytes (unix(7))."""
 
 
 class UnixServer:
-    """A gRPC server on one Unix socket. `stop` from any thread, also if it was never started; `keep` from one thread."""
+    """A gRPC server on one Unix socket.
+
+    `stop` may be called from any thread, also if the server was never started. Only one thread may call `keep`.
+    """
 
     def __init__(
         self,
@@ -60,7 +66,16 @@ class UnixServer:
         advice: str,
         add: Callable[[grpc.Server], object],
     ) -> None:
-        """`advice`: what an operator can do if the socket's path cannot be used. `add`: adds the services to a new server."""
+        """Make the server. It does not listen before `start`.
+
+        Args:
+            path: the path of the socket.
+            max_rpcs: the largest number of requests at a time.
+            max_connections: the largest number of connections at a time.
+            max_request_bytes: the largest size of a request.
+            advice: what an operator can do if the path cannot be used.
+            add: adds the services to a new gRPC server.
+        """
         self.path = path
         self._advice = advice
         self._add = add
@@ -71,7 +86,7 @@ class UnixServer:
 
     @property
     def ended_count(self) -> int:
-        """Requests that this server has ended."""
+        """The number of requests that this server has ended."""
         return self._threads.ended_count
 
     def lacks_threads(self) -> bool:
@@ -79,7 +94,7 @@ class UnixServer:
         return self._threads.lacks_threads()
 
     def _make_server(self) -> tuple[grpc.Server, RequestThreads]:
-        """Make the gRPC server and its threads, without a socket yet. Raises: RuntimeError if no thread can be started."""
+        """Make the gRPC server and its threads, but no socket. Raises: RuntimeError if no thread can be started."""
         max_rpcs, max_connections, max_request_bytes = self._bounds
         threads = RequestThreads(max_rpcs, "rpc")
         server = grpc.server(
@@ -96,20 +111,23 @@ class UnixServer:
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
                 ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
-                ("grpc.http2.bdp_probe", 0),  # without it each call has one more ping: a twelfth of its cost
+                (
+                    "grpc.http2.bdp_probe",
+                    0,
+                ),  # otherwise gRPC sends a ping with each call, which is a twelfth of the cost of the call
             ],
         )
         self._add(server)
         return server, threads
 
     def start(self) -> None:
-        """Listen; a dead socket at the path is replaced, a live one never.
+        """Listen on the path. A socket there on which no process listens is replaced.
 
-        gRPC removes any socket at its path when it starts and when it stops, even if the socket is another daemon's by then. So gRPC
-        binds to a private name, and a hard link to that socket is made at the path. The link fails if the path is taken.
+        gRPC removes any socket at its path when it starts and when it stops, even if the socket belongs to another daemon by then. So
+        gRPC binds to a private name, and a hard link to that socket is made at the path. The link fails if the path exists.
         Source: <https://github.com/grpc/grpc/issues/17122>.
-        Raises: SettingsError if somebody listens there, or the path cannot be used; RuntimeError if gRPC's own thread cannot be made:
-            then nothing is left at the path.
+        Raises: SettingsError if another process listens there, or if the path cannot be used; RuntimeError if gRPC's own thread cannot
+            be made. Nothing is left at the path then.
         """
         self._make_room()
         try:
@@ -127,11 +145,12 @@ class UnixServer:
             raise
 
     def keep(self) -> str:
-        """Check that callers reach us. Make the socket again if it is missing or was replaced, and restore its owner and mode.
+        """Check that callers reach this server. Make the socket again if it is missing or was replaced, and restore its owner and
+        mode.
 
-        Requests through the old socket are still answered. Returns: the problem that was repaired, "" for none.
-        Raises: SettingsError if another process listens there, or the path cannot be used; OSError if it is removed just now;
-            RuntimeError if a thread cannot be started. The next call finds the problem again then.
+        Requests through the old socket are still answered. Returns: the problem that was repaired, "" if there was none.
+        Raises: SettingsError if another process listens there, or if the path cannot be used; OSError if the socket is removed during
+            the call; RuntimeError if a thread cannot be started. The next call tries the repair again.
         """
         if self._is_stopped:
             return ""
@@ -161,7 +180,7 @@ class UnixServer:
         _stopped(*former, CONNECTION_GRACE_MS / 1000)
 
     def stop(self, grace_s: float) -> None:
-        """Take no request any more; running ones have `grace_s` to finish. Remove the socket at the path if it is ours."""
+        """Accept no more requests, and wait at most `grace_s` seconds for the running requests. Remove our socket at the path."""
         self._is_stopped = True
         if self._own is not None and _inode(self.path) == self._own:
             self.path.unlink(missing_ok=True)
@@ -170,7 +189,10 @@ class UnixServer:
             ended.wait(grace_s + 1.0)
 
     def _make_room(self) -> None:
-        """Remove a socket on which no process listens. Raises: SettingsError if a process does, or it is no socket."""
+        """Remove a socket at the path on which no process listens.
+
+        Raises: SettingsError if a process listens there, or if there is another kind of file at the path.
+        """
         try:
             mode = self.path.lstat().st_mode
         except FileNotFoundError:
@@ -196,12 +218,13 @@ class UnixServer:
         return True
 
     def _listen(self, private: Path) -> None:
-        """Bind in a directory that no other user can enter until the socket has its mode: a umask would apply to all threads.
+        """Bind the socket in a directory that only root can enter, set its mode, and then link it to the path.
 
-        Raises: FileExistsError if the path was taken meanwhile; OSError, RuntimeError.
+        The mode is not set by a umask, because a umask would apply to all threads.
+        Raises: FileExistsError if the path exists by then; OSError, RuntimeError.
         """
         scratch = private / "s"
-        private.mkdir(mode=0o700, exist_ok=True)  # both may be left over from a daemon that was killed
+        private.mkdir(mode=0o700, exist_ok=True)  # directory and socket may be left over from a daemon that was killed
         scratch.unlink(missing_ok=True)
         try:
             self.grpc.add_insecure_port(f"unix:{scratch}")
@@ -214,10 +237,11 @@ class UnixServer:
 
 
 def _stopped(server: grpc.Server, threads: RequestThreads, grace_s: float) -> threading.Event | None:
-    """Stop a server from taking requests; its threads end with their work.
+    """Make a server accept no more requests. Its threads end after their present requests.
 
-    A thread of gRPC cuts off requests that run longer than the grace. If it cannot be started, each request ends by its own deadline.
-    Returns: an event that is set when all requests have ended; None if gRPC could not stop.
+    A thread of gRPC cuts off requests that run longer than `grace_s` seconds. If that thread cannot be started, each request ends by
+    its own deadline.
+    Returns: an event that is set when all requests have ended; None if that thread could not be started.
     """
     try:
         ended = server.stop(grace_s)
@@ -231,7 +255,7 @@ def _stopped(server: grpc.Server, threads: RequestThreads, grace_s: float) -> th
 def _made_private(path: Path, mode: int) -> str:
     """Restore owner and mode of a path.
 
-    Returns: a sentence about the old ones, "" if they were right. Raises: OSError, SettingsError.
+    Returns: a sentence about the former owner and mode, "" if they were right. Raises: OSError; SettingsError if the path is a link.
     """
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
@@ -244,7 +268,7 @@ def _made_private(path: Path, mode: int) -> str:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Device and inode of the file at a path; None if there is none."""
+    """Return device and inode of the file at a path; None if there is no file."""
     try:
         status = path.lstat()
     except OSError:

@@ -1,9 +1,9 @@
 """Refuse requests that cannot be parsed, without a leak of memory.
 
-grpcio refuses them itself, but leaks: after the refusal its `_unary_request` (grpc/_server.py, seen in 1.85) goes on to wait for the
-request, refuses a second time when the peer has closed, and waits for ever for the end of that second answer. Each such request
-leaked 27 KiB in the daemon, and held one of our threads until its peer closed. So no deserializer that grpcio calls may fail: ours
-returns the failure as a value, and the handler refuses the call.
+grpcio refuses such requests itself, but it leaks memory. After the refusal its `_unary_request` (grpc/_server.py, seen in 1.85) goes
+on to wait for the request, refuses a second time when the peer has closed, and waits for ever for the end of that second answer. Each
+such request leaked 27 KiB in the daemon, and occupied one of our threads until its peer closed. So no deserializer that grpcio calls
+may fail. Our deserializer returns the failure as a value, and the handler refuses the call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Unreadable:
 
 
 class UnreadableRequests(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Refuses an unreadable request with INVALID_ARGUMENT; all others pass. Used by gRPC's thread."""
+    """Refuses an unreadable request with INVALID_ARGUMENT, and passes all other requests on. Only gRPC's own thread may use it."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
@@ -40,9 +40,10 @@ class UnreadableRequests(grpc.ServerInterceptor):  # type: ignore[type-arg]  # g
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return the handler of a method, as gRPC asks of an interceptor, made tolerant of unreadable requests.
+        """Return the handler of a method, wrapped so that it tolerates unreadable requests. gRPC calls this for each request.
 
-        Each existing method gets one handler; methods that peers invent are not remembered.
+        The handler of an existing method is made once and kept. Nothing is kept for an unknown method, because peers may invent any
+        number of names.
         """
         method = str(handler_call_details.method)
         tolerant_handler = self._handlers.get(method)
@@ -55,7 +56,7 @@ class UnreadableRequests(grpc.ServerInterceptor):  # type: ignore[type-arg]  # g
 
 
 def tolerant(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
-    """Wrap a handler: its deserializer never fails, and it refuses a request that could not be read."""
+    """Wrap a handler. The new handler's deserializer never fails, and the new handler refuses a request that could not be read."""
 
     def read(data: bytes) -> Any:
         try:

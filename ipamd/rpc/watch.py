@@ -1,12 +1,13 @@
 """Check by real calls over our own socket that requests are answered, so that a hanging daemon is replaced.
 
-A listening socket proves nothing: the kernel accepts connections for a process whose gRPC no longer serves them. So a loop makes calls
-over the socket, on a connection that it keeps and with a thread of its own. If the daemon has answered no request for SILENCE_S, it
-exits, because only a new process repairs that. A refusal for lack of room (RESOURCE_EXHAUSTED) counts as an answer, and so does any
-other request that has ended: a busy or overloaded daemon is not silent. While other requests end, the loop makes no call of its own.
+A listening socket proves nothing: the kernel accepts connections even if gRPC in the process has stopped serving them. So a loop makes
+calls over the socket, on a connection that it keeps, and a thread of the server is reserved for these calls. If the daemon has
+answered no request for SILENCE_S, it exits, because only a new process repairs that. A busy or overloaded daemon must not exit. So a
+refusal because of too many requests (RESOURCE_EXHAUSTED) counts as an answer, and so does every request of another program that has
+ended. While such requests end, the loop makes no call of its own.
 
 Only time in which this process ran counts as silence. When a process is stopped and continued (SIGSTOP, a freezer cgroup), its clocks
-jump, so each call and each pause counts for its planned length at most.
+jump. So each call and each pause counts for at most its planned length.
 """
 
 from __future__ import annotations
@@ -32,43 +33,47 @@ SERVICE = "vpc_ipamd.v1.Watch"
 METHOD = "Answer"
 
 SILENCE_S = 60.0
-"""After so long without an answer the daemon ends. Ours: the longest deadline of a plugin, so that earlier requests had their time."""
+"""After so many seconds without an answer the daemon exits. Ours: the longest deadline of a plugin, so that requests before the
+silence had their full time."""
 
 INTERVAL_S = 5.0
-"""Pause after a turn without trouble. Ours: calls to other programs that are overdue end within it."""
+"""Pause in seconds after a turn without a problem. Ours: the turn also ends overdue calls to other programs, so these end within this
+time.
+"""
 
 PROVEN_S = 15.0
-"""After so long without any answer the loop makes a call. Ours: a quarter of SILENCE_S, which leaves time for calls that fail. A call
-costs 1 ms of CPU, both ends together, and wakes grpcio's threads fifteen times (measured)."""
+"""After so many seconds without an answer the loop makes a call of its own. Ours: a quarter of SILENCE_S, which leaves time for calls
+that fail. A call takes 1 ms of CPU time at both ends together, and wakes grpcio's threads fifteen times (measured)."""
 
 RETRY_S = 1.0
-"""Pause after a call without an answer."""
+"""Pause in seconds after a call without an answer."""
 
 CALL_S = 10.0
-"""Timeout of a call. Ours: more than the 4.5 s that the plugin waits for STATUS; six calls fit into SILENCE_S."""
+"""Timeout of a call in seconds. Ours: more than the 4.5 s for which the plugin waits for STATUS. After six calls without an answer,
+more than SILENCE_S has passed."""
 
 REPORT_S = 15.0
-"""Silence after which the condition is reported. Ours: longer than one lost call after a pause of the process."""
+"""Seconds of silence after which the condition is reported. Ours: longer than one lost call after a pause of the process."""
 
 UNWATCHED_S = 20.0
-"""How much a pause between two calls of `is_alive` can add, at most, to the time in which the loop made no turn. Ours: kubelet's
-period."""
+"""The most seconds that the time between two calls of `is_alive` can add to the time in which the loop made no turn. Ours: the period
+of kubelet's probe."""
 
 NOT_ANSWERED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
-"""Statuses that gRPC's client makes by itself; the server sent any other."""
+"""Status codes that gRPC's client makes by itself. Any other status code was sent by the server, so it is an answer."""
 
 CONDITION = "requests"
 THREADS = "request threads"
 
 
 class Watched(Protocol):
-    """A server (`ipamd/rpc/unix_server.py`)."""
+    """The parts of a server (`ipamd/rpc/unix_server.py`) that the watch uses."""
 
     path: Path
 
     @property
     def ended_count(self) -> int:
-        """Requests that the server has ended; the count restarts with each new server."""
+        """The number of requests that the server has ended. It begins at 0 again with each new gRPC server."""
         ...
 
     def lacks_threads(self) -> bool:
@@ -77,7 +82,7 @@ class Watched(Protocol):
 
 
 def handler() -> grpc.GenericRpcHandler[Any, Any]:
-    """Serve the method that is called."""
+    """Return the handler of the method that the watch calls."""
     answer = grpc.unary_unary_rpc_method_handler(_answer, request_deserializer=bytes, response_serializer=bytes)
     return grpc.method_handlers_generic_handler(SERVICE, {METHOD: answer})
 
@@ -91,7 +96,7 @@ def _answer(_request: bytes, _context: grpc.ServicerContext) -> bytes:
 
 
 class ServiceWatch:
-    """The loop `answers`. `is_alive` is for the health pages, from their threads."""
+    """Runs the loop `answers`, which makes the calls. The threads of the health pages may call `is_alive`."""
 
     def __init__(
         self,
@@ -105,8 +110,10 @@ class ServiceWatch:
         """Keep what a turn needs.
 
         Args:
-            end: exits the process.
-            end_overdue: ends the daemon's own calls to other programs that grpcio left open past their deadlines, and returns where.
+            server: the server that is watched.
+            end: exits the process for the given reason.
+            end_overdue: ends the daemon's own calls to other programs that grpcio left open past their deadlines. Returns the sockets
+                of these programs.
         """
         self._server = server
         self._health = health
@@ -122,7 +129,10 @@ class ServiceWatch:
         self.loop = Loop("answers", self.turn, health=health, clock=clock)
 
     def turn(self) -> float:
-        """End connections of overdue calls, and make a call if no request was answered lately. Returns: seconds until the next."""
+        """End the connections of overdue calls, and make a call if no request was answered lately.
+
+        Returns: seconds until the next turn.
+        """
         self._turn_count += 1
         for socket in self._end_overdue():
             log.warning("ended the connections to a program that neither answers nor reads socket=%s", socket)
@@ -152,21 +162,23 @@ class ServiceWatch:
         return RETRY_S
 
     def _is_proven(self, now_s: float) -> bool:
-        """Whether a request was answered so lately that no call is needed."""
+        """Whether a request was answered within the last PROVEN_S, so that no call is needed."""
         if self._has_answered_others():
             self._answered_monotonic_s = now_s
         return self._answered_monotonic_s is not None and now_s - self._answered_monotonic_s < PROVEN_S
 
     def _has_answered_others(self) -> bool:
-        """Whether the server has ended requests of others since the last time that this was asked."""
+        """Whether the server has ended requests since the last call of this method, or since the last call over the socket
+        succeeded.
+        """
         ended_count, self._ended_count = self._ended_count, self._server.ended_count
         return ended_count != self._ended_count
 
     def is_alive(self) -> bool:
-        """Whether a request was answered within SILENCE_S. False too if this loop itself has been stuck for that long.
+        """Whether the daemon has answered a request within SILENCE_S. Also False if the loop has made no turn for SILENCE_S + CALL_S.
 
-        Reads memory only: any number of pods may ask. The time between two calls counts up to UNWATCHED_S, so that a pause of the
-        whole process does not look like a stuck loop.
+        It only reads memory, because any number of pods may call the health pages. The time between two calls counts for at most
+        UNWATCHED_S, so that a pause of the whole process does not look like a loop that is stuck.
         """
         turn_count, asked_monotonic_s, unwatched_s = self._asked
         now = self._clock.monotonic()
@@ -183,7 +195,7 @@ class ServiceWatch:
         self._peer.close()
 
     def _problem(self) -> str:
-        """Make a call to our own server. Returns: why there was no answer, "" for any answer."""
+        """Make a call to our own server. Returns: why there was no answer; "" if there was one, also if it was a refusal."""
         stub = self._peer.stub()
         try:
             stub(b"", timeout=CALL_S)

@@ -2,8 +2,8 @@
 
 Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
 if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction:
-after any failure the wiring is undone and the address cools. A pod that may have an interface of each network card gets all of them
-so, each with an attachment of its own (docs/adr/0086).
+after any failure the wiring is undone and the address cools. A pod that may have an interface of each network card gets all its
+interfaces in this way, each with an attachment of its own (docs/adr/0086).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ipamd.sandbox.multi_nic_choice import MultiNicChoice, pod_of
 log = logging.getLogger(__name__)
 
 CARDS_LOOK_S = 0.5
-"""How often an ADD looks whether the network cards are known by now. Ours."""
+"""Longest pause until a waiting ADD checks again whether the instance's network cards are known. Ours."""
 
 FAILPOINTS = ("rename.recorded", "attach.interface-wired", "attach.wired", "attach.committed", "attach.unwired")
-"""Between every two effects of an ADD; datastore and kernel adapter list their own."""
+"""There is one between every two effects of an ADD. Datastore and kernel adapter list their own failpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class _Pending:
 class _Interface:
     """One interface of a sandbox that an ADD makes.
 
-    `request`: that of the ADD, with the key of this interface in place of the pod's first one.
-    `spec`: how it is wired.
+    `request`: the request of the ADD, with the key of this interface in place of the key of the pod's first interface.
+    `spec`: how the interface is wired.
     """
 
     request: AttachRequest
@@ -63,7 +63,10 @@ class _Interface:
 
 
 class AttachService(Service):
-    """Serves ADD. `replayed_count`: repeated requests that got the stored answer."""
+    """Serves ADD.
+
+    `replayed_count`: the number of repeated requests that got the stored answer.
+    """
 
     def __init__(
         self,
@@ -80,9 +83,10 @@ class AttachService(Service):
         """Keep what ADD needs.
 
         Args:
-            pool: makes the first leg of every sandbox that gets none from `sources`, which decide before it.
-            waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
-            require_chain: raises ChainedPluginMissingError if the runtime would fail after this ADD.
+            pool: the source of the first leg of every sandbox for which no source in `sources` offers one.
+            sources: the sources that are asked before the pool, in this order.
+            waiting_limit: the number of ADDs that may be in work at once. It is bounded so that a DEL always finds a thread.
+            require_chain: raises ChainedPluginMissingError if a plugin that the runtime calls after ours is missing.
             policy: calls the network policy agent; None if no setting requires it.
             cards: decides which pods get an interface of each network card; None: no pod does.
         """
@@ -98,12 +102,14 @@ class AttachService(Service):
         self._places = threading.BoundedSemaphore(waiting_limit)
 
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: StepTimer) -> Attachment:
-        """Attach one interface of one sandbox.
+        """Attach the interface that the request names, and one of each further network card if the pod may have them.
 
-        Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
+        Returns: the attachment of the interface that the request names. A repeated request (a runtime repeats after a timeout) gets
+            the stored attachment, at once.
         Raises: NotServingError, BusyError, ChainedPluginMissingError, TombstonedError, AttachmentConflictError, NetnsError,
-            WiringError, PolicyAgentSilentError, PolicyAgentRefusedError, DeadlineError, DatastoreError, and what the sources of legs
-            raise. After any of them nothing remains of this request, except that the policy agent may know the pod's name.
+            MultiNicError, WiringError, PolicyAgentSilentError, PolicyAgentRefusedError, DeadlineError, DatastoreError, and the errors
+            of the sources of legs. After any of them nothing remains of this request, except that the policy agent may have a record
+            of the pod's name.
         """
         with self._place():
             outcome = self._try(request, deadline, steps)
@@ -120,7 +126,7 @@ class AttachService(Service):
 
     @contextmanager
     def _place(self) -> Iterator[None]:
-        """Count one ADD in work, up to `waiting_limit`. Raises: BusyError."""
+        """Count one ADD in work during the block. Raises: BusyError if `waiting_limit` ADDs are in work already."""
         if not self._places.acquire(blocking=False):
             raise refusal(RefusalCode.TOO_MANY_ADDS, limit=self._waiting_limit)
         try:
@@ -129,7 +135,7 @@ class AttachService(Service):
             self._places.release()
 
     def _try(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> Attachment | _Pending:
-        """Attach the sandbox; or return which source has to be waited for and why, with no lock held any more."""
+        """Attach the sandbox; or release all locks and return the source that the ADD must wait for, with the reason."""
         self._health.wait_until_serving_adds(deadline)
         self._require_chain(request)  # before any source is called and any address is reserved
         key = request.key
@@ -159,9 +165,9 @@ class AttachService(Service):
                     return self._carry_out([first, *further], identity, deadline, steps)
 
     def _card_pools(self, request: AttachRequest, deadline: Deadline) -> tuple[str, ...]:
-        """Return the pools of a pod's further interfaces. After a start it waits until the instance's network cards are known.
+        """Return the pools of a pod's further interfaces, () if the pod does not ask for any.
 
-        Raises: MultiNicError, DeadlineError.
+        After a start the call waits until the instance's network cards are known. Raises: MultiNicError, DeadlineError.
         """
         if not self._cards.asks(request):
             return ()
@@ -180,9 +186,11 @@ class AttachService(Service):
     def _further_claimed(
         self, first: _Interface, card_pools: Sequence[str], deadline: Deadline, steps: StepTimer
     ) -> Iterator[list[_Interface]]:
-        """Reserve an address of each further network card, in the order of the cards: all, or none and not the first one either.
+        """Reserve an address of each further network card, in the order of the cards.
 
-        Locks are taken in the order of the interfaces, after that of the first one. Raises: as `PoolSource.claimed`.
+        If one of them cannot be reserved, the addresses that were reserved before, also that of the first interface, are returned. The
+        locks of the further interfaces are taken after the lock of the first one, in the order of the cards.
+        Raises: what `PoolSource.claimed` raises.
         """
         with ExitStack() as claims:
             further: list[_Interface] = []
@@ -204,7 +212,7 @@ class AttachService(Service):
         self._cooldown.roll_back(spec, reason=reason, is_unused=True, is_unwired=True, is_marked=False)
 
     def _offer(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> LegOffer | _Pending | None:
-        """Ask the sources for the first leg of the sandbox; None if its row or tombstone answers the ADD without asking them."""
+        """Ask the sources for the first leg of the sandbox. Returns None if its row or tombstone already decides the ADD."""
         if self._sources and self._is_answered(request.key):
             return None
         for source in self._sources:
@@ -215,11 +223,11 @@ class AttachService(Service):
         return self._pool.offer(request)
 
     def _is_answered(self, key: AttachmentKey) -> bool:
-        """Whether a row or a tombstone answers the ADD already: then it does not matter which ENI its pod must have."""
+        """Whether a row or a tombstone already decides the ADD, so that no source needs to be asked."""
         return self._datastore.attachment(key) is not None or self._datastore.is_tombstoned(key)
 
     def _replay(self, attachment: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
-        """Return the stored attachment for a repeated request. Raises: AttachmentConflictError for another request."""
+        """Return the stored attachment for a repeated request. Raises: AttachmentConflictError if the request is not the same."""
         if attachment.fingerprint == fingerprint(request, identity):
             self.replayed_count += 1
             return attachment
@@ -234,7 +242,7 @@ class AttachService(Service):
     def _carry_out(
         self, interfaces: Sequence[_Interface], identity: NetnsIdentity, deadline: Deadline, steps: StepTimer
     ) -> Attachment:
-        """Wire the interfaces of a sandbox and record them in one transaction; if anything fails, undo all of it and raise.
+        """Wire the interfaces of a sandbox and record them in one transaction. After any failure undo everything and raise.
 
         Returns: the attachment of the first interface.
         """
@@ -272,7 +280,7 @@ class AttachService(Service):
         return attachments[0]
 
     def _wire(self, interface: _Interface, identity: NetnsIdentity, deadline: Deadline) -> Wired:
-        """Wire one interface, unless the caller does that after our reply."""
+        """Wire one interface, unless the caller (the plugin of amazon-vpc-cni-k8s) wires it after our reply."""
         spec = interface.spec
         if interface.request.is_wired_by_caller:
             return Wired(MacAddress(""), MacAddress(""), identity)
@@ -283,7 +291,7 @@ class AttachService(Service):
         return wired
 
     def _attachments(self, interfaces: Sequence[_Interface], wired: Sequence[Wired]) -> list[Attachment]:
-        """Return the records of a sandbox's interfaces. The CNI result of the first one has them all."""
+        """Return the records of a sandbox's interfaces. The CNI result in the first record lists all of the interfaces."""
         pairs = [(interface.spec, outcome) for interface, outcome in zip(interfaces, wired, strict=True)]
         attachments = []
         for interface, outcome in zip(interfaces, wired, strict=True):
@@ -304,12 +312,13 @@ class AttachService(Service):
         )
 
     def _roll_back(self, spec: WiringSpec, *, reason: str, is_unused: bool) -> None:
-        """Undo the wiring. If even that fails, the cooldown thread deletes the link, and the address cools until it is gone.
+        """Undo the wiring. If that fails too, the cooldown thread deletes the link, and the address is not free before the link is
+        gone.
 
-        `is_unused`: nothing was wired, so an address of the pool is free again at once: a runtime that repeats an ADD which the kernel
-        refuses must not cool the pool empty (I8).
+        `is_unused`: nothing was wired. An address of the pool is free again at once then. If it cooled instead, a runtime that repeats
+        an ADD which the kernel refuses would soon have all addresses of the pool cooling (I8).
         """
-        if spec.is_imported:  # the caller has not begun to wire it: a link with this name belongs to an earlier sandbox
+        if spec.is_imported:  # the caller has not begun to wire this sandbox: a link with this name belongs to an earlier sandbox
             self._cooldown.abort(spec.address, reason=reason, dying_veth=None)
             return
         is_unwired = is_marked = False

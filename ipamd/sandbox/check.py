@@ -1,7 +1,8 @@
 """CHECK: compare a sandbox's wiring with its record, and the host's networking with what the sandbox needs.
 
-CHECK reports every difference at once and repairs nothing; the host network reconciler does. It also fails for a sandbox whose address
-EC2 has taken away, although nothing on the node is wrong: the sandbox no longer has the network that ADD promised.
+CHECK reports every difference at once and repairs nothing: repairs are the work of the host network reconciler. CHECK also fails for a
+sandbox whose address somebody has taken away at EC2. Nothing on the node is wrong then, but the sandbox has lost the network that ADD
+promised.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ipamd.sandbox.recorded_interfaces import recorded_further
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is wrong with a sandbox.
+class _Problems:
+    """The problems that one CHECK found.
 
-    `lost`: addresses that EC2 does not show.
-    `result`: differences from the result that the runtime passes.
-    `wiring`: differences of the sandbox's own links, routes and rules.
+    `lost`: for each interface that EC2 does not confirm, a sentence that says why, and what to do.
+    `result`: sentences about differences between the record and the result that the runtime passes.
+    `wiring`: differences between the record and the sandbox's own links, routes and rules.
     `host`: differences of the node's networking by which the sandbox loses packets.
     """
 
@@ -38,7 +39,7 @@ class _Found:
     host: list[RoutingDifference] = field(default_factory=list)
 
     def texts(self) -> list[str]:
-        """Return everything as sentences; [] if nothing is wrong."""
+        """Return all problems as sentences; [] if there is none."""
         host_texts = [f"host: {difference.advised_text}" for difference in self.host]
         return [*self.lost, *self.result, *advised_texts(self.wiring), *host_texts]
 
@@ -47,7 +48,9 @@ class CheckService(Service):
     """Serves CHECK."""
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, identity: Callable[[], InstanceIdentity | None]) -> None:
-        """`identity` is None until instance metadata answers: then the node's own routing is not compared."""
+        """`identity`: returns the instance's identity, None before instance metadata has answered. Without it the node's own routing
+        is not compared.
+        """
         super().__init__(context)
         self._hostnet = hostnet
         self._identity = identity
@@ -64,31 +67,34 @@ class CheckService(Service):
                 raise UnknownAttachmentError(
                     f"sandbox {request.key} is not attached", details="DEL it and let the runtime make a new one"
                 )
-            found = _Found()
+            problems = _Problems()
             for interface in [attachment, *recorded_further(self._datastore, attachment.key)]:
-                self._check_interface(interface, request, found)
-        problems = found.texts()
-        if problems:
+                self._check_interface(interface, request, problems)
+        texts = problems.texts()
+        if texts:
             raise CheckFailedError(
-                f"sandbox {request.key} differs from {'what EC2 shows' if found.lost else 'its record'}",
-                details="; ".join(problems),
+                f"sandbox {request.key} differs from {'what EC2 shows' if problems.lost else 'its record'}",
+                details="; ".join(texts),
                 address=str(attachment.address),
                 eni_id=attachment.eni_id,
-                lost=found.lost[0] if found.lost else "",
-                differences=(*(difference.code for difference in found.wiring), *(difference.code for difference in found.host)),
+                lost=problems.lost[0] if problems.lost else "",
+                differences=(
+                    *(difference.code for difference in problems.wiring),
+                    *(difference.code for difference in problems.host),
+                ),
             )
 
-    def _check_interface(self, interface: Attachment, request: AttachRequest, found: _Found) -> None:
-        """Add what is wrong with one interface to `found`."""
+    def _check_interface(self, interface: Attachment, request: AttachRequest, problems: _Problems) -> None:
+        """Add the problems of one interface to `problems`."""
         lost = self._lost_at_ec2(interface)
         if lost:
-            found.lost.append(lost)
+            problems.lost.append(lost)
         if request.prev_result is not None:
-            found.result += result_differences(
+            problems.result += result_differences(
                 request.prev_result, ifname=interface.key.ifname, address=interface.address, netns=request.netns
             )
-        found.wiring += self._wiring.check(recorded_spec(interface, netns=request.netns))
-        found.host += [difference for difference in self._host_problems(interface) if difference not in found.host]
+        problems.wiring += self._wiring.check(recorded_spec(interface, netns=request.netns))
+        problems.host += [difference for difference in self._host_problems(interface) if difference not in problems.host]
 
     def _host_problems(self, attachment: Attachment) -> list[RoutingDifference]:
         """List the faults of the node, and of the ENI that has the address, that keep packets from the sandbox."""
@@ -99,10 +105,10 @@ class CheckService(Service):
         return [difference for difference in differences if difference.loses_packets]
 
     def _lost_at_ec2(self, attachment: Attachment) -> str:
-        """Return why the VPC does not deliver packets to this sandbox, and what to do; "" if the record has no such fact.
+        """Return why the VPC does not deliver packets to this sandbox, and what to do; "" if the records have no reason for that.
 
-        The record has only facts that two plausible answers of EC2 proved (I11): an address that is missing from one answer passes,
-        and so does every address while EC2 does not answer. CHECK makes no EC2 call.
+        CHECK makes no EC2 call. The records say that an address is lost only after two plausible answers of EC2 proved it (I11). So
+        CHECK does not fail because one answer lacks an address, nor because EC2 does not answer.
         """
         if attachment.is_unconfirmed:
             return f"it has no network until EC2 confirms {attachment.eni_id}; {attachment.contradiction}"

@@ -1,8 +1,9 @@
-"""From DEL to free again: delete the dying link, let the address cool, delete the connections that name it, free it (I4, I8).
+"""What happens to an address from its DEL until it is free again (I4, I8).
 
-Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks it; this thread deletes all marked links in one
-call. Cooldowns are measured on the monotonic clock, so a stepped wall clock changes none of them. The datastore stores their ends by
-that clock too: it continues while no daemon runs, and starts over at a boot, after which the datastore is empty as well.
+The dying link is deleted, the address cools, the tracked connections that name it are deleted, and then it is free. Deleting a link
+costs 16 to 20 ms of waiting in the kernel, so DEL only marks the link, and this thread deletes all marked links in one call. Cooldowns
+are measured on the monotonic clock, so a stepped wall clock changes none of them. The datastore stores the end of each cooldown by the
+monotonic clock too. That clock continues while no daemon runs, and starts over at a boot, after which the datastore is empty as well.
 """
 
 from __future__ import annotations
@@ -32,14 +33,13 @@ log = logging.getLogger(__name__)
 
 
 SWEEP_QUIET_S = 0.2
-"""A sweep waits until no request has come for this long. It holds the kernel's lock of all links for about 20 ms, and an ADD or DEL at
-that time waits for the lock (ours, measured). It is longer than the pauses between the sandboxes of a busy node, and longer than a
-runtime takes to start the next plugin of a chain."""
+"""A sweep waits until no request has come for this long. A sweep holds the kernel's lock of all links for about 20 ms, and an ADD or
+DEL at that time waits for the lock (ours, measured). This time is longer than the pauses between the sandboxes of a busy node, and
+longer than a runtime takes to start the next plugin of a chain."""
 
 SWEEP_QUIET_TRIES = 3
-"""After this many waits the sweep starts in any case: at the latest 0.6 s after the first DEL, within the second that I4 allows.
-Ours.
-"""
+"""After this many waits the sweep starts in any case. That is 0.6 s after the first DEL, and within the second that I4 allows.
+Ours."""
 
 SWEEP_RETRY_S = 1.0
 """Pause after the kernel refused to delete dying links. Ours: I4 requires a second."""
@@ -48,14 +48,15 @@ CONNECTIONS_RETRY_S = 1.0
 """Pause after tracked connections could not be deleted. Ours."""
 
 CONNECTIONS_PAUSE_FACTOR, CONNECTIONS_PAUSE_MAX_S = 30, 3.0
-"""The pause after a dump of the tracked connections, in multiples of the time that the dump took, and its upper bound. Ours.
+"""The pause after a dump of the tracked connections, in multiples of the time that the dump took, and the longest pause. Ours.
 
 A dump takes 0.1 ms where nothing is tracked, 10 ms with a few connections, and up to a second with 200,000. So a steady turnover of
-pods costs a thirtieth of a processor, or a quarter in the last case. An ADD that waits for a cooled address also waits for the pause.
+pods costs a thirtieth of a processor, or a quarter with 200,000 connections. An ADD that waits for a cooled address also waits for the
+pause.
 """
 
 CONNECTIONS = "tracked connections"
-"""Subject of the condition."""
+"""Subject of the condition that tracked connections could not be deleted."""
 
 FAILPOINTS = ("cooling.swept", "cooling.forgotten", "cooling.cooled")
 
@@ -64,7 +65,7 @@ class DyingLink(NamedTuple):
     """A link that is to be deleted.
 
     `address`: the address of its sandbox, which is not free before the link is deleted; None if the link shows no address.
-    `uplink`: set if the link is an uplink's VLAN link, and not a veth.
+    `uplink`: the uplink, if the link is the VLAN link of one; None for a veth.
     """
 
     address: IpAddress | None
@@ -74,7 +75,9 @@ class DyingLink(NamedTuple):
 class LockedLinks(NamedTuple):
     """The links that must not be deleted now, because an operation holds the lock of their sandbox, of their name or of their address.
 
-    A lock on a name or an address has a key whose container ID is that name or address (`name_key`).
+    `veth_suffixes`: the host veths of locked sandboxes, by the ends of their names, because the prefix of the name is a setting.
+    `names`: locked names of links, and locked addresses as text. The key of such a lock has the name or the address as its container
+    ID (`name_key`).
     """
 
     veth_suffixes: tuple[str, ...]
@@ -87,12 +90,12 @@ class LockedLinks(NamedTuple):
         return cls(tuple(veth_name(key, prefix="") for key in keys), frozenset(key.container_id for key in keys))
 
     def has(self, link: str, address: IpAddress | None) -> bool:
-        """Whether an operation works on a link or its address."""
+        """Whether an operation holds the lock of a link's sandbox, of its name or of its address."""
         return link.endswith(self.veth_suffixes) or link in self.names or str(address) in self.names
 
 
 class Cooldown(Service):
-    """Owns the dying links and the cooling addresses. Only the loop calls `turn`; all else may be called from any thread.
+    """Owns the dying links and the cooling addresses. Only the loop calls `turn`. Every other method may be called from any thread.
 
     Cooling begins by `start_after_delete` after a DEL, by `roll_back` or `abort` after a failed ADD, and by `start` for an address
     whose sandbox was not recorded. After a restart `resume` continues it. `turn` deletes the links, and frees the addresses.
@@ -135,20 +138,21 @@ class Cooldown(Service):
             self.loop.wake()
 
     def start_after_leftover(self, address: IpAddress) -> None:
-        """Start the cooldown of an address whose leftover links were removed just now; one that was ended early stays so.
+        """Start the cooldown of an address whose leftover links were removed just now, unless its cooldown was ended early.
 
-        The runtime repeats a DEL within milliseconds, while the link of the first one is still being deleted.
+        A runtime repeats a DEL within milliseconds, while the link of the first DEL is still being deleted. The repeated DEL must not
+        restart a cooldown that `hasten` has ended.
         """
         with self._lock:
-            is_ended = address in self._cooling and address in self._hastened
-        if not is_ended:
+            is_ended_early = address in self._cooling and address in self._hastened
+        if not is_ended_early:
             self.start(address, dying_veth=None)
 
     def start_after_delete(self, wiring: WiringSpec, *, host_veth: str) -> None:
-        """Start the cooldown after a DEL, whose links are marked. An address that is not the pool's does not cool: only links are
-        deleted.
+        """Start the cooldown after a DEL that has marked the sandbox's links.
 
-        `host_veth`: the present name of the first host veth, which may differ from the one in `wiring`.
+        An address that is not of the pool does not cool, so only its links are deleted.
+        `host_veth`: the present name of the first host veth, which may differ from the name in `wiring`.
         """
         if wiring.is_of_pool:
             self.start(wiring.address, dying_veth=host_veth)
@@ -158,7 +162,10 @@ class Cooldown(Service):
             self._schedule_links(wiring, host_veth=host_veth, is_marked=True)
 
     def hasten(self, address: IpAddress) -> None:
-        """End the cooldown of an address that only its own pod, or EC2, gets next: once its link and its connections are gone (I8)."""
+        """End the cooldown of an address early, because only its own pod or EC2 gets it next.
+
+        It is free as soon as its link and its tracked connections are deleted (I8).
+        """
         with self._lock:
             if address in self._cooling:
                 self._cooling[address] = min(self._cooling[address], self._clock.monotonic())
@@ -166,12 +173,13 @@ class Cooldown(Service):
                 self.loop.wake()
 
     def roll_back(self, wiring: WiringSpec, *, reason: str, is_unused: bool, is_unwired: bool, is_marked: bool) -> None:
-        """Release the address of a failed ADD, and have its links deleted. An address of the pool cools, except if it was never used.
+        """End the reservation of a failed ADD's address, and have its links deleted. An address of the pool cools if it was used.
 
         Args:
+            reason: why the ADD failed, for the ledger.
             is_unused: the address never reached the sandbox, so it need not cool.
             is_unwired: its links are gone.
-            is_marked: its links are marked as dying; if not, they are deleted by name.
+            is_marked: its links are marked as dying. Links that are not marked are deleted by name.
         """
         if wiring.is_of_pool and is_unused and is_unwired:
             self.return_unused(wiring.address, reason=reason)
@@ -194,7 +202,7 @@ class Cooldown(Service):
             self.loop.wake()
 
     def delete_connections_soon(self, address: IpAddress) -> None:
-        """Schedule the tracked connections of an address for deletion: its sandbox is gone, and the address does not cool."""
+        """Schedule the tracked connections of an uplink's address for deletion. Its sandbox is gone, and the address does not cool."""
         with self._lock:
             self._uplink_addresses.add(address)
             self.loop.wake()
@@ -202,13 +210,13 @@ class Cooldown(Service):
     def abort(self, address: IpAddress, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """End the reservation of a failed ADD: the address starts to cool.
 
-        If the datastore cannot write (the disk is full, for example), the address stays reserved and the write is repeated every
-        second: no address is lost, and the caller still gets the error of the ADD.
+        If the datastore cannot write (the disk is full, for example), this raises nothing, so that the caller can raise the error of
+        the ADD. The address stays reserved, and the write is repeated every second until it succeeds.
 
         Args:
             reason: why the ADD failed, for the ledger.
-            dying_veth: the name of the host veth that the ADD made, None if none is left.
-            is_marked: it is in the group of dying links. If it is not, it is removed by its name until the kernel accepts that.
+            dying_veth: the name of the host veth that the ADD made, None if it is gone.
+            is_marked: `dying_veth` is in the group of dying links. If it is not, its deletion by name is repeated until it succeeds.
         """
         if dying_veth is not None:
             with self._lock:
@@ -226,7 +234,7 @@ class Cooldown(Service):
     def return_unused(self, address: IpAddress, *, reason: str) -> None:
         """Free an address at once, because its ADD failed before the address reached the sandbox.
 
-        If the datastore cannot write, `abort` is used instead: the address cools, as soon as the datastore accepts the write.
+        If the datastore cannot write, `abort` is used instead, and the address cools.
         """
         try:
             with self._datastore.transaction() as uow:
@@ -239,7 +247,10 @@ class Cooldown(Service):
             self._demand.announce_supply()
 
     def resume(self, dying: Iterable[tuple[str, DyingLink]]) -> None:
-        """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
+        """Continue after a restart with the cooling addresses of the datastore, and with the dying links that the kernel has.
+
+        `dying`: name and data of each link.
+        """
         monotonic, period_s = self._clock.monotonic(), self._period()
         with self._lock:
             for row in self._datastore.addresses(state=AddressState.COOLING):
@@ -250,7 +261,7 @@ class Cooldown(Service):
             self.loop.wake()
 
     def is_cooling(self, address: IpAddress) -> bool:
-        """Whether an address cools, recorded or not."""
+        """Whether an address cools. It may be an address without a row."""
         return address in self._cooling
 
     def is_dying(self, *links: str) -> bool:
@@ -262,16 +273,16 @@ class Cooldown(Service):
         return len(self._dying)
 
     def next_due_s(self) -> float | None:
-        """Seconds until the next address has cooled and can be freed; None if none is cooling."""
+        """Seconds until the next address has cooled, or until tracked connections can be deleted; None if nothing is due."""
         now = self._clock.monotonic()
         with self._lock:
             deadlines = [*self._cooling.values(), *([now] if self._uplink_addresses else [])]
         return max(min(deadlines), self._connections_due_s) - now if deadlines else None
 
     def next_free_s(self) -> float | None:
-        """Seconds until the next address has cooled that any pod may have; None if none is cooling.
+        """Seconds until the next address that any pod may have has cooled; None if no such address is cooling.
 
-        An address that is kept for a pod, or in a range from which only named addresses are given, is nobody else's.
+        An address that is kept for a pod, or that is in a range from which only named addresses are given, does not count.
         """
         pinned = self._datastore.pinned()
         with self._lock:
@@ -279,20 +290,18 @@ class Cooldown(Service):
         return max(min(deadlines), self._connections_due_s) - self._clock.monotonic() if deadlines else None
 
     def turn(self) -> float | None:
-        """Delete the marked links and free the cooled addresses. Returns: seconds until the next address has cooled, None without
-        one.
-        """
+        """Delete the dying links and free the cooled addresses. Returns: the result of `next_due_s`."""
         if self._dying:
             self._await_quiet()
         self.work()
         return self.next_due_s()
 
     def work(self) -> None:
-        """Run every step once; a failed step does not stop the others. Raises: the last error."""
+        """Run every step once. A failed step does not stop the others. Raises: the last error."""
         with self._lock:
             has_new, self._has_new = self._has_new, False
         if has_new:
-            self._demand.trigger()  # a cooling address is no demand any more: the pool may have a surplus
+            self._demand.trigger()  # a sandbox less needs an address, so the pool may have a surplus
         last_error: IpamError | None = None
         aborts = [partial(self._write_abort, address, reason) for address, reason in self._pending_rollbacks.copy().items()]
         steps: list[Callable[[], object]] = [self.sweep, *aborts, self.free_cooled]
@@ -305,11 +314,11 @@ class Cooldown(Service):
             raise last_error
 
     def sweep(self) -> int:
-        """Delete every link that was marked before the call; returns how many.
+        """Delete every link that was dying before the call. Returns: the number of these links.
 
-        All marked links are deleted in one call. Links that could not be marked, and all links if the kernel refuses that call, are
-        deleted one by one; a link that cannot be deleted then delays its own address only. Raises: the last IpamError, after every
-        link was tried.
+        All marked links are deleted in one call to the kernel. If it refuses the call, they are deleted one by one, so that a link
+        that cannot be deleted delays its own address only. Links that could not be marked are always deleted one by one.
+        Raises: the last IpamError, after every link was tried.
         """
         with self._lock:
             batch = dict(self._dying)
@@ -332,7 +341,7 @@ class Cooldown(Service):
         return len(batch)
 
     def _forget_removed(self, removed: Collection[str]) -> None:
-        """Drop the links that the kernel has deleted. Where one was an uplink, the connections of its address can be deleted now."""
+        """Drop the links that the kernel has deleted. The tracked connections of the addresses of deleted uplinks are deleted next."""
         with self._lock:
             for name in removed:
                 self._unmarked_links.discard(name)
@@ -341,9 +350,10 @@ class Cooldown(Service):
                     self._uplink_addresses.add(dying.address)
 
     def _remove_one_by_one(self, links: dict[str, DyingLink]) -> dict[str, IpamError]:
-        """Remove links by name; returns the errors of those that could not be removed.
+        """Remove links by name. Returns: by name, the error of each link that could not be removed.
 
-        The name of a link comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
+        The name of a host veth comes from the sandbox's key. If the sandbox was added again after a failed ADD, the link of this name
+        is the new one and stays (I2).
         """
         errors: dict[str, IpamError] = {}
         recorded_veths = set[str]()
@@ -351,7 +361,7 @@ class Cooldown(Service):
         for attachment in self._datastore.attachments():
             recorded_veths.add(attachment.host_veth)
             if not attachment.is_of_pool:
-                # A pod's next sandbox may have the same address: then nothing of it is a leftover any more.
+                # A pod's next sandbox may have the same address: then links and rules of the address are in use again.
                 addresses_in_use.add(attachment.address)
         locked_links = LockedLinks.of(holder.key for holder in self._locks.holders())
         for name, (address, uplink) in sorted(links.items(), key=_veths_before_uplinks):
@@ -369,9 +379,9 @@ class Cooldown(Service):
         return errors
 
     def free_cooled(self) -> int:
-        """Free every address that has cooled, whose link is gone and which no tracked connection names; returns how many.
+        """Free every address that has cooled, whose link is gone and which no tracked connection names. Returns: how many.
 
-        Raises: the last DatastoreError, after every address was tried; an address that was not freed stays due.
+        Raises: the last DatastoreError, after every address was tried. An address that was not freed is tried again by the next call.
         """
         with self._lock:
             dying_addresses = {dying.address for dying in self._dying.values()}
@@ -400,8 +410,9 @@ class Cooldown(Service):
         return freed_count
 
     def _cooled_without(self, dying_addresses: Collection[IpAddress | None]) -> dict[IpAddress, float]:
-        """Return the addresses whose cooldown is over and whose links are gone, with the end of each cooldown. The caller has the
-        lock.
+        """Return the addresses whose cooldown is over and whose links are gone, with the end of each cooldown on the monotonic clock.
+
+        The caller has the lock.
         """
         now = self._clock.monotonic()
         return {
@@ -422,18 +433,18 @@ class Cooldown(Service):
         """Delete the tracked connections of addresses that are about to be free, and of the addresses of deleted uplinks.
 
         The links of these addresses are gone already, so no packet can renew an entry. One dump of the table serves all addresses.
-        Returns: whether no tracked connection names one of `due` any more; False also if the pause after the last dump is not over.
-        After a failure, a condition is reported and the addresses stay as they are.
+        Returns: True if no tracked connection names an address in `due` any more. False if the deletion failed, which is reported as a
+            condition, or if the pause after the last dump is not over. The addresses must go on cooling then.
         """
-        left = self._unused_uplink_addresses(dying_addresses)
+        uplinked = self._unused_uplink_addresses(dying_addresses)
         cooled = self._with_extra_addresses(due)
-        if not cooled and not left:
+        if not cooled and not uplinked:
             return True
         began_s = self._clock.monotonic()
         if began_s < self._connections_due_s:
             return False
         try:
-            count = self._connections.remove(cooled | left)
+            count = self._connections.remove(cooled | uplinked)
         except IpamError as error:
             self._connections_due_s = self._clock.monotonic() + CONNECTIONS_RETRY_S
             addresses = counted(len(due), "cooled address")
@@ -443,15 +454,15 @@ class Cooldown(Service):
         ended_s = self._clock.monotonic()
         self._connections_due_s = ended_s + min(CONNECTIONS_PAUSE_FACTOR * (ended_s - began_s), CONNECTIONS_PAUSE_MAX_S)
         if count:
-            log.info("tracked connections deleted addresses=%d connections=%d", len(cooled | left), count)
+            log.info("tracked connections deleted addresses=%d connections=%d", len(cooled | uplinked), count)
         self._failpoint("cooling.forgotten")
         self._health.report(CONNECTIONS, None)
         with self._lock:
-            self._uplink_addresses -= left
+            self._uplink_addresses -= uplinked
         return True
 
     def _with_extra_addresses(self, due: Iterable[IpAddress]) -> set[IpAddress]:
-        """Return the due addresses that are still cooling (or have no row), each with the address of its sandbox's extra leg."""
+        """Return the due addresses that are still cooling or have no row, and the addresses of extra legs that cool with them."""
         addresses = set[IpAddress]()
         for address in due:
             row = self._datastore.address(address)
@@ -463,9 +474,9 @@ class Cooldown(Service):
         return addresses
 
     def _unused_uplink_addresses(self, dying_addresses: Collection[IpAddress | None]) -> set[IpAddress]:
-        """Return the addresses of deleted uplinks that no sandbox has now.
+        """Return the addresses of deleted uplinks that no sandbox has at present.
 
-        The next sandbox of a pod may get the same address: its connections must not be deleted.
+        The next sandbox of a pod may get the same address. The connections of that sandbox must not be deleted.
         """
         with self._lock:
             candidates = self._uplink_addresses - set(dying_addresses)
@@ -484,14 +495,15 @@ class Cooldown(Service):
         self.start(address, dying_veth=None)
 
     def _await_quiet(self) -> None:
-        """Wait until no ADD or DEL is running before a sweep, for a bounded time, because a sweep blocks the kernel's lock of
-        links.
+        """Wait until no ADD or DEL is running, but at most `SWEEP_QUIET_TRIES` times.
+
+        The sweep that follows holds the kernel's lock of links, for which an ADD or DEL would have to wait.
         """
         for _ in range(SWEEP_QUIET_TRIES):
             count_before = self._locks.asked_count
             if self.loop.pause(SWEEP_QUIET_S):
                 return
-            # An ADD that waits for an address to cool waits for this thread, not for the kernel.
+            # If an ADD waits for an address to cool, it waits for the sweep, so the sweep begins at once.
             if self._demand.waiting()[0] or (self._locks.asked_count == count_before and not self._locks.holders()):
                 return
 

@@ -2,7 +2,7 @@
 
 Order of effects: remove host route and rules, mark the link as dying (docs/performance.md), then one transaction that moves
 the address to cooling and leaves a tombstone, then the reply. `cooldown` deletes the link, and the address is not assignable before
-that. DEL makes no EC2 call (I12).
+the link is deleted. DEL makes no EC2 call (I12).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ipamd.sandbox.recorded_interfaces import recorded_further
 log = logging.getLogger(__name__)
 
 FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
-"""Between every two effects of a DEL."""
+"""There is one between every two effects of a DEL."""
 
 
 class DetachService(Service):
@@ -50,10 +50,11 @@ class DetachService(Service):
 
         Args:
             is_source_checked: returns whether our nftables rules drop what a sandbox sends from an address that is not routed to it.
-                Then DEL leaves the link up, which is faster than to take it down.
+                If it does, DEL leaves the link up, which is faster than taking it down.
             is_named_by_pod: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched
                 for by its alias.
-            policy: records which pods the network policy agent has to forget; maintenance calls the agent, so no DEL waits.
+            policy: records which pods the network policy agent has to forget. Maintenance calls the agent later, so no DEL waits for
+                it; None if no setting requires the agent.
         """
         super().__init__(context)
         self._cooldown = cooldown
@@ -71,17 +72,17 @@ class DetachService(Service):
         reason: str,
         event: LedgerEvent = LedgerEvent.UNASSIGNED,
     ) -> bool:
-        """Detach one interface of one sandbox; an unknown or repeated one is fine.
+        """Detach one interface of one sandbox. An interface that is unknown or detached already is no error.
 
-        With the pod's first interface go those of further network cards. The first one is the last to go, because a DEL that is
-        repeated after a crash finds the others by it.
+        With a pod's first interface, the interfaces of further network cards are detached, before the first one. If a crash interrupts
+        the DEL, its repetition finds the remaining further interfaces by the first one.
 
         Args:
-            reason: who requests it (DEL, GC), or the verdict's reasons; recorded.
-            event: the ledger's event: `reaped` if no runtime requested it.
+            reason: the request (DEL, GC) or the reasons of the verdict, for the ledger.
+            event: the event for the ledger; `reaped` if no runtime requested the DEL.
         Returns: whether an attachment was there.
-        Raises: BusyError if another operation holds the key until the deadline; WiringError, DatastoreError. Then the
-            attachment is still recorded and a retry is safe.
+        Raises: BusyError if another operation holds the lock of the key until the deadline; WiringError, DatastoreError. After each of
+            these the attachment is still recorded, and a retry is safe.
         """
         with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
             for further in reversed(recorded_further(self._datastore, key)):
@@ -131,7 +132,7 @@ class DetachService(Service):
     def _forget_inside(self, attachment: Attachment) -> None:
         """Remove the routing rule that a further interface (Multus's `net1`) leaves in its sandbox, which may go on running.
 
-        A failure is no error of the DEL: a rule that remains points to an empty table, and changes no packet's way.
+        A failure is no error of the DEL: a rule that remains points to an empty table and changes no packet's route.
         """
         if attachment.key.ifname == POD_IFNAME or not attachment.netns:
             return
@@ -148,8 +149,8 @@ class DetachService(Service):
     def _detach_unrecorded(self, key: AttachmentKey) -> Attachment | None:
         """Handle the DEL of a key without a row: write a tombstone, and remove the wiring that a crash may have left.
 
-        Returns: None; or the row, if the sandbox was adopted in the meantime (an adoption takes no sandbox lock), and then nothing
-        was written or removed.
+        Returns: None; or the row of the sandbox if it was adopted in the meantime (an adoption takes no sandbox lock). If a row is
+            returned, nothing was written or removed.
         """
         if not self._datastore.is_tombstoned(key):
             with self._datastore.transaction() as uow:
@@ -171,8 +172,9 @@ class DetachService(Service):
     def _remove_unrecorded(
         self, host_veth: str, key: AttachmentKey, address: IpAddress | None = None, uplink: Uplink | None = None
     ) -> None:
-        """Remove wiring of a sandbox without a row. Its address cools even if the pool does not have it: EC2 may show it later, and it
-        then becomes assignable (I8).
+        """Remove the wiring of a sandbox without a row.
+
+        Its address cools even if the pool has no row of it, because EC2 may show the address later and make it assignable (I8).
         """
         address = self._wiring.remove_leftover(host_veth=host_veth, address=address, key=key, uplink=uplink)
         if address and uplink is None:

@@ -1,8 +1,8 @@
 """Keep the runtime's event stream open; every event requests a new list of sandboxes.
 
-The stream is opened before the first list that counts, and again whenever it breaks. If the runtime does not support events, the
-stream is tried again every 5 min: the runtime may be upgraded in place. Nothing else is concluded from an event (docs/datastore.md,
-Sources).
+The stream is opened before the first list that counts as evidence, and again whenever it breaks. If the runtime does not support
+events, the stream is tried again every 5 min, because the runtime may be upgraded in place. An event has no effect but to request a
+list (docs/datastore.md, Sources).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 STREAM = ("events",)
 """Key in `Backoffs` of the pauses before a broken stream is opened again. The pauses grow as for every peer on this node (`NODE`).
-A list that succeeds after a failed one ends a pause early. A stream that lasted as long as the longest pause resets the pauses."""
+If a list succeeds after a list failed, the present pause ends early. A stream that lasted as long as the longest pause resets the
+pauses."""
 
 UNSUPPORTED_RETRY_S = 300.0
 """Pause before events are tried again with a runtime that does not support them. Ours: an upgrade in place is noticed within five
@@ -31,10 +32,10 @@ minutes.
 
 
 class EventStream:
-    """Holds one subscription at a time.
+    """Holds one subscription to the runtime's events at a time.
 
-    It calls `wake` after every event, and when the first subscription fails or ends. `has_outcome`: whether the first one has
-    succeeded, failed or ended.
+    It calls `wake` after every event, when an open stream ends, and when the first subscription fails.
+    `has_outcome`: whether the first subscription has succeeded, failed or ended.
     """
 
     def __init__(self, context: ServiceContext, *, runtime: Runtime, wake: Callable[[], None]) -> None:
@@ -78,7 +79,7 @@ class EventStream:
         self._wake()
 
     def _close(self) -> None:
-        """Note that the stream has ended. Wake the reconciler if the stream was open, or if this is the first subscription's end."""
+        """Note that the stream has ended. Wake the reconciler if the stream was open, or if the first subscription has failed."""
         was_open = self.missed_events.is_open
         if was_open:
             if self._clock.monotonic() - self._opened_monotonic_s >= NODE.longest_s:

@@ -1,9 +1,9 @@
-"""GC: free attachments that the runtime's list of valid ones lacks, if no other evidence contradicts it (I2).
+"""GC: free attachments that are not in the runtime's list of valid attachments, if no other evidence contradicts the list (I2).
 
-The list is one more source of evidence, and it can only prove absence. It replaces the lists of CRI that a reap needs, and no other
-evidence: a sandbox whose namespace or veth exists keeps its address. The specification lets a plugin remove what the list lacks, but
-the list may be older than an attachment, and incomplete where several runtimes share one configuration (containernetworking/cni
-issue 1086). Candidates come from our datastore only.
+The list is one more source of evidence, and it can only prove absence. It stands in for the several lists of CRI that a reap needs,
+but for no other evidence: a sandbox whose namespace or veth exists keeps its address. The CNI specification allows a plugin to remove
+every attachment that is not in the list. But the list may be older than an attachment, and it is incomplete where several runtimes
+share one configuration (containernetworking/cni issue 1086). Candidates come from our datastore only.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class GcService(Service):
         """Free the attachments of one network that are not valid any more.
 
         Args:
-            valid: the runtime's `cni.dev/valid-attachments`.
-        Returns: what was freed, and what was kept although the list lacks it.
+            valid: the keys in the request's `cni.dev/valid-attachments`.
+        Returns: the keys that were freed, and the keys that are not valid but were kept.
         Raises: RuntimeUnreachableError if CRI is on and does not answer, or its list is not plausible; KernelDumpError or WiringError
-            if the kernel could not be read: after these nothing is freed (I11). Else the first error, after every candidate was tried.
+            if the kernel could not be read. After any of these nothing was freed (I11). If single candidates failed, the error of the
+            first of them, after every candidate was tried.
         """
         attachments = self._datastore.attachments()
         candidates = [a for a in attachments if a.network_name == network_name and not {a.key, pod_key(a.key)} & valid]
@@ -84,9 +85,9 @@ class GcService(Service):
         return True
 
     def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:
-        """Return the sandboxes that CRI lists.
+        """Return the container IDs of the sandboxes that CRI lists.
 
-        The result is empty if CRI is off: then the list in the request is the only evidence from the runtime.
+        The result is empty if CRI is off. The list in the request is the only evidence from the runtime then.
         """
         if self._runtime is None:
             return frozenset()

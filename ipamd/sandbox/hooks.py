@@ -1,6 +1,6 @@
 """The Protocol by which ADD and DEL use the network policy agent, which only some nodes have.
 
-The package `policy` implements it. Only the composition imports that package, where a setting requires it.
+The package `ipamd.policy` implements it. Only `ipamd/process/bootstrap.py` imports that package, if a setting requires it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class PolicyEnforcement(Protocol):
     """Informs the network policy agent before a sandbox gets its network, and after it is gone."""
 
     def enforce(self, request: AttachRequest, deadline: Deadline, *, interface_count: int = 1) -> None:
-        """Tell the agent to apply network policies to a sandbox that is wired. Raises: IpamError if the agent refuses; the ADD
-        fails.
+        """Call the agent so that it applies network policies to a wired sandbox. Raises: IpamError if the agent refuses or is silent.
+        The ADD fails then.
 
-        `interface_count`: the pod's interfaces, of which the agent finds the further ones by their names.
+        `interface_count`: the number of the pod's interfaces. The agent finds the interfaces after the first by their names.
         """
 
     def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:
-        """Record that the agent must be told to forget a pod once the pod's sandboxes are gone."""
+        """Record that the agent must forget a pod after all of its sandboxes are gone."""

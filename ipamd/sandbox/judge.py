@@ -1,7 +1,7 @@
 """Collect the evidence about a sandbox from all sources, and judge it (`ipamd/model/evidence.py`).
 
-Reaper, GC, quarantine, start and `ipamctl explain` share one object of this class, and so one memory of the runtime's lists and one
-clock. It writes nothing but ledger entries with the reasons why a sandbox was kept.
+Reaper, GC, quarantine, start and `ipamctl explain` share one `SandboxJudge`, and so one memory of the runtime's lists. It writes
+nothing but ledger entries with the reasons why a sandbox was kept.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class SandboxJudge(Service):
         self._lock = threading.Lock()
         self._absences: Absences[str] = Absences(gap_s=LIST_INTERVAL_S)
         self._started_monotonic_s = context.clock.monotonic()
-        # Container IDs of recorded sandboxes that the runtime has listed at least once, so they are the runtime's own.
+        # Container IDs of recorded sandboxes that the runtime has listed at least once, which proves that they are the runtime's own.
         self._listed_once: frozenset[str] = frozenset()
-        # The kinds of reasons for which a sandbox was kept, as the ledger has them last.
+        # For each kept sandbox, the kinds of reasons in its last ledger entry.
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
         self.unplaced_count = 0
         """Wired sandboxes without a row; set by the QuarantineService."""
@@ -57,9 +57,9 @@ class SandboxJudge(Service):
 
         Args:
             attachments: read before the list was requested, so that none is younger than it.
-            listed: container IDs, complete and plausible.
-            unrecorded: container IDs of wired sandboxes without an attachment. None if the kernel could not be read: then the counts
-                of sandboxes that were absent from earlier lists, and are absent from this one, are kept.
+            listed: the container IDs of a complete and plausible list.
+            unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read. With None, the
+                absence of sandboxes that earlier lists lacked goes on being counted.
         """
         recorded = {attachment.key.container_id for attachment in attachments}
         with self._lock:
@@ -70,7 +70,7 @@ class SandboxJudge(Service):
             self._kept = {key: reasons for key, reasons in self._kept.items() if key.container_id in absent}
 
     def suspects(self, attachments: Iterable[Attachment]) -> list[Attachment]:
-        """Return the attachments that are absent from enough lists to survey the kernel for them."""
+        """Return the attachments that were absent from `REAP_MIN_ABSENT_LOOKS` lists or more, so that they may be reaped."""
         with self._lock:
             return [
                 attachment
@@ -79,9 +79,10 @@ class SandboxJudge(Service):
             ]
 
     def is_second_list_due(self, attachments: Collection[Attachment], listed: Collection[str]) -> bool:
-        """Whether a list soon may free the address of a pod with several sandboxes: one of them was absent for the first time.
+        """Whether the next list should come soon, because it may free the address of a pod's earlier sandbox.
 
-        That the pod has another sandbox is a reason to request a list, and no evidence that the earlier one is gone (I2).
+        That is so if a pod has several recorded sandboxes, and one of them was absent from a list, but not from enough lists to be
+        reaped. The pod's other sandbox is a reason to request a list, and no evidence that the earlier sandbox is gone (I2).
         """
         recorded = recorded_by_pod(attachments)
         for attachment in attachments:
@@ -94,10 +95,10 @@ class SandboxJudge(Service):
         return False
 
     def missing_count(self, attachments: Collection[Attachment], listed: Collection[str]) -> int:
-        """Count the wired sandboxes, recorded or quarantined, if a list has none of them: such a list is not plausible. Else 0.
+        """Count the wired sandboxes if a list has none of them; 0 if it has at least one of them.
 
-        The kernel is surveyed only if the result matters: if attachments are old enough to be judged, or if several sandboxes are
-        wired but not recorded.
+        A list without any of several wired sandboxes is not plausible. The kernel is surveyed only if the count can matter: if there
+        are several attachments and one of them is old enough to be judged, or if several sandboxes are wired but not recorded.
         """
         if any(attachment.key.container_id in listed for attachment in attachments):
             return 0
@@ -122,7 +123,7 @@ class SandboxJudge(Service):
 
         A runtime that has just restarted may answer before it has read its own state. If the datastore is whole, a single wired
         sandbox may be absent, because it may have ended without a DEL. If rows were lost, the list is the only evidence for the
-        sandboxes, so it must have at least one of those that are wired.
+        sandboxes, so it must have at least one wired sandbox.
         """
         wired = {
             veth.key.container_id
@@ -145,8 +146,8 @@ class SandboxJudge(Service):
         Args:
             listed: container IDs of the runtime's sandboxes, None if it did not answer.
             is_datastore_whole: no ADD is under way, and the datastore has the row of every ADD that was answered.
-            was_never_promised: an earlier call found that no ADD was answered for this veth. Its address is quarantined since then,
-                because the kernel refused to remove the veth; so the row does not show that any more.
+            was_never_promised: an earlier call found that no ADD was answered for this veth, and the kernel refused to remove it. Its
+                address is quarantined since then, so the row of the address does not show that fact.
         """
         container_id = veth.key.container_id if veth.key else ""
         is_whole = is_datastore_whole and (listed is not None or veth.is_of_pool)
@@ -177,7 +178,14 @@ class SandboxJudge(Service):
         survey: KernelSurvey | None,
         is_declared_gone: bool = False,
     ) -> tuple[Evidence, Judgement]:
-        """Judge a recorded sandbox by all evidence. `listed` and `survey` are None where the source did not answer."""
+        """Judge a recorded sandbox by all evidence.
+
+        Args:
+            listed: container IDs of the runtime's sandboxes, None if it did not answer.
+            survey: None if the kernel could not be read.
+            is_declared_gone: the runtime's list of valid attachments in a GC lacks it.
+        Returns: the evidence, and the judgement by it.
+        """
         container_id = attachment.key.container_id
         host_veth = Presence.UNKNOWN
         if survey is not None:
@@ -221,9 +229,9 @@ class SandboxJudge(Service):
     def _record_of(self, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
         """Classify what the datastore has about a veth without attachment.
 
-        An ADD that ended before its reply had reserved an address, and the row of that address is free or cooling now. A veth whose
-        address has no row, or whose row has another owner, is not what such an ADD left: EC2 may not have shown the address when a
-        lost datastore was rebuilt.
+        If an ADD ended before its reply, the row of the address that it had reserved is free or cooling. A veth whose address has no
+        row, or a row with an owner, was not left by such an ADD. Its own row may be missing because EC2 did not show the address when
+        a lost datastore was rebuilt.
         """
         if veth.key and self._datastore.is_tombstoned(veth.key):
             return Record.DELETED
@@ -236,10 +244,10 @@ class SandboxJudge(Service):
         return Record.NEVER_PROMISED if is_unowned else Record.MISSING
 
     def _has_lost_no_row(self, veth: HostVeth) -> bool:
-        """Whether the address of a veth is not the pool's, and the row of its sandbox cannot have been lost.
+        """Whether the address of a veth is not of the pool, and the row of its sandbox cannot have been lost.
 
-        Such an address never has a row in the pool. The sandbox has no row if a lost datastore was rebuilt while its uplink was gone:
-        then only the runtime's list is evidence for it.
+        An address that is not of the pool never has a row of its own. The row of its sandbox can have been lost if a lost datastore
+        was rebuilt while the sandbox's uplink was gone. Only the runtime's list is evidence for such a sandbox.
         """
         return not veth.is_of_pool and not (veth.key is not None and self._datastore.may_have_lost_row_of(veth.key))
 
@@ -257,7 +265,9 @@ class SandboxJudge(Service):
         return self._absences.count(container_id), self._absences.age_s(container_id, now_s=self._clock.monotonic())
 
     def age_s(self, attachment: Attachment) -> float:
-        """Return the seconds since the ADD by the monotonic clock; since our start if an old release did not record the ADD's time."""
+        """Return the seconds since the ADD by the monotonic clock, or since our start if an old release did not record the ADD's
+        time.
+        """
         row = self._datastore.address(attachment.address)
         since_s = attachment.since_monotonic_s
         if row is not None and row.owner == attachment.key:
@@ -274,14 +284,14 @@ def _runtime_presence(container_id: str, listed: Collection[str] | None) -> Pres
 
 
 def _links_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:
-    """Whether the host has a link of the sandbox; unknown without a whole survey."""
+    """Whether the host has a link of the sandbox; unknown without a survey that was not interrupted."""
     if survey is None or not survey.is_whole:
         return Presence.UNKNOWN
     return Presence.PRESENT if present_links(attachment, survey) else Presence.ABSENT
 
 
 def _wired_count_unless_listed(survey: KernelSurvey, listed: Collection[str]) -> int:
-    """Count the living veths of sandboxes; 0 if the list has one of their sandboxes."""
+    """Count the host veths of sandboxes that are not dying; 0 if the list has a sandbox of one of them."""
     wired_count = 0
     for veth in survey.firsts:
         if veth.is_dying:

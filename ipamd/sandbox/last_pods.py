@@ -1,4 +1,4 @@
-"""Remember for each address of the pool which pod last got it, until the address has cooled. In memory only."""
+"""Remember for each address of the pool which pod got it last, until the address has cooled. In memory only."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ipamd.model.family import IpAddress
 from ipamd.model.repeats import PodId
 
 PRUNED_AT_MIN = 256
-"""With fewer remembered addresses, free ones are not removed from memory. Ours: more than a node usually has."""
+"""The least number of remembered addresses at which free addresses are removed from memory. Ours: more than a node usually has."""
 
 
 class LastPods:
     """The addresses that each pod last got. Safe from any thread: no other lock is taken while its own is held."""
 
     def __init__(self, is_free: Callable[[IpAddress], bool]) -> None:
-        """`is_free`: whether an address is in no use and does not cool. It is called without the lock."""
+        """`is_free`: returns whether an address is neither in use nor cooling. It is called without the lock."""
         self._is_free = is_free
         self._lock = threading.Lock()
         self._pods: dict[IpAddress, PodId] = {}
@@ -35,7 +35,7 @@ class LastPods:
             self._prune()
 
     def addresses_of(self, pod: PodId) -> tuple[IpAddress, ...]:
-        """The addresses that no pod has got after this one, whether they are in use or cool."""
+        """Return the addresses for which this pod was the last to get them. They may be in use or cooling."""
         with self._lock:
             return tuple(self._addresses.get(pod, ()))
 
@@ -54,12 +54,15 @@ class LastPods:
             del self._addresses[pod]
 
     def _prune(self) -> None:
-        """Forget addresses that are free again. In a /80 no address is soon assigned again, so that `record_taken` forgets none."""
+        """Forget addresses that are free again.
+
+        `record_taken` forgets an address only when it is assigned again, and in an IPv6 prefix (/80) that takes very long.
+        """
         with self._lock:
             addresses = tuple(self._pods)
         free = [address for address in addresses if self._is_free(address)]
         with self._lock:
             for address in free:
-                # An ADD may have got the address since `is_free` was called. Forgetting it makes a count too low, and nothing else.
+                # An ADD may have got the address since `is_free` was called. Forgetting the address only makes a count too low.
                 self._forget(address)
             self._pruned_at = max(PRUNED_AT_MIN, 2 * len(self._pods))

@@ -1,8 +1,9 @@
-"""Count changes of the runtime's list that no event announced: this tells operators how complete the event stream is.
+"""Count changes of the runtime's list that no event announced, so that operators see how complete the event stream is.
 
-Only changes between two lists within one open stream count: changes while no stream was open could not be announced. An event
-may come shortly after the list that shows its change, so a change counts as missed at a list LATE_EVENT_S later. Only existence
-is compared, not READY or NOTREADY: both are reasons to keep. No decision depends on the count.
+Only changes between two lists within one open stream count, because nothing could announce a change while no stream was open. An event
+may come shortly after the list that shows its change. So a change counts as missed only if it is still unannounced at a list that
+comes LATE_EVENT_S or more later. Only the existence of sandboxes is compared, and not READY or NOTREADY, because both are reasons to
+keep a sandbox. No decision depends on the count.
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ from ipamd.model.sandbox import EventKind, SandboxEvent
 from ipamd.ports.process import Clock
 
 LATE_EVENT_S = 5.0
-"""How long after the list its event may come. Ours: containerd 1.7 sends within a millisecond; the rest is for a busy machine."""
+"""How many seconds after a list the event of a change in it may come. Ours: containerd 1.7 sends it within a millisecond, and a busy
+machine takes longer."""
 
 ANNOUNCED_LIMIT_COUNT = 4096
-"""Announcements remembered, the oldest forgotten first. Ours: a list follows within seconds, a node has some hundreds."""
+"""The number of announcements that are remembered. More than that, and the oldest are forgotten. Ours: a node has some hundreds of
+sandboxes, and a list follows the events within seconds."""
 
 Change = tuple[str, bool]
 """Sandbox ID, and whether it was removed (True) or created (False)."""
 
 
 class MissedEventDetector:
-    """Compares events with lists. The stream's thread calls `on_event`, `on_open` and `on_close`; the reconciler's thread calls the
-    rest.
+    """Compares events with lists.
 
     `is_open`: whether a stream is known to be open.
-    `missed_count`: changes that a list found and no event announced.
+    `missed_count`: the number of changes that a list showed and no event announced.
 
-    No lock is needed: the threads share only single values and a `deque`, whose operations are atomic.
+    The stream's thread calls `on_event`, `on_open` and `on_close`. The reconciler's thread calls `before_list` and `on_list`. No lock
+    is needed, because the threads share only single values and a `deque`, whose operations are atomic.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -43,7 +46,7 @@ class MissedEventDetector:
         self.missed_count = 0
 
     def on_open(self) -> None:
-        """Note that a stream is open from now on; changes not yet counted are dropped."""
+        """Note that a stream is open. Changes that were not counted before are dropped."""
         self._announced.clear()
         self._stream_count += 1
         self.is_open = True
@@ -53,10 +56,11 @@ class MissedEventDetector:
         self.is_open = False
 
     def on_event(self, event: SandboxEvent) -> None:
-        """Note what an event announces.
+        """Note the changes that an event announces.
 
-        DELETED announces the removal of the sandbox or container that it names (lists show no container IDs). Every other kind
-        announces that it exists. An event of a container also announces that its sandbox exists.
+        An event of kind DELETED announces that the sandbox or container that it names was removed. An event of any other kind
+        announces that the sandbox or container exists. An event about a container also announces that its sandbox exists.
+        Announcements about containers do no harm, because lists have only sandbox IDs.
         """
         self._announced.append((event.container_id, event.kind is EventKind.DELETED))
         if event.sandbox_id and event.sandbox_id != event.container_id:
@@ -67,7 +71,12 @@ class MissedEventDetector:
         return self._stream_count if self.is_open else 0
 
     def on_list(self, sandbox_ids: frozenset[str], *, stream: int) -> None:
-        """Compare a complete list, begun when `before_list` returned `stream`, with the one before it."""
+        """Compare a complete list with the list before it.
+
+        Args:
+            sandbox_ids: the IDs of all sandboxes in the list.
+            stream: the result of `before_list` at the time when the list was requested.
+        """
         if not stream or stream != self.before_list():
             return
         now_s, announced = self._clock.monotonic(), set(self._announced.copy())

@@ -1,8 +1,8 @@
-"""Decide whether a new sandbox gets an interface of each managed network card (docs/adr/0086). Pure, except for the question which
-cards are managed now.
+"""Decide whether a new sandbox gets an interface of each managed network card (docs/adr/0086).
 
-A pod asks by an annotation, which its author writes; the namespace is that of CNI_ARGS, which the runtime writes. An annotation that
-may not be followed refuses the ADD: a pod that was given fewer interfaces than it asked for would fail much later.
+The functions are pure, but a callable returns the cards that are managed at present. A pod asks by an annotation, which its author
+writes. The namespace is that of CNI_ARGS, which the runtime writes. If the settings do not allow the annotation, the ADD is refused,
+because a pod that gets fewer interfaces than it asked for would fail much later.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class MultiNicChoice:
         """Keep the settings.
 
         Args:
-            is_on: whether further network cards are managed; if not, no annotation is read.
-            namespaces: whose pods may ask.
-            cards: returns the cards that are managed now, ascending; None before they are known.
+            is_on: whether further network cards are managed. If they are not, no annotation is read.
+            namespaces: the namespaces whose pods may ask.
+            cards: returns the indexes of the cards that are managed at present, ascending; None before they are known.
         """
         self._is_on = is_on
         self._namespaces = frozenset(namespaces)
@@ -48,9 +48,10 @@ class MultiNicChoice:
         return tuple(card_pool(card) for card in cards if card)
 
     def asks(self, request: AttachRequest) -> bool:
-        """Whether a pod asks for an interface of each card, and may have it.
+        """Whether a pod asks for an interface of each card, and may have them.
 
-        Raises: MultiNicError if it asks and may not, or if the runtime does not say whether it asks.
+        Raises: MultiNicError if the pod asks and may not have them, or if the runtime handed over no annotations of a pod that may
+            ask.
         """
         if not self._is_on or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:
             return False

@@ -1,8 +1,9 @@
 """Decide which address a new sandbox asks for, and whether the operator allows that (docs/adr/0083). Pure.
 
 A pod asks by annotations, which its author writes, or the operator's list in the network file names its address. Namespace and name
-are those of CNI_ARGS, which the runtime writes. Both choose only among what the settings allow to the namespace. An annotation or an
-entry that may not be followed refuses the ADD: a pod with another address than it asked for would be noticed by its peers only.
+are those of CNI_ARGS, which the runtime writes. Annotations and list choose only among the addresses that the settings allow to the
+namespace. If an annotation or an entry of the list is not allowed, the ADD is refused: if the pod ran with another address than it
+asked for, only its peers would notice.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ OF_IPV6 = "a pod of IPv6 gets an address of its node's /80"
 OF_UPLINK = "the address of a pod with security groups of its own is that of its branch ENI"
 
 SHOWN = 40
-"""Characters of an annotation in a refusal. Ours: an IPv4 address has 15."""
+"""The number of characters of an annotation that a refusal shows. Ours: an IPv4 address has at most 15."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedAddressChoice:
     """Decides which address a pod may have, by these settings.
 
-    ranges: what pods of a namespace may ask for; none: the annotations are not read.
-    takers: namespaces whose pods may take an address from a node that is not proven gone.
-    kept_max_s: how long an address is kept at most.
-    family: the pool's.
-    listed: the operator's list; a pod that it names has that address with or without an annotation.
+    `ranges`: the ranges of addresses for which the pods of a namespace may ask. If there are none, no annotation is read.
+    `takers`: namespaces whose pods may take an address from a node that is not proven gone.
+    `kept_max_s`: the longest time in seconds for which an address is kept for its pod.
+    `family`: the address family of the pool.
+    `listed`: the operator's list, pod to address. A pod in the list gets its address with or without an annotation.
     """
 
     ranges: tuple[PinnedRange, ...] = ()
@@ -44,7 +45,7 @@ class PinnedAddressChoice:
     listed: PinnedList = field(default_factory=dict)
 
     def by_annotation(self, request: AttachRequest) -> PinnedWish | None:
-        """Return what the pod asks for, None if it does not ask. Raises: PinnedAddressError."""
+        """Return the pod's wish for an address, None if it has none. Raises: PinnedAddressError."""
         value = self._annotation_of(request)
         if value is None:
             return None
@@ -68,14 +69,21 @@ class PinnedAddressChoice:
             raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=wish.address or SAME, cause=OF_UPLINK)
 
     def refuse_for_pool(self, request: AttachRequest, pool: str) -> None:
-        """Refuse the annotation of a pod whose addresses are of a pool of pods. Raises: PinnedAddressError."""
+        """Refuse the annotation of a pod whose addresses come from a pool of pods, and not from the node's own pool.
+
+        Raises: PinnedAddressError.
+        """
         wish = self.by_annotation(request)
         if pool and wish is not None:
             cause = f"its addresses are of pool {pool}, and an address that stays is of the node's own pool"
             raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=wish.address or SAME, cause=cause)
 
     def _annotation_of(self, request: AttachRequest) -> str | None:
-        """Return the annotation; None without one, for a further interface, or if none is read. Raises: PinnedAddressError."""
+        """Return the value of the annotation, or the value that stands for the pod's entry in the operator's list.
+
+        Returns: None if there is neither, for a further interface, or if the settings allow no address at all.
+        Raises: PinnedAddressError if the runtime handed over no annotations of a pod that may ask.
+        """
         if not self.ranges or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:
             return None
         if request.annotations is not None:
@@ -85,11 +93,15 @@ class PinnedAddressChoice:
         return None
 
     def _listed_value(self, request: AttachRequest) -> str | None:
-        """Return what stands for an annotation of a pod that has none; None for a pod that the list does not name."""
+        """Return the annotation's value that an entry of the operator's list stands for; None if the list does not name the pod."""
         return SAME if request.names.pod in self.listed else None
 
     def _address(self, request: AttachRequest, value: str) -> IpAddress | None:
-        """Return the address of the list or of the annotation; None: the one that the pod had last. Raises: PinnedAddressError."""
+        """Return the address in the operator's list or in the annotation; None if the pod asks for the address that it had last.
+
+        Raises: PinnedAddressError if list and annotation differ, if the list names the address for another pod, or if the settings do
+            not allow the address.
+        """
         pod = request.names.pod
         listed = self.listed.get(pod)
         if value == SAME:
@@ -106,7 +118,7 @@ class PinnedAddressChoice:
         return any(item.namespace == namespace for item in self.ranges)
 
     def _named_address(self, request: AttachRequest, value: str) -> IpAddress:
-        """Return the address that the annotation names. Raises: PinnedAddressError if it names none, or one that is not allowed."""
+        """Return the address that a value names. Raises: PinnedAddressError if it is no address, or one that is not allowed."""
         namespace = request.names.pod_namespace
         try:
             address = read_address(value)
@@ -124,9 +136,10 @@ class PinnedAddressChoice:
         return address
 
     def _kept_s(self, request: AttachRequest, *, is_named: bool) -> int:
-        """Return how long the address is kept. By default a named one is not, so that the pod's next node can have it at once.
+        """Return for how many seconds the address is kept for its pod after the DEL.
 
-        Raises: PinnedAddressError.
+        Without an annotation a named address is not kept, so that the pod's next node can get it at once. The address that the pod had
+        last is kept for `kept_max_s`. Raises: PinnedAddressError.
         """
         least = 0 if is_named else 1
         value = (request.annotations or {}).get(ADDRESS_KEPT)

@@ -1,9 +1,9 @@
 """Choose the pool of a new sandbox's address (docs/adr/0084). Pure.
 
-The choice is the annotation's where a setting allows that pool to the pod's namespace, else that of the namespace in the settings,
-else the node's own pool. The namespace is that of CNI_ARGS, which the runtime writes, and never of an annotation, which the pod's
-author writes. An annotation that may not or cannot be followed refuses the ADD: a pod of another subnet, or with other security
-groups, than it asked for would be noticed only by its peers.
+The pod's annotation chooses the pool, if a setting allows that pool to the pod's namespace. Without an annotation the settings choose
+by namespace, and for other namespaces the address comes from the node's own pool. The namespace is that of CNI_ARGS, which the runtime
+writes, and never of an annotation, which the pod's author writes. If an annotation is not allowed or cannot be followed, the ADD is
+refused: if the pod ran in another subnet, or with other security groups, than it asked for, only its peers would notice.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from ipamd.model.refusals import RefusalCode, refusal
 OF_UPLINK = "the pod has an ENI of its own, with its security groups, and no address of a pool"
 
 SHOWN_MAX = 40
-"""Characters of a stranger's value in a refusal. Ours."""
+"""The number of characters of an annotation that a refusal shows. Ours."""
 
 
 class PodPoolChoice:
     """Decides from which pool a pod gets its address, by the pod's namespace and, where that is allowed, its annotation."""
 
     def __init__(self, by_namespace: Iterable[str] = (), annotated: Iterable[str] = ()) -> None:
-        """Args: by_namespace, annotated: NAMESPACE=POOL, as the settings have them. Without any nothing is read of a request."""
+        """Keep the settings. If both are empty, every pod gets an address of the node's own pool.
+
+        Args:
+            by_namespace: the pool of each namespace's pods, as NAMESPACE=POOL.
+            annotated: the pools that the pods of a namespace may choose by the annotation, each as NAMESPACE=POOL.
+        """
         self._by_namespace: Mapping[str, str] = dict(_pair(choice) for choice in by_namespace)
         allowed: dict[str, list[str]] = {}
         for namespace, pool in map(_pair, annotated):
@@ -55,7 +60,10 @@ class PodPoolChoice:
             raise _refused(RefusalCode.POOL_NOT_APPLICABLE, request, value=chosen, cause=OF_UPLINK)
 
     def _by_annotation(self, request: AttachRequest) -> str | None:
-        """Return what the pod's annotation chooses, None without one. Raises: PoolAnnotationError."""
+        """Return the pool that the pod's annotation names, None without an annotation.
+
+        Raises: PoolAnnotationError if the pool is not allowed, or if the runtime handed over no annotations of a pod that may choose.
+        """
         if not self._allowed or request.is_wired_by_caller:
             return None
         namespace = request.names.pod_namespace

@@ -1,9 +1,10 @@
 """Choose how the connections of a new sandbox to outside the VPC are translated (docs/adr/0082). Pure.
 
-The pod's annotation chooses, if a setting allows the annotation in the pod's namespace; else the lists in the settings choose; else
-nothing is chosen, and the node's default applies. The namespace comes from CNI_ARGS, which the runtime writes, and never from an
-annotation, which the pod's author writes. If an annotation is not allowed or cannot be followed, the ADD is refused: if the pod ran
-with another source address than it asked for, only its peers would notice.
+The pod's annotation chooses, if a setting allows the annotation in the pod's namespace. Without an annotation the lists in the
+settings choose. If the pod is in neither list, nothing is chosen, and the node's default applies. The namespace comes from CNI_ARGS,
+which the runtime writes, and never from an annotation, which the pod's author writes. If an annotation is not allowed or cannot be
+followed, the
+ADD is refused: if the pod ran with another source address than it asked for, only its peers would notice.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ OF_UPLINK = "packets of a pod with security groups of its own leave by its branc
 class PodSnatChoice:
     """Decides how the connections of a pod are translated, by these settings.
 
-    annotated_namespaces: whose pods may choose by the annotation; none: the annotation is not read.
-    exempt, forced: pods that keep their own address, and pods that never do: namespaces, and CIDRs of the pods' addresses.
-    family: of the pool; only IPv4 is translated.
+    `annotated_namespaces`: the namespaces whose pods may choose by the annotation. If there are none, the annotation is not read.
+    `exempt`: pods whose connections are never translated, as namespaces, and as CIDRs of the pods' addresses.
+    `forced`: pods whose connections are always translated, given in the same way.
+    `family`: the address family of the pool. Only IPv4 is translated.
     """
 
     annotated_namespaces: tuple[str, ...] = ()
@@ -41,7 +43,10 @@ class PodSnatChoice:
     family: Family = IPV4
 
     def by_annotation(self, request: AttachRequest) -> PodSnat | None:
-        """Return what the pod's annotation chooses, None without one. Raises: SnatAnnotationError."""
+        """Return the choice in the pod's annotation, None without an annotation.
+
+        Raises: SnatAnnotationError if the annotation is not allowed or has an unknown value, or for a pod of IPv6.
+        """
         value = self._annotation_of(request)
         if value is None:
             return None
@@ -55,7 +60,10 @@ class PodSnatChoice:
         return PodSnat(value)
 
     def _annotation_of(self, request: AttachRequest) -> str | None:
-        """Return the value of the pod's annotation; None if it has none, or annotations are not read. Raises: SnatAnnotationError."""
+        """Return the value of the pod's annotation; None if it has none, or if annotations are not read.
+
+        Raises: SnatAnnotationError if the runtime handed over no annotations of a pod that may choose.
+        """
         if not self.annotated_namespaces or request.is_wired_by_caller:
             return None
         if request.annotations is not None:
@@ -67,12 +75,12 @@ class PodSnatChoice:
         return None
 
     def by_settings(self, request: AttachRequest, address: IpAddress) -> PodSnat | None:
-        """Return what the lists choose: the one that names the pod's namespace, else the one whose CIDR has its address.
+        """Return the choice of the list that names the pod's namespace, else of the list that has a CIDR with the pod's address.
 
-        Nothing is chosen for a sandbox that amazon-vpc-cni-k8s wires, and for IPv6.
+        Returns: None if the pod is in neither list. Nothing is chosen for a sandbox that amazon-vpc-cni-k8s wires, nor for IPv6.
         """
-        is_asked = self.exempt or self.forced
-        if not is_asked or self.family is not IPV4 or request.is_wired_by_caller:
+        has_lists = self.exempt or self.forced
+        if not has_lists or self.family is not IPV4 or request.is_wired_by_caller:
             return None
         lists = ((PodSnat.NONE, self.exempt), (PodSnat.FORCE, self.forced))
         for choice, subjects in lists:

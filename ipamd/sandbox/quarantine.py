@@ -2,8 +2,8 @@
 
 `ipamd/model/evidence.py` decides about a quarantined address. Its sandbox is adopted if the runtime lists the sandbox. The address
 cools if the wiring is gone. The wiring is removed and the address cools if the DEL was done, or if the sandbox has been absent from
-the lists for an hour. The same is decided about a wired sandbox whose address has no row (*unplaced*), because EC2 did not show the
-address when the datastore was rebuilt.
+the lists for an hour. An *unplaced* sandbox is decided about in the same way. It is wired, but its address has no row, because EC2 did
+not show the address when the datastore was rebuilt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.adoption import ADOPTERS, adopter_of, seen_wiring
 
 RESOLVE_WAIT_S = 1.0
-"""How long resolving waits for an operation on the same sandbox; the next list tries again. Ours."""
+"""How many seconds the removal of a link waits for another operation on the same sandbox. If that time is not enough, it is tried
+again at the next list. Ours."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled", "adopt.vlan-removed")
 
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class QuarantineService(Service):
-    """Adopts sandboxes and resolves quarantined addresses, by the verdicts of `judge`."""
+    """Adopts sandboxes and resolves quarantined addresses, by the verdicts of `SandboxJudge`."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
         super().__init__(context)
@@ -48,14 +49,14 @@ class QuarantineService(Service):
         self.judge = judge
         self._mtu = mtu
         self._failures = FailureIsolation(context.health, work="quarantine")
-        # By the name of the host veth: wired sandboxes whose address has no row.
+        # The first host veths, by name, of wired sandboxes whose address has no row.
         self._unplaced: dict[str, HostVeth] = {}
-        # Host veths of sandboxes without a row to whose address no uplink leads.
+        # Names of host veths whose sandbox has no row and no uplink.
         self._without_uplink: frozenset[str] = frozenset()
-        # Host veths of ADDs that were never answered, which the kernel refused to remove.
+        # Names of host veths of ADDs that were never answered. The kernel refused to remove these veths.
         self._leftovers: frozenset[str] = frozenset()
         self.on_list: Callable[[], None] = lambda: None
-        """Called when everything has been judged by a plausible list."""
+        """Called after all quarantined and unplaced sandboxes have been judged by a plausible list."""
 
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         """Record a wired sandbox that the runtime lists.
@@ -78,10 +79,11 @@ class QuarantineService(Service):
         return ""
 
     def sweep_uplinks(self, survey: KernelSurvey) -> int:
-        """Remove our uplinks that no sandbox uses: the veth went with its namespace, or an ADD or a DEL ended in between.
+        """Remove our uplinks that no sandbox uses.
 
+        Such an uplink remains if the kernel deleted the veth with its namespace, or if an ADD or a DEL ended between veth and uplink.
         A link that an ADD is making is left alone, and so is a link whose sandbox is wired but not recorded.
-        Returns: how many were removed.
+        Returns: the number of removed uplinks.
         """
         used_addresses = {veth.address for veth in survey.firsts if veth.address and not veth.is_dying}
         removed_count = 0
@@ -107,7 +109,7 @@ class QuarantineService(Service):
         return removed_count
 
     def _is_uplink_needed(self, link: VlanLink) -> bool:
-        """Whether an uplink must stay: a recorded sandbox has a link of its name, or the cooldown deletes it.
+        """Whether an uplink must be left alone, because a recorded sandbox has a link of its name, or because the cooldown deletes it.
 
         If the veth of a recorded sandbox is missing, the reaper judges that sandbox, and its DEL removes the uplink too.
         """
@@ -121,28 +123,37 @@ class QuarantineService(Service):
         self._set_unplaced({**self._unplaced, veth.name: veth})
 
     def unplaced(self, *, is_of_pool: bool) -> frozenset[str]:
-        """Host veths of sandboxes that are wired and whose address, of the pool or not, has no row. For any thread."""
+        """Return the names of the host veths of unplaced sandboxes. Safe from any thread.
+
+        `is_of_pool`: whether the result has the sandboxes with an address of the pool, or those with another address.
+        """
         return frozenset(name for name, veth in self._unplaced.items() if veth.is_of_pool == is_of_pool)
 
     def unplaced_keys(self) -> list[AttachmentKey]:
-        """Sandboxes that are wired and whose address has no row."""
+        """Return the keys of the unplaced sandboxes."""
         return [veth.key for veth in self._unplaced.values() if veth.key]
 
     def without_network(self) -> list[HostVeth]:
-        """Return unplaced veths without network: EC2 does not show the address, or the uplink is gone. For any thread."""
+        """Return the host veths of unplaced sandboxes that have no network. Safe from any thread.
+
+        A sandbox has no network if EC2 does not show its address of the pool, or if its uplink is gone.
+        """
         return [veth for veth in self._unplaced.values() if veth.is_of_pool or veth.name in self._without_uplink]
 
     def remember_leftover(self, veth: HostVeth) -> None:
-        """Remember wiring of an ADD that was never answered and that the kernel refused to remove; its address must be quarantined."""
+        """Remember a veth of an ADD that was never answered, because the kernel refused to remove it.
+
+        The caller quarantines its address.
+        """
         self._leftovers |= {veth.name}
 
     def inspect_wiring(self, survey: KernelSurvey) -> None:
-        """Quarantine addresses that other software wired, then resolve what needs no list of the runtime. Raises: DatastoreError.
+        """Quarantine addresses that other software wired, then resolve the quarantined addresses that need no list of the runtime.
 
         Other software wired an address if our row has no owner and the address is routed through a host veth without our alias (I1,
-        I2). If the daemon of amazon-vpc-cni-k8s runs again, it assigns addresses of the same ENIs: an ADD that got such an address
-        would fail, and the pool would at some time ask EC2 to release the address while a pod uses it. Like every quarantine, this one
-        ends when the address is not wired any more.
+        I2). If the daemon of amazon-vpc-cni-k8s runs again, it assigns addresses of the same ENIs. Without the quarantine an ADD that
+        got such an address would fail, and the pool could release the address at EC2 while a pod uses it. Like every quarantine, this
+        one ends when the address is not wired any more. Raises: DatastoreError.
         """
         if survey.vlans:
             self.sweep_uplinks(survey)
@@ -158,7 +169,7 @@ class QuarantineService(Service):
     def wired_sandboxes(self) -> frozenset[str] | None:
         """Return the container IDs of wired sandboxes that are quarantined or unplaced; None if the kernel could not be read.
 
-        The veth of an ADD that is under way is not counted: it may be younger than the list that is about to be counted.
+        The sandbox of an ADD that is under way is left out, because it may be younger than the list with which the result is compared.
         """
         quarantined = {row.address for row in self._datastore.addresses(state=AddressState.QUARANTINED)}
         if not quarantined and not self._unplaced:
@@ -174,7 +185,7 @@ class QuarantineService(Service):
         return frozenset(container_ids)
 
     def verdicts(self, address: IpAddress, listed: Collection[str] | None) -> list[str]:
-        """Describe the present verdict on each unrecorded veth that has an address, one sentence each. Changes nothing."""
+        """Describe the present verdict on each unrecorded veth that has this address, one sentence each. Changes nothing."""
         survey = self.survey()
         if survey is None:
             return []
@@ -186,11 +197,12 @@ class QuarantineService(Service):
         return sentences
 
     def resolve(self, listed: Mapping[str, Sandbox] | None) -> None:
-        """Carry out the verdicts on everything quarantined or unplaced.
+        """Carry out the verdicts on all quarantined addresses and all unplaced sandboxes.
 
         Args:
-            listed: a complete, plausible list of the runtime; if None, only what needs no list is resolved.
-        Raises nothing: a condition names each address that cannot be resolved, and the next call tries again.
+            listed: a complete, plausible list of the runtime, by container ID. If it is None, only verdicts that need no list are
+                carried out.
+        Raises nothing. A condition names each address that cannot be resolved, and the next call tries again.
         """
         rows = self._datastore.addresses(state=AddressState.QUARANTINED)
         if rows or self._unplaced:
@@ -217,7 +229,7 @@ class QuarantineService(Service):
                 self._resolve_unplaced(veth, listed)
 
     def _update_unplaced(self, unrecorded: list[HostVeth], survey: KernelSurvey) -> None:
-        """Drop the unplaced sandboxes that are gone or have a row now, and note which have no uplink."""
+        """Drop the unplaced sandboxes that are gone or have got a row, and note which sandboxes without a row have no uplink."""
         without_row = [veth for veth in unrecorded if veth.address and self._datastore.address(veth.address) is None]
         self._without_uplink = frozenset(veth.name for veth in without_row if survey.vlan_of(veth.address) is None)
         self._set_unplaced({veth.name: veth for veth in without_row if veth.name in self._unplaced})
@@ -225,7 +237,7 @@ class QuarantineService(Service):
     def _resolve_row(
         self, row: Address, unrecorded: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None
     ) -> None:
-        """Resolve one quarantined address; while several veths carry it, removing one of them does not free it."""
+        """Resolve one quarantined address. If several veths carry it, removing one of them does not free the address."""
         carriers = [veth for veth in survey.firsts if veth.address == row.address]
         live_count = sum(not veth.is_dying for veth in carriers)
         if not live_count:
@@ -273,8 +285,9 @@ class QuarantineService(Service):
                 uow.record_extra_address(row.address, other_address=extra_address)
 
     def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
-        """Adopt an unplaced sandbox, or remove its wiring, if that is the verdict. No address is freed, because the pool has none of
-        it.
+        """Adopt an unplaced sandbox, or remove its wiring, if that is the verdict.
+
+        No address is freed, because the pool has no row of the sandbox's address.
         """
         judgement = self.judge.judge_veth(veth, listed=listed)
         if judgement.verdict is SandboxVerdict.ADOPT and not veth.is_of_pool and listed is not None and veth.key is not None:
@@ -296,11 +309,14 @@ class QuarantineService(Service):
         self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
 
     def _unwire(self, veth: HostVeth, *, address: IpAddress | None) -> None:
-        """Remove a veth, and with `address` its routes and rules. Raises: BusyError, WiringError, KernelDumpError."""
+        """Remove a veth of an unrecorded sandbox. Raises: BusyError, WiringError, KernelDumpError.
+
+        `address`: the address whose routes and rules are removed too; None if they must stay.
+        """
         if veth.key is None:
             raise ValueError("a veth without identity is not ours to remove")
         with self._locks.hold(veth.key, "RESOLVE", Deadline.after(self._clock, RESOLVE_WAIT_S)):
-            # The name of the link comes from the key: if the sandbox was added again meanwhile, the link is the new sandbox's (I2).
+            # The name of the link comes from the key. If the sandbox was added again in the meantime, the link is in use (I2).
             is_added = self._datastore.attachment(veth.key) is not None
             uplink = None
             if not veth.is_of_pool:
@@ -318,7 +334,7 @@ class QuarantineService(Service):
         self._cooldown.start(row.address, dying_veth=dying_veth)
 
     def _unrecorded(self, survey: KernelSurvey) -> list[HostVeth]:
-        """Live veths that carry an identity of ours whose sandbox is not recorded."""
+        """Return the live first host veths with an alias of ours whose sandbox is not recorded."""
         return [
             veth
             for veth in survey.firsts
@@ -337,7 +353,7 @@ class QuarantineService(Service):
         self._health.report("unrecorded sandboxes", unrecorded)
 
     def survey(self) -> KernelSurvey | None:
-        """Survey the kernel; None if it could not be read: then nothing is concluded."""
+        """Survey the kernel. Returns: None if it could not be read, from which the caller must conclude nothing."""
         try:
             return self._wiring.survey()
         except IpamError as error:
@@ -345,7 +361,10 @@ class QuarantineService(Service):
             return None
 
     def _attachment(self, wiring: WiringSpec, sandbox: Sandbox) -> Attachment:
-        """Rebuild a record from the kernel. The netns path is unknown; the MACs are derived as at ADD, or read from the veth."""
+        """Return a record with the facts from the kernel.
+
+        The path of the network namespace is unknown. The MACs are derived in the same way as at ADD, or were read from the veth.
+        """
         first = first_leg(wiring)
         wired = Wired(first.mac("host"), first.mac("sandbox"), NetnsIdentity(0, 0), is_default_route=not wiring.is_further)
         return record_of(

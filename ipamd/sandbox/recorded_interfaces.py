@@ -1,4 +1,7 @@
-"""The recorded interfaces of further network cards in a pod's sandbox, which come and go with its first one (docs/adr/0086)."""
+"""Find the recorded interfaces of further network cards in a pod's sandbox (docs/adr/0086).
+
+They are attached and detached together with the pod's first interface.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from ipamd.ports.datastore import Datastore
 
 
 def recorded_further(datastore: Datastore, key: AttachmentKey) -> list[Attachment]:
-    """Return the further interfaces of a pod's sandbox in the order of their numbers.
+    """Return the recorded further interfaces of a pod's sandbox in the order of their numbers.
 
-    They are numbered without a gap, because a DEL removes the last one first. So a sandbox that has none costs one look into memory.
+    The search ends at the first number without a record. The numbers have no gap, because a DEL detaches the interface with the
+    highest number first. So a sandbox without further interfaces costs one look-up in memory.
 
     Args:
-        key: of the pod's first interface; for any other key the list is empty.
+        key: the key of the pod's first interface; for any other key the list is empty.
     """
-    found: list[Attachment] = []
+    attachments: list[Attachment] = []
     for further in further_keys(key):
         attachment = datastore.attachment(further)
         if attachment is None:
             break
-        found.append(attachment)
-    return found
+        attachments.append(attachment)
+    return attachments

@@ -1,4 +1,4 @@
-"""Keep a pod that the runtime begins again and again from filling the node.
+"""Bound the addresses of a pod whose sandboxes fail again and again, so that it does not use up the node's addresses.
 
 If the sandboxes of a pod fail after our ADD, kubelet makes a new one every few seconds. If the DEL of a failed sandbox comes, its
 address cools. If no DEL comes, because a plugin after ours in the chain fails (containerd issue 12130), the sandbox stays recorded
@@ -26,31 +26,33 @@ from ipamd.ports.datastore import Datastore
 from ipamd.sandbox.last_pods import LastPods
 
 EARLIER_MAX = 2
-"""A pod with this many recorded sandboxes gets no further one. Ours: kubelet begins a sandbox when the one before has failed, so two
-may be recorded while they end. kubelet tries every 11 s, and the reaper removes a sandbox at least as fast."""
+"""A pod with this many recorded sandboxes gets no further one. Ours: kubelet begins a sandbox after the sandbox before it has failed,
+so two may be recorded until they are removed. kubelet tries every 11 s, and the reaper removes a sandbox at least as fast."""
 
 NAMED_MAX = 3
-"""Pods that a refusal names. Ours."""
+"""The number of pods that a refusal names. Ours."""
 
 ID_SHOWN = 13
-"""Characters of a container ID in a refusal: as many as `crictl pods` shows."""
+"""The number of characters of a container ID that a refusal shows: as many as `crictl pods` shows."""
 
 
 class RepeatedAdds:
-    """Knows which pods have earlier sandboxes, and refuses a further one. Safe from any thread."""
+    """Counts the earlier sandboxes of each pod, and refuses a further sandbox if there are too many. Safe from any thread."""
 
     def __init__(self, datastore: Datastore, *, has_reaper: bool) -> None:
-        """`has_reaper`: whether sandboxes that ended without a DEL are found. If not, no ADD is refused: the row of a sandbox that is
-        gone would stay for ever, and so would the refusal of its pod.
+        """`has_reaper`: whether sandboxes that ended without a DEL are found and reaped.
+
+        Without a reaper no ADD is refused: the row of a sandbox that ended without a DEL would stay for ever, and its pod would be
+        refused for ever.
         """
         self._datastore = datastore
-        self._is_reaped = has_reaper
+        self._has_reaper = has_reaper
         self._last_pods = LastPods(self._is_free)
         for attachment in datastore.attachments():
             self._last_pods.record_taken(attachment.address, pod_of(attachment))
 
     def is_repeat(self, request: AttachRequest) -> bool:
-        """Whether an earlier sandbox of the pod is recorded, or its address cools."""
+        """Whether an earlier sandbox of the pod is recorded, or an address of such a sandbox is cooling."""
         pod = _pod_of_request(request)
         return pod is not None and (
             self._earlier(request, pod) != () or self._cooling_count(self._last_pods.addresses_of(pod)) > 0
@@ -59,11 +61,11 @@ class RepeatedAdds:
     def require_few(self, request: AttachRequest) -> bool:
         """Require that fewer than EARLIER_MAX other sandboxes of the pod are recorded.
 
-        Returns: whether any is. Raises: UndeletedSandboxesError.
+        Returns: whether any other sandbox of the pod is recorded. Raises: UndeletedSandboxesError.
         """
         pod = _pod_of_request(request)
         earlier = () if pod is None else self._earlier(request, pod)
-        if len(earlier) >= EARLIER_MAX and self._is_reaped:
+        if len(earlier) >= EARLIER_MAX and self._has_reaper:
             names = ", ".join(name[:ID_SHOWN] for name in earlier)
             raise refusal(
                 RefusalCode.TOO_MANY_SANDBOXES,
@@ -79,9 +81,9 @@ class RepeatedAdds:
         self._last_pods.record_taken(address, _pod_of_request(request))
 
     def repeats(self) -> Repeats:
-        """Count the addresses of earlier sandboxes, recorded or cooling, of all pods. Cost: the number of pods.
+        """Count the addresses of the earlier sandboxes of all pods, recorded or cooling. The cost grows with the number of pods.
 
-        A pod that got only one address has no earlier sandbox with another.
+        A pod that got only one address is left out, because it has no earlier sandbox with another address.
         """
         recorded = self._datastore.repeated_pods()
         cooling: Counter[PodId] = Counter()
@@ -91,7 +93,7 @@ class RepeatedAdds:
         return repeats(recorded, cooling)
 
     def shortage(self, request: AttachRequest, *, cause: Cause) -> IpamError | None:
-        """Return the refusal of an ADD for which there is no address, if earlier sandboxes of pods still have addresses; else None.
+        """Return the refusal of an ADD if no address is free because earlier sandboxes of pods still have addresses; else None.
 
         `cause`: why the pool does not grow.
         """

@@ -1,8 +1,8 @@
-"""Compare attachments with the runtime's sandboxes, and free those that are provably gone.
+"""Compare attachments with the runtime's sandboxes, and free the attachments whose sandboxes are provably gone.
 
-It subscribes to events first, then lists sandboxes again and again. An event only brings the next list forward, and a burst of
-events causes one list. A list counts as evidence if it is complete, plausible and taken after the datastore was read; attachments
-made later are not judged by it (whereabouts issue 162).
+The reconciler subscribes to events first, then lists sandboxes again and again. An event only makes the next list come earlier, and a
+burst of events causes one list. A list counts as evidence if it is complete, plausible and requested after the datastore was read.
+Attachments made later are not judged by it (whereabouts issue 162).
 """
 
 from __future__ import annotations
@@ -31,29 +31,35 @@ from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.sandbox.quarantine import QuarantineService
 
 FIRST_RETRY_S = 0.5
-"""Pause between attempts while the start waits for the first list. Ours: an attempt costs one refused call."""
+"""Pause in seconds between attempts while the start waits for the first list. Ours: an attempt costs one refused call."""
 
 RELIST_WITH_EVENTS_S = 60.0
+"""Seconds between two lists while the event stream is open. Ours: a list only confirms what the events have announced."""
 
 RELIST_WITHOUT_EVENTS_S = LIST_INTERVAL_S
-"""Ours: with events, a list only confirms them; without events, lists reveal a sandbox that is gone within seconds (docs/adr/0013)."""
+"""Seconds between two lists without an event stream. Ours: the lists reveal within seconds that a sandbox is gone (docs/adr/0013)."""
 
 RELIST_REPEATED_S = LIST_INTERVAL_S + 0.5
-"""Seconds until the next list if a list lacks a sandbox whose pod has another one: a second list may prove that it is gone. Ours: a
-little more than `LIST_INTERVAL_S`, so that both lists count."""
+"""Seconds until the next list if a list lacks a sandbox whose pod has another sandbox. A second list may prove that it is gone. Ours:
+a little more than `LIST_INTERVAL_S`, so that both lists count."""
 
 RELIST_UNREACHABLE_S = 2.0
-"""Pause after a failed list. Ours: a restarted runtime is noticed within seconds, at the cost of one refused call every 2 s."""
+"""Pause in seconds after a failed list. Ours: a restarted runtime is noticed within seconds, at the cost of one refused call every 2
+s.
+"""
 
 LIST_GAP_S = 1.0
-"""Least time from the start of one list to the start of the next; twice the duration of a list if that is longer. Ours: after a quiet
-second an event causes a list at once; on a busy node there is one list a second, not one per event."""
+"""Least number of seconds from the start of one list to the start of the next. If a list takes more than half of that, the next list
+starts after twice its duration. Ours: after a quiet second an event causes a list at once. On a busy node there is one list a second,
+and not one for each event."""
 
 SUBSCRIBE_PATIENCE_S = 5.0
-"""How long the first list waits for the stream. Ours: twice the adapter's own deadline for it; after that, lists are polled."""
+"""How many seconds the first list waits for the event stream. After that, lists are polled. Ours: twice as long as the adapter waits
+for an open stream."""
 
 REAP_WAIT_S = 1.0
-"""How long a reap waits for an operation on the same sandbox; the next list tries again. Ours: lists and other reaps wait for it."""
+"""How many seconds a reap waits for another operation on the same sandbox. If that is not enough, the reap is tried again at the next
+list. Ours: the next list and the other reaps wait meanwhile."""
 
 FAILPOINTS = ("reap.judged", "reap.done")
 
@@ -61,8 +67,10 @@ FAILPOINTS = ("reap.judged", "reap.done")
 class RuntimeReconciler(Service):
     """Asks the runtime for the list of its sandboxes again and again, has the attachments judged by it, and reaps.
 
-    `first_list`: the runtime's sandboxes by container ID, for the start; None until the runtime answered. Before `begin`, nothing is
-    judged: the turns only request this first list.
+    `first_list`: the sandboxes in the runtime's first list, by container ID, for the start; None until the runtime has answered.
+    `events`: the loop that keeps the event stream open.
+
+    Before `begin` is called, nothing is judged, and the turns only request the first list.
     """
 
     def __init__(
@@ -75,7 +83,7 @@ class RuntimeReconciler(Service):
         imported: Import,
         on_info: Callable[[RuntimeInfo], None] = lambda _: None,
     ) -> None:
-        """`on_info` is called with the runtime that has answered."""
+        """`on_info`: called with name, version and socket of the runtime after it has answered."""
         self._imported = imported
         self._on_info = on_info
         super().__init__(context)
@@ -90,7 +98,7 @@ class RuntimeReconciler(Service):
         self._is_second_list_due = False
         self._patience_deadline = 0.0
         self._listed_count = 0
-        # Container IDs of the last list, if that was plausible; None if it was not, or if the runtime did not answer.
+        # Container IDs of the last list; None if that list was not plausible, or if the runtime did not answer.
         self._believed: frozenset[str] | None = None
         self._believed_monotonic_s = 0.0
         self._listed_monotonic_s: float | None = None
@@ -107,7 +115,7 @@ class RuntimeReconciler(Service):
         return RuntimeView(self._reachable, events.is_open, self._listed_count, age, self._detail, events.missed_count)
 
     def begin(self) -> None:
-        """Begin to judge sandboxes: the start of the daemon is over."""
+        """Begin to judge sandboxes. The daemon calls it when its start has reconciled datastore, kernel and runtime."""
         self._patience_deadline = self._clock.monotonic() + SUBSCRIBE_PATIENCE_S
         self._is_begun = True
         self.loop.wake()
@@ -142,7 +150,7 @@ class RuntimeReconciler(Service):
             return True
 
     def list_soon(self) -> None:
-        """List now, or as soon as the gap between two lists allows. For any thread."""
+        """Request a list now, or as soon as `LIST_GAP_S` allows. Safe from any thread."""
         self.loop.wake()
 
     def interval_s(self) -> float:
@@ -154,9 +162,10 @@ class RuntimeReconciler(Service):
         return RELIST_WITH_EVENTS_S if self._stream.missed_events.is_open else RELIST_WITHOUT_EVENTS_S
 
     def reconcile_once(self) -> list[AttachmentKey]:
-        """Ask the runtime once for its sandboxes, and reap the attachments that are gone by this list and the earlier ones.
+        """Ask the runtime once for its sandboxes, and reap the attachments that are gone by this list and by earlier lists.
 
-        The same list decides about quarantined addresses. An attachment is judged if enough lists lack it (`SandboxJudge.suspects`).
+        The same list decides about quarantined addresses. An attachment is judged if it is absent from enough lists
+        (`SandboxJudge.suspects`).
         Returns: the keys that were reaped.
         """
         attachments = self._datastore.attachments()
@@ -180,7 +189,10 @@ class RuntimeReconciler(Service):
         return reaped
 
     def _list(self, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
-        """Return a complete, plausible list of sandboxes by ID, or None: then nothing is judged (I11)."""
+        """Return a complete, plausible list of sandboxes by container ID.
+
+        Returns None if there is none; nothing is judged then (I11).
+        """
         stream = self._stream.missed_events.before_list()
         began_monotonic_s = self._clock.monotonic()
         try:
@@ -205,13 +217,16 @@ class RuntimeReconciler(Service):
         return listed
 
     def _discard_list(self, why: str) -> None:
-        """Discard the last list, so that neither the reaper nor `ipamctl explain` judges by it (I11), and report the reason."""
+        """Discard the last plausible list, so that `ipamctl explain` does not judge by an old list (I11), and report the reason."""
         self._believed = None
         self._detail = why
         self._unlisted.report(problem(ConditionCode.RUNTIME_NOT_BELIEVED, cause=why))
 
     def _decide(self, attachment: Attachment, listed: Collection[str], survey: KernelSurvey | None) -> bool:
-        """Judge one attachment and reap it if that is the verdict. Raises: any error of the reap; the attachment is kept then."""
+        """Judge one attachment and reap it if that is the verdict. Returns: whether it was reaped.
+
+        Raises: any error of the reap. The attachment is kept then.
+        """
         _, judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey)
         if judgement.verdict is SandboxVerdict.KEEP:
             self._judge.record_kept(attachment.key, judgement)
@@ -229,9 +244,9 @@ class RuntimeReconciler(Service):
         return True
 
     def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:
-        """Judge by the present state of the sources; the runtime's part is the last plausible list. Changes nothing.
+        """Judge an attachment by the present state of the sources, and by the runtime's last plausible list. Changes nothing.
 
-        A list that was begun before the attachment's ADD is no evidence about the attachment.
+        A list that was requested before the attachment's ADD is no evidence about the attachment.
         """
         listed, list_age_s = self._believed, self._clock.monotonic() - self._believed_monotonic_s
         if listed is not None and attachment.key.container_id not in listed and self._judge.age_s(attachment) < list_age_s:

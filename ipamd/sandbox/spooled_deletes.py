@@ -11,7 +11,7 @@ from ipamd.sandbox.detach import DetachService
 
 
 class SpooledDeletes(Service):
-    """Replays the spool: at start before ADD is served, and every few seconds afterwards."""
+    """Carries out the DELs in the spool, at the start before ADD is served, and every few seconds afterwards."""
 
     def __init__(self, context: ServiceContext, *, spool: Spool, detach: DetachService) -> None:
         super().__init__(context)
@@ -22,10 +22,14 @@ class SpooledDeletes(Service):
     def replay(self, *, deadline: Deadline) -> int:
         """Carry out every spooled DEL. The socket must be listening already, so that no plugin spools a DEL after this replay.
 
-        An entry that fails stays on disk (I3), is named in a condition, and is tried again at the next replay; it delays neither the
-        other entries nor the start. `deadline` bounds the total time that entries wait for sandboxes that other operations hold: after
-        it, such an entry is left for the next replay at once, and the others are carried out.
-        Returns: how many were carried out. Raises: DatastoreError if the disk cannot be written, after all entries have been tried.
+        An entry that fails stays on disk (I3), is named in a condition, and is tried again at the next replay. It delays neither the
+        other entries nor the start.
+
+        Args:
+            deadline: bounds the total time for which entries wait for locks of sandboxes. After it, an entry whose sandbox is locked
+                is left for the next replay at once, and all other entries are carried out.
+        Returns: the number of DELs that were carried out. Raises: DatastoreError if the disk cannot be written, after all entries have
+            been tried.
         """
         count = 0
         tried: set[str] = set()

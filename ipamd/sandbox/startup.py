@@ -1,9 +1,9 @@
 """Reconcile datastore, kernel and runtime after a start: keep recorded sandboxes, adopt unrecorded ones, remove leftover wiring.
 
-`ipamd/model/evidence.py` decides what a wired sandbox without a row means. If the datastore is intact and the row of the address has
-no owner, an ADD ended before it replied: its wiring is removed before its address becomes assignable. If the datastore was lost, the
-alias of the veth is a second copy of the identity, and the row is restored from it if the runtime lists the sandbox. If the sources
-disagree or do not answer, the address is quarantined (docs/adr/0010).
+`ipamd/model/evidence.py` decides about a wired sandbox without a row. If the datastore is intact and the row of the address has no
+owner, an ADD ended before it replied. The wiring of that ADD is removed before its address becomes assignable. If the datastore was
+lost, the row is restored from the alias of the veth, which is a second copy of the sandbox's identity, if the runtime lists the
+sandbox. If the sources disagree or do not answer, the address is quarantined (docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled", "restore.repla
 
 @dataclass(slots=True)
 class StartupOutcome:
-    """Counts what the reconciliation did. Its text is the detail of the start stage.
+    """The results of the reconciliation. Its text is the detail of the start stage.
 
     `kept_count`: recorded sandboxes that are wired.
-    `adopted_count`: wired sandboxes that were recorded now.
-    `removed_count`: wiring, routes and rules without a sandbox that were removed.
+    `adopted_count`: wired sandboxes that had no row and were recorded.
+    `removed_count`: removals of wiring, routes and rules that had no sandbox.
     `dying_count`: links that an earlier process had marked for deletion.
     `missing_count`: recorded sandboxes without their veth.
     `is_list_implausible`: the runtime's first list was not believed.
@@ -76,7 +76,7 @@ class StartupOutcome:
 
 
 class StartupReconciler(Service):
-    """Reconciles once, in one thread, before ADD is served; DEL may run at the same time."""
+    """Reconciles once, in one thread, before ADD is served. DELs may run at the same time."""
 
     def __init__(
         self,
@@ -89,7 +89,13 @@ class StartupReconciler(Service):
         is_datastore_intact: bool,
         is_datastore_lost: bool,
     ) -> None:
-        """`is_datastore_lost`: rows of this boot were lost. An empty datastore alone does not mean that."""
+        """Keep what the reconciliation needs.
+
+        Args:
+            runtime: None if CRI is off.
+            is_datastore_intact: the rows on disk are those of this boot, and none is missing (docs/glossary.md, *intact*).
+            is_datastore_lost: rows of this boot were lost. An empty datastore alone does not mean that: it may be the first start.
+        """
         super().__init__(context)
         self._cooldown = cooldown
         self._runtime = runtime
@@ -105,8 +111,8 @@ class StartupReconciler(Service):
         Args:
             survey: one uninterrupted dump, taken after the datastore was opened.
             listed: sandboxes by container ID, or None if the runtime did not answer.
-        A condition names each object that cannot be resolved, and its address is not assigned.
-        Raises: DatastoreError if not even that can be recorded.
+        The outcome names each object that cannot be resolved, and the address of the object is quarantined.
+        Raises: DatastoreError if the quarantine cannot be recorded.
         """
         self._outcome = outcome = StartupOutcome()
         listed = self._plausible_or_none(survey, listed)
@@ -133,7 +139,7 @@ class StartupReconciler(Service):
         return outcome
 
     def _plausible_or_none(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> dict[str, Sandbox] | None:
-        """Return the first list, or None if it is implausible: then it counts as no answer of the runtime (I11)."""
+        """Return the first list, or None if it is implausible. An implausible list counts as no answer of the runtime (I11)."""
         if listed is None or self._judge.is_plausible_at_start(survey, listed, is_datastore_whole=self._is_datastore_intact):
             return listed
         log.warning("the first list of the runtime is implausible and is ignored listed=%d", len(listed))
@@ -149,7 +155,7 @@ class StartupReconciler(Service):
             return
         try:
             self._cooldown.sweep()
-        except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
+        except IpamError as error:  # the addresses go on cooling, and the cooldown thread tries again every second
             log.warning("dying links could not be deleted yet; tried again every second error=%s", log_text(error))
 
     def _quarantine_unnamed(self, unnamed_veths: Iterable[UnidentifiedVeth]) -> None:
@@ -162,26 +168,29 @@ class StartupReconciler(Service):
     def _mark_restored(self) -> None:
         """Record that the restore has ended. Raises: DatastoreError.
 
-        Every unresolved sandbox is quarantined or remembered as unplaced, so that the next start does not take it for the remainder of
-        an ADD that was never promised.
+        Every unresolved sandbox is quarantined or recorded as unplaced, so that the next start does not take it for the leftover of an
+        ADD that was never answered.
         """
         unplaced = self._quarantine_service.unplaced_keys()
         if self._is_datastore_intact:
-            # Only sandboxes whose rows were lost earlier count as unplaced. Another one may be what an unanswered ADD left.
+            # Record only sandboxes whose rows were lost earlier. Any other unplaced sandbox may be the leftover of an unanswered ADD.
             unplaced = [key for key in unplaced if self._datastore.may_have_lost_row_of(key)]
         with self._datastore.transaction() as uow:
             uow.mark_restored(detail=str(self._outcome), was_lost=self._is_datastore_lost, unplaced=unplaced)
         self._quarantine_service.on_list = lambda: None
 
     def _mark_restored_later(self) -> None:
-        """Record the end of the restore at the first plausible list. Raises nothing; the next list tries again."""
+        """Record the end of the restore at the first plausible list. Raises nothing; after a failure the next list tries again."""
         try:
             self._mark_restored()
         except IpamError as error:
             log.warning("the end of the restore could not be recorded; tried again at the next list error=%s", log_text(error))
 
     def _resolve_veths(self, survey: KernelSurvey) -> None:
-        """Resolve every living host veth; one that fails does not stop the others. Raises: DatastoreError."""
+        """Resolve every living first host veth.
+
+        A veth that fails is quarantined and does not stop the others. Raises: DatastoreError.
+        """
         for veth in survey.firsts:
             if veth.is_dying:
                 continue
@@ -215,21 +224,21 @@ class StartupReconciler(Service):
             self._quarantine(veth, f"the datastore says {attachment.address}, the kernel {veth.address}")
 
     def _keep(self, attachment: Attachment, veth: HostVeth) -> None:
-        """Keep a recorded sandbox; finish the renaming of its veth if a crash interrupted it."""
+        """Keep a recorded sandbox. If a crash interrupted the renaming of its veth, finish that."""
         self._outcome.kept_count += 1
         self._linked_addresses.add(attachment.address)
         if attachment.host_veth == veth.name:
             return
-        # A crash came between renaming in the record and renaming the link. All veths are searched only in this case: if each sandbox
-        # did so, the cost would grow with the square of their number.
+        # A crash came after the record was renamed and before the link was. All veths are searched only in this case, because a search
+        # for each sandbox would cost the square of their number.
         if attachment.host_veth not in {host_veth.name for host_veth in self._survey.firsts}:
             self._wiring.rename_veth(replace(attachment.wiring, host_veth=veth.name), to=attachment.host_veth)
 
     def _is_surplus_link(self, attachment: Attachment, veth: HostVeth) -> bool:
-        """Whether a link with the alias of a recorded sandbox is one that somebody made beside the real one.
+        """Whether a link with the alias of a recorded sandbox was made by somebody else, and the link of the row exists too.
 
-        Anybody with NET_ADMIN in a sandbox can make such links, and could use up the pool if each was quarantined. Nobody in a sandbox
-        can make a route on the host.
+        A process with NET_ADMIN in a sandbox can make such links. If each was quarantined, it could use up the pool. It cannot make a
+        route on the host, so a link to which the host has a route is never surplus.
         """
         routed = {routes.get(veth.address) for routes in (self._survey.routes, self._survey.own_routes) if veth.address}
         if veth.name in routed:
@@ -266,7 +275,7 @@ class StartupReconciler(Service):
         self._outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
         if row is None:
-            self._quarantine_service.remember_unplaced(veth)  # EC2 did not show its address, so there is no row to quarantine
+            self._quarantine_service.remember_unplaced(veth)  # EC2 did not show the address, so there is no row to quarantine
         else:
             self._quarantine_address(row.address, f"{veth.key}: {why}")
 
@@ -299,7 +308,7 @@ class StartupReconciler(Service):
         self._outcome.removed_count += 1
 
     def _address_to_unwire(self, veth: HostVeth) -> IpAddress | None:
-        """Return the veth's address, or None if another sandbox owns it: then its routes and rules must stay (I2)."""
+        """Return the veth's address, or None if another sandbox owns it, because its routes and rules must stay then (I2)."""
         row = self._datastore.address(veth.address) if veth.address else None
         is_owned_by_another = row is not None and row.owner not in (None, veth.key)
         return None if is_owned_by_another else veth.address
@@ -307,9 +316,9 @@ class StartupReconciler(Service):
     def _resolve_extra_legs(self) -> None:
         """Resolve the links of extra legs.
 
-        If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended between the two, and the link is removed.
-        If a recorded sandbox has a link that its row does not have, a release without such legs wrote the row, and the link is
-        recorded.
+        If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended between its links, and the link is
+        removed. If a recorded sandbox has a link that its row does not have, a release without such legs wrote the row, and the
+        address of the link is recorded.
         """
         keys_with_first_link = {veth.key for veth in self._survey.firsts}
         for veth in self._survey.extra:
@@ -321,7 +330,7 @@ class StartupReconciler(Service):
                     self._wiring.remove_leftover(host_veth=veth.name, address=None)
                     self._outcome.removed_count += 1
             except IpamError as error:
-                # The kernel deletes the link with its namespace, and the address is not assigned while a route to it exists.
+                # No retry: the kernel deletes the link with its namespace, and the address is not assigned while a route to it exists.
                 log.warning(
                     "the link of an extra leg could not be recorded or removed veth=%s sandbox=%s error=%s",
                     veth.name,
@@ -330,7 +339,7 @@ class StartupReconciler(Service):
                 )
 
     def _record_extra_leg(self, attachment: Attachment, veth: HostVeth) -> None:
-        """Record the address of an extra leg of a sandbox whose row has none. Raises: DatastoreError."""
+        """Record the address of an extra leg, if the row of its sandbox has no address for such a leg. Raises: DatastoreError."""
         kind = extra_kind(veth)
         if kind is None or not kind.cools_with_first or kind.recorded_address(attachment) is not None or not veth.address:
             return
@@ -339,8 +348,9 @@ class StartupReconciler(Service):
                 uow.record_extra_address(attachment.address, other_address=veth.address)
 
     def _remove_stray_routes(self) -> None:
-        """Remove rules and routes of our addresses that no veth and no attachment has. EC2 may have taken such an address away
-        since.
+        """Remove rules and routes of our addresses that no veth and no attachment has.
+
+        Addresses without a row count as ours if they are in the subnet of one of our ENIs, because EC2 may have taken them away since.
         """
         survey = self._survey
         owned = {attachment.address for attachment in self._datastore.attachments()} | self._linked_addresses
@@ -369,7 +379,7 @@ def _dying(survey: KernelSurvey) -> list[tuple[str, DyingLink]]:
 
 
 def _describe_duplicates(survey: KernelSurvey) -> list[str]:
-    """Name every address that several living veths have, with the veths (I1)."""
+    """Describe every address that several living veths have, one sentence each with the veths (I1)."""
     duplicates = []
     for address, veths in duplicate_addresses(survey).items():
         carriers = " and to ".join(f"{veth.name} ({veth.key})" for veth in veths)

@@ -1,9 +1,9 @@
-"""Name the host veth of a new sandbox after its key, or after its pod where a setting asks for that.
+"""Name the host veth of a new sandbox after its key, or after its pod if a setting requires that.
 
-Calico in policy-only mode and aws-network-policy-agent compute the name that amazon-vpc-cni-k8s gives, and attach their policy to the
-link of that name. Two sandboxes of one pod cannot both have it, and no policy would apply to a link with a name of another form. So
-the name moves from a predecessor that is not ready any more to its successor; if the predecessor is ready, the ADD is refused and the
-runtime retries it (docs/adr/0024).
+Calico in policy-only mode and aws-network-policy-agent compute the name that amazon-vpc-cni-k8s gives to a pod's link, and attach
+their policy to the link of that name. Two sandboxes of one pod cannot both have a link of that name, and no policy would apply to a
+link of another name. So the name moves from the pod's earlier sandbox (the predecessor) to its new sandbox, if the predecessor is not
+ready any more. If the predecessor is ready, the ADD is refused and the runtime retries it (docs/adr/0024).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class VethNames(Service):
-    """Names host veths. It takes locks in this order: the sandbox's, the name's, the predecessor's."""
+    """Names host veths. Locks are taken in this order: of the sandbox, which the caller holds, of the name, of the predecessor."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class VethNames(Service):
         """Keep the settings.
 
         Args:
-            runtime: None if CRI is off; then no predecessor is known to be not ready.
-            prefix: the common prefix of host veths' names, also in the lock of a pod's name.
+            runtime: None if CRI is off. Then no predecessor counts as not ready, and none loses its name.
+            prefix: the common prefix of the names of host veths. It is also used in the key of the lock on a pod's name.
             is_by_pod: whether links are named after pods.
             own_prefix: the prefix of the links that this object names, if it differs from `prefix`.
         """
@@ -75,10 +75,11 @@ class VethNames(Service):
             yield name
 
     def _free_name(self, name: str, pod_link: str, key: AttachmentKey, deadline: Deadline) -> None:
-        """Take the name from the link or the recorded sandbox that has it.
+        """Free the name for this sandbox: delete the dying link of that name, or rename the recorded sandbox that has it.
 
-        `pod_link`, the pod's name with the common prefix, is freed too if a recorded sandbox or a dying link has it: a policy agent
-        prefers it to `name`.
+        Args:
+            pod_link: the name of the pod's link with the common prefix. It is freed too if a recorded sandbox or a dying link has it,
+                because a policy agent prefers it to `name`.
         """
         if self._cooldown.is_dying(name, pod_link):
             self._cooldown.sweep()
@@ -100,7 +101,7 @@ class VethNames(Service):
                 self._rename(attachment.key, attachment.host_veth, key, deadline)
 
     def _take_from(self, occupant: AttachmentKey, name: str, key: AttachmentKey, deadline: Deadline) -> None:
-        """Free a name that the link of another sandbox has, although no row has it. Raises: VethNameTakenError."""
+        """Free a name that is the name of another sandbox's link, but is in no row. Raises: VethNameTakenError."""
         if self._datastore.attachment(occupant) is not None:  # after a crash, the row may have another name than the link
             self._rename(occupant, name, key, deadline)
         elif self._datastore.is_tombstoned(occupant):
@@ -109,7 +110,10 @@ class VethNames(Service):
             raise refusal(RefusalCode.NAME_OF_UNRECORDED, veth=name, sandbox=key, holder=occupant)
 
     def _rename(self, owner: AttachmentKey, name: str, key: AttachmentKey, deadline: Deadline) -> None:
-        """Name the link of `owner` after its key: first in the record, because DEL uses it. Does nothing if `owner` has no row."""
+        """Name the link of `owner` after its key. Does nothing if `owner` has no row.
+
+        The record is renamed before the link, because a DEL after a crash uses the name in the record.
+        """
         with self._locks.hold(owner, "RENAME", deadline):
             attachment = self._datastore.attachment(owner)
             if attachment is None:
@@ -134,7 +138,7 @@ class VethNames(Service):
             )
 
     def _require_not_ready(self, attachment: Attachment, name: str, key: AttachmentKey) -> None:
-        """Raise VethNameTakenError unless the runtime lists the predecessor as not ready; silence is no evidence (I11)."""
+        """Raise VethNameTakenError unless the runtime lists the predecessor as not ready. No answer is no evidence (I11)."""
         state = "not known: CRI is off"
         if self._runtime is not None:
             try:

@@ -22,7 +22,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Variables that took effect with a new generation, and those that wait for a restart; both in the order of declaration."""
+    """The effect of offered settings.
+
+    `taken`: variables whose new value is in force.
+    `needs_restart`: variables whose new value needs a restart to take effect.
+    Both are in the order of declaration.
+    """
 
     taken: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
@@ -30,7 +35,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Settings with a number, which is 1 at the start of the process and grows with each accepted change."""
+    """The settings in force at a time.
+
+    `number`: 1 at the start of the process, and one more after each accepted change.
+    `needs_restart`: variables whose new value needs a restart to take effect.
+    """
 
     number: int
     settings: Settings
@@ -38,11 +47,11 @@ class Generation:
 
 
 class CurrentSettings:
-    """Holds one generation of settings and replaces it as a whole. Any thread reads it; the thread of `ipamd/process/reload.py`
-    changes it.
+    """Holds one generation of settings and replaces it as a whole.
 
-    A field that is not live keeps its value from the start, so that all parts of the daemon use the same value.
-    `generation`: a snapshot of the settings in force, their number, and what waits for a restart.
+    Any thread may read it. Only the thread of `ipamd/process/reload.py` changes it. A field that is not live keeps its value from the
+    start, so that all parts of the daemon use the same value.
+    `generation`: the present generation.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -55,7 +64,7 @@ class CurrentSettings:
         return self.generation.settings
 
     def follow(self, part: Callable[[Settings], T], follower: Callable[[T], None]) -> None:
-        """Call `follower` with the result of `part` whenever that has changed.
+        """Call `follower` with the result of `part` whenever that result has changed.
 
         The thread that offers the settings calls the followers, in the order of registration.
         """
@@ -67,10 +76,11 @@ class CurrentSettings:
         self._followers.append(call_if_changed)
 
     def offer(self, wanted: Settings) -> Change:
-        """Put the live part of `wanted` in force and call the followers. A follower that fails does not stop the others.
+        """Put the live fields of `wanted` in force and call the followers. A follower that fails does not stop the others.
 
         Returns: the changed variables. Without a change there is no new generation.
-        Raises: SettingsError if the settings that would be in force contradict each other, because some of them wait for a restart.
+        Raises: SettingsError if the settings that would be in force contradict each other, because some of the new values need a
+            restart.
         """
         before = self.generation
         settings, change = _live_part(before.settings, wanted)

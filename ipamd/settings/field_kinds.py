@@ -1,4 +1,7 @@
-"""Declare the fields of settings: `setting` takes effect at the next start, `live` while the daemon runs."""
+"""Declare the fields of settings.
+
+A change of a `setting` takes effect at the next start, a change of a `live` one while the daemon runs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,15 @@ from ipamd.model.record import field
 
 
 def setting(env: str, parse: Callable[[str], Any], default: Any, text: str, *, is_live: bool = False) -> Any:
-    """Declare a field that the variable `env` sets at the start. `parse` raises ValueError; `text` is a sentence for users."""
+    """Declare a field that is set at the start.
+
+    Args:
+        env: the environment variable of the setting.
+        parse: converts the text of the variable to the value. It raises ValueError for a wrong text.
+        default: the value if the variable is not set.
+        text: a sentence about the setting, for users.
+        is_live: whether a change takes effect while the daemon runs.
+    """
     return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": is_live})
 
 

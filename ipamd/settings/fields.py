@@ -1,6 +1,6 @@
-"""Declare every setting: frozen dataclasses, one per topic, whose fields have an environment variable and a sentence.
+"""Declare every setting. There is a frozen dataclass for each topic, and each field has an environment variable and a sentence.
 
-Settings of the network are in `network_fields.py`, those of a migration in `takeover_fields.py`.
+The settings of the network are in `network_fields.py`, and the settings of a migration in `takeover_fields.py`.
 
 A setting that amazon-vpc-cni-k8s has too keeps its name and meaning (its README.md, "CNI Configuration Variables"), so that the
 environment of its DaemonSet can be kept. `upstream.py` lists its other settings. A field made with `live` takes effect while the
@@ -127,7 +127,8 @@ CNI_BIN_DIR = Path("/opt/cni/bin")
 REFERENCE_PLUGINS = Path("/opt/vpc-ipamd/plugins")
 
 ENIS_MAX, ADDRESSES_MAX, PREFIXES_MAX = 1000, 65536, 4096
-"""Bounds of targets. Ours: far above every instance type (15 ENIs of 50 slots, each a /28, are 12,000 addresses)."""
+"""The largest values of settings that are numbers of ENIs, addresses and prefixes. Ours: far above every instance type (15 ENIs of 50
+slots, each a /28, are 12,000 addresses)."""
 
 
 @dataclass(frozen=True)
@@ -319,7 +320,7 @@ class DaemonConfig:
 
     @property
     def freeze_path(self) -> Path:
-        """VPC_IPAMD_FREEZE_FILE, or its place in the run directory when it is not set."""
+        """VPC_IPAMD_FREEZE_FILE, or `hooks/freeze` in the run directory if that is not set."""
         if self.freeze_file:
             return Path(self.freeze_file)
         return self.run_dir / "hooks" / "freeze"
@@ -339,9 +340,9 @@ OF_IPV4 = frozenset(
         "VPC_IPAMD_SNAT_FORCED_PODS",
     }
 )
-"""Settings without meaning for IPv6 pods. Such a node has one /80 on the primary ENI and no SNAT. Every reply leaves by that ENI, and
-the pods have IPv6 addresses of the VPC already. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager;
-pkg/networkutils/network.go, SetupHostNetwork."""
+"""Variables of settings that have no meaning on a node with IPv6 pods. Such a node has one /80 on the primary ENI and no SNAT. Every
+reply leaves by the primary ENI, and the pods have IPv6 addresses of the VPC already. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go,
+StartNodeIPPoolManager; pkg/networkutils/network.go, SetupHostNetwork."""
 
 
 @dataclass(frozen=True)
@@ -366,7 +367,7 @@ class Settings:
                 yield topic.name, field, getattr(config, field.name)
 
     def meaningless(self) -> tuple[str, ...]:
-        """Variables of settings that differ from the default and have no meaning for a pool of this family."""
+        """Return the variables of settings that differ from their default, but have no meaning for the address family of this node."""
         if not self.network.family.is_sparse:
             return ()
         names = []
@@ -378,10 +379,13 @@ class Settings:
         return tuple(names)
 
     def pool_settings(self, *, max_pods: int, supports_prefixes: bool = True) -> PoolSettings:
-        """Make the planner's settings. `max_pods` is the limit of the instance type, used if VPC_IPAMD_MAX_PODS is not set.
+        """Make the planner's settings.
 
-        The limit counts single addresses, so it is no cap in prefix mode, where a slot holds 16 addresses.
-        Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt, ENIs x (addresses per ENI - 1) + 2.
+        Args:
+            max_pods: the limit of the instance type, used if VPC_IPAMD_MAX_PODS is not set. The limit counts single addresses, so it
+                is no cap in prefix mode, where a slot holds 16 addresses. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt, ENIs x
+                (addresses per ENI - 1) + 2.
+            supports_prefixes: whether the instance type supports prefixes.
         """
         pool = self.pool
         if self.network.family.is_sparse:

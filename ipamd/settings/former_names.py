@@ -1,7 +1,7 @@
-"""Former names of settings, which had no prefix VPC_IPAMD_ or no unit, with their present names (I15).
+"""Former names of settings, with their present names (I15). The former names had no prefix VPC_IPAMD_, or no unit.
 
 Without this table a former name without the prefix, such as MAX_PODS, would be ignored. A former name with the prefix would be refused
-with the advice to use the present name that is spelt most like it, which may be the name of another setting.
+with the advice to use the present name that is spelt most like it, and that may be the name of another setting.
 """
 
 from __future__ import annotations
@@ -27,4 +27,4 @@ FORMER_NAMES: Final = {
     "VPC_IPAMD_RELOAD_SPREAD": "VPC_IPAMD_RELOAD_JITTER_SECONDS",
     "VPC_IPAMD_SPARE_ENI_DELAY": "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS",
 }
-"""Former name -> present name. CHANGELOG.md has the renaming. A row stays for as long as a manifest of that time may be in use."""
+"""Former name to present name. CHANGELOG.md has the renaming. A row stays as long as a manifest with the former name may be in use."""

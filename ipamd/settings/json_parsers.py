@@ -1,4 +1,7 @@
-"""Parse the settings that are JSON: tags for ENIs, and plugins to chain. What EC2 or a runtime would refuse is refused here."""
+"""Parse the settings that are JSON (tags for ENIs, plugins to chain), and the name of the cluster, which becomes a tag.
+
+Values that EC2 or a runtime would refuse are refused here.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from ipamd.model.eni_tags import POOL_TAG
 from ipamd.settings.parsers import single_line
 
 TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
-"""Characters. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html, tag restrictions."""
+"""The largest numbers of characters of a tag's key and value. Source:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html, tag restrictions."""
 
 TAGS_MAX = 44
-"""A resource has 50 tags at most (same source), and an ENI that the daemon makes carries up to 6 of its own."""
+"""The largest number of tags in the setting. A resource has at most 50 tags (same source), and the daemon adds up to 6 tags of its own
+to an ENI that it makes."""
 
 RESERVED = "k8s.amazonaws.com"
 
@@ -22,8 +27,8 @@ RESERVED = "k8s.amazonaws.com"
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
     """Accept a JSON object of strings that EC2 takes as tags. Raises: ValueError.
 
-    Reserved keys are refused: those that contain k8s.amazonaws.com, those that begin with aws:, and POOL_TAG, which would make every
-    new ENI one of a pool of pods.
+    Reserved keys are refused. These are keys that contain k8s.amazonaws.com, keys that begin with aws:, and POOL_TAG. With POOL_TAG
+    every new ENI would belong to a pool of pods.
     """
     if not text.strip():
         return ()
@@ -41,7 +46,7 @@ def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def parse_cluster_name(text: str) -> str:
-    """Accept what can be the value of a tag. Raises: ValueError."""
+    """Accept text that can be the value of a tag. Raises: ValueError."""
     if len(single_line(text)) > TAG_VALUE_MAX:
         raise ValueError(f"must have {TAG_VALUE_MAX} characters at most: it is the value of a tag")
     return text
@@ -71,7 +76,7 @@ def _is_reserved(key: str) -> bool:
 
 
 def _fits_ec2(key: str, value: str) -> bool:
-    """Whether EC2 takes key and value as a tag: by their lengths and characters."""
+    """Whether key and value have lengths and characters that EC2 accepts in a tag."""
     return 1 <= len(key) <= TAG_KEY_MAX and len(value) <= TAG_VALUE_MAX and (key + value).isprintable()
 
 
@@ -80,7 +85,7 @@ def _has_type(plugin: object) -> bool:
 
 
 def _strict(text: str) -> Any:
-    """Read JSON that every parser accepts: unique keys, no NaN and no number that is too large. Raises: ValueError."""
+    """Read JSON that every parser accepts: without repeated keys, NaN, and numbers that are too large. Raises: ValueError."""
     value = json.loads(text, object_pairs_hook=_unique)
     json.dumps(value, allow_nan=False)
     return value

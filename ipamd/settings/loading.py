@@ -34,12 +34,12 @@ Parser = Callable[[str], Any]
 FILE = "VPC_IPAMD_SETTINGS_FILE"
 
 QUOTED_MAX = 200
-"""Characters of a wrong value that are quoted. Ours."""
+"""The number of characters of a wrong value that a problem quotes. Ours."""
 
 EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
 
 IPV6_MTU_LEAST = 1280
-"""Source: RFC 8200, 5; amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateMTU."""
+"""The least MTU of a link with IPv6, in bytes. Source: RFC 8200, 5; amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateMTU."""
 
 OF_THE_SDK = {
     "AWS_REGION": parse_region,
@@ -51,15 +51,19 @@ OF_THE_SDK = {
     "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE": choice("ipv4", "ipv6"),
     "AWS_DEFAULTS_MODE": choice("legacy", "auto", "standard", "in-region", "cross-region", "mobile"),
 }
-"""Variables that botocore itself reads, at the first call. Source: botocore/configprovider.py."""
+"""Variables that botocore reads itself at the first call, with the parsers that check them. Source: botocore/configprovider.py."""
 
 
 @dataclass(frozen=True)
 class ConfigLine:
-    """One setting as shown to users. `is_live`: a change needs no restart.
+    """One setting as it is shown to users.
 
-    `origin`: "environment", "file" or "default"; "earlier file" if environment and file now have another value, which is invalid or
-    waits for its delay or a restart.
+    `env`: its environment variable.
+    `value`, `default`: the value in force and the default, written as in the environment.
+    `origin`: the origin of the value: "environment", "file" or "default". It is "earlier file" if environment and file have another
+        value at present. That value is invalid, or it is not in force yet because it waits for its delay or for a restart.
+    `text`: a sentence about the setting.
+    `is_live`: whether a change takes effect without a restart.
     """
 
     env: str
@@ -71,10 +75,10 @@ class ConfigLine:
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read every setting from the environment and from the file that it names. The file overrides the environment, and an empty
-    variable counts as not set.
+    """Read every setting from the environment, and from the settings file that a variable of the environment names.
 
-    Raises: SettingsError whose details name every problem at once.
+    The file overrides the environment. An empty variable counts as not set.
+    Raises: SettingsError whose details name every problem.
     """
     problems: list[str] = []
     in_file = _from_file(environ, problems)
@@ -91,7 +95,10 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 
 
 def load_valid(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read the valid settings; invalid ones keep their defaults. For `ipamctl`, which must help while settings are wrong."""
+    """Read the valid settings.
+
+    Invalid settings keep their defaults. `ipamctl` uses this, because it must help while settings are wrong.
+    """
     return _parsed(adapt({**environ, **_from_file(environ, [])}).given, [])
 
 
@@ -114,7 +121,7 @@ def contradictions(settings: Settings) -> list[str]:
 
 
 def without_meaning(environ: Mapping[str, str] = os.environ) -> str:
-    """List in one line the given settings that have no meaning here; "" if there is none. Call after `load`."""
+    """Return one line with the given settings that have no meaning in this program; "" if there is none. Call it after `load`."""
     parts = []
     upstream_names = upstream.without_meaning({**environ, **_from_file(environ, [])})
     if upstream_names:
@@ -127,13 +134,13 @@ def without_meaning(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def differences(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return a sentence for each given setting of amazon-vpc-cni-k8s that works differently here. Call after `load`."""
+    """Return a sentence for each given setting of amazon-vpc-cni-k8s that works differently in this program. Call it after `load`."""
     given = {**environ, **_from_file(environ, [])}
     return (*adapt(given).differences, *upstream.different(given))
 
 
 def describe(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[ConfigLine]:
-    """List every setting with its value, default, origin and sentence, in the order of the classes."""
+    """List every setting with its value, default, origin and sentence, in the order of declaration."""
     in_file = _from_file(environ, [])
     given = adapt({**environ, **in_file}).given
     lines = []
@@ -152,7 +159,7 @@ def describe(settings: Settings, environ: Mapping[str, str] = os.environ) -> lis
 
 
 def show(value: object) -> str:
-    """Write a value as it could be given in the environment."""
+    """Return a value as text, as it could be given in the environment."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, tuple):
@@ -182,7 +189,7 @@ def _two_warm_targets(settings: Settings) -> list[str]:
 
 
 def _shared_ports(settings: Settings) -> list[str]:
-    """One sentence if metrics and health probes would listen on the same port of the same address."""
+    """Return one sentence if metrics and health probes would listen on the same port of the same address; else []."""
     listeners = settings.daemon.metrics_address, settings.daemon.health_address
     if "off" in listeners:
         return []
@@ -208,7 +215,7 @@ def _plugins_chained_twice(settings: Settings, chained: Set[str]) -> list[str]:
 
 
 def _without_policy(settings: Settings, chained: Set[str]) -> list[str]:
-    """One sentence for each setting that keeps the policy agent from filtering every pod of this node."""
+    """Return one sentence for each setting that prevents the policy agent from filtering every pod of this node."""
     policy = settings.policy
     setting = f"NETWORK_POLICY_ENFORCING_MODE={policy.mode}"
     if policy.is_unfiltered and policy.mode != "standard":
@@ -229,7 +236,7 @@ def _without_policy(settings: Settings, chained: Set[str]) -> list[str]:
 
 
 def _pods_without_ipv6(settings: Settings) -> list[str]:
-    """One sentence if DISABLE_POD_V6 turns IPv6 off in pods that need it for their own address or for egress."""
+    """Return one sentence if DISABLE_POD_V6 turns IPv6 off in pods that need it for their own address or for egress; else []."""
     network = settings.network
     if settings.daemon.pod_ipv6_disabled and IPV6 in (network.family, network.extra_family):
         return ["DISABLE_POD_V6=true: pods of this node have IPv6 (ENABLE_IPv6 or ENABLE_V6_EGRESS): remove one of them"]
@@ -237,7 +244,7 @@ def _pods_without_ipv6(settings: Settings) -> list[str]:
 
 
 def _without_branches(settings: Settings) -> list[str]:
-    """One sentence for each setting that contradicts ENABLE_POD_ENI."""
+    """Return one sentence for each setting that contradicts ENABLE_POD_ENI."""
     if settings.network.enforcing_mode is None:
         return []
     facts = settings.pod_facts
@@ -270,7 +277,9 @@ def _conflist_of_aws_node(settings: Settings) -> list[str]:
 
 
 def _pods_with_two_choices(network: NetworkConfig) -> list[str]:
-    """One sentence if a namespace or an address is both taken out of SNAT and forced into it."""
+    """Return one sentence if a namespace or an address is in both lists, of pods without SNAT and of pods with forced SNAT; else
+    [].
+    """
     shared = []
     for exempt in network.snat_exempt_pods:
         for forced in network.snat_forced_pods:
@@ -284,7 +293,7 @@ def _pods_with_two_choices(network: NetworkConfig) -> list[str]:
 
 
 def _pinned_contradictions(network: NetworkConfig) -> list[str]:
-    """One sentence for each two namespaces that may name the same address."""
+    """Return one sentence for each pair of namespaces whose pods could name the same address."""
     problems = []
     for first, second in combinations(network.pinned_ranges, 2):
         is_shared = first.cidr is not None and second.cidr is not None and first.cidr.overlaps(second.cidr)
@@ -296,7 +305,10 @@ def _pinned_contradictions(network: NetworkConfig) -> list[str]:
 
 
 def _pools_of_ipv6(settings: Settings) -> list[str]:
-    """One sentence if pods may have pools on a node of IPv6, which has one /80 on one ENI, so that there is nothing to choose."""
+    """Return one sentence if settings name pools of pods on a node with IPv6 pods; else [].
+
+    Such a node has one /80 on one ENI, so there is no pool to choose.
+    """
     if settings.network.ipv6 and settings.subnets.has_pod_pools:
         names = " and ".join(sorted(set(settings.subnets.named_pools.values())))
         return [f"{names}: pods of IPv6 have the one /80 of the node, and no pools: remove it"]
@@ -304,7 +316,7 @@ def _pools_of_ipv6(settings: Settings) -> list[str]:
 
 
 def _network_contradictions(network: NetworkConfig, *, custom_networking: bool) -> list[str]:
-    """One sentence for each pair of settings about IP families or MTUs that exclude each other."""
+    """Return one sentence for each pair of settings about IP families or MTUs that exclude each other."""
     problems = []
     if network.ipv4 == network.ipv6:
         problems.append(f"ENABLE_IPv4 and ENABLE_IPv6 are both {str(network.ipv6).lower()}: pods have one family, set one")
@@ -323,7 +335,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 
 def _means(text: str, parse: Parser, value: object) -> bool:
-    """Whether a text is set and parses to this value."""
+    """Whether a text is not empty and parses to this value."""
     try:
         return bool(text) and parsed(text, parse) == value
     except ValueError:
@@ -331,7 +343,10 @@ def _means(text: str, parse: Parser, value: object) -> bool:
 
 
 def _from_file(environ: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """Return the settings of the file that the environment names ({} without one), and add its problems to `problems`."""
+    """Return the settings of the file that the environment names, and add the problems of the file to `problems`.
+
+    Returns: {} if the environment names no file.
+    """
     path = environ.get(FILE, "")
     if not path.startswith("/") or not path.isprintable():
         return {}  # the parser of this setting reports such a path
@@ -341,7 +356,7 @@ def _from_file(environ: Mapping[str, str], problems: list[str]) -> dict[str, str
 
 
 def _value(name: str, parse: Parser, given: Mapping[str, str], problems: list[str]) -> Any:
-    """Read one value. Returns: None if it is not set, or if it is wrong, which adds a sentence to `problems`."""
+    """Read one value. Returns: None if it is not set or wrong. A wrong value adds a sentence to `problems`."""
     text = given.get(name, "")
     try:
         if text:

@@ -156,31 +156,31 @@ class NetworkConfig:
 
     @property
     def family(self) -> Family:
-        """The family of the pool and of the sandboxes' main addresses."""
+        """The address family of the pool and of the pods' own addresses."""
         if self.ipv6:
             return IPV6
         return IPV4
 
     @property
     def extra_sources(self) -> tuple[IPv4Network, ...]:
-        """The extra source CIDRs in force: with pods of IPv6 there are none."""
+        """The extra source CIDRs in force. On a node with IPv6 pods there are none."""
         if self.ipv6:
             return ()
         return self.extra_source_cidrs
 
     @property
     def has_pod_snat(self) -> bool:
-        """Whether pods may differ from the node's SNAT. Pods of IPv6 have none."""
+        """Whether the SNAT of single pods may differ from the node's SNAT. IPv6 pods have no SNAT."""
         return not self.ipv6 and bool(self.snat_annotation_namespaces or self.snat_exempt_pods or self.snat_forced_pods)
 
     @property
     def has_pinned_addresses(self) -> bool:
-        """Whether pods may ask for addresses. Pods of IPv6 cannot."""
+        """Whether pods may ask for addresses. IPv6 pods may not."""
         return not self.ipv6 and bool(self.pinned_ranges)
 
     @property
     def extra_family(self) -> Family | None:
-        """The other family, if sandboxes may reach it by the node's own address."""
+        """The address family that is not the pool's, if pods have egress to it by the node's own address; else None."""
         if self.ipv6 and self.v4_egress:
             return IPV4
         if not self.ipv6 and self.v6_egress:
@@ -196,18 +196,18 @@ class NetworkConfig:
 
     @property
     def is_strict(self) -> bool:
-        """Whether all packets of pods with security groups of their own pass their branch ENIs, those of their own node too."""
+        """Whether all packets of a pod with security groups of its own pass its branch ENI, also packets to and from its own node."""
         return self.enforcing_mode is EnforcingMode.STRICT
 
     @property
     def sandbox_mtu(self) -> int:
-        """POD_MTU, or the ENIs' MTU when it is not set."""
+        """The MTU of sandboxes in bytes: POD_MTU, or the MTU of the ENIs if that is not set."""
         return self.pod_mtu or self.eni_mtu
 
 
 @dataclass(frozen=True)
 class SubnetsConfig:
-    """In which subnets new ENIs are made."""
+    """Settings about the subnets of new ENIs, and about the network file."""
 
     discovery: bool = setting(
         "ENABLE_SUBNET_DISCOVERY",
@@ -253,11 +253,11 @@ class SubnetsConfig:
 
     @property
     def has_pod_pools(self) -> bool:
-        """Whether pods may have a pool beside the node's own."""
+        """Whether pods may get addresses of another pool than the node's own."""
         return bool(self.pod_pools or self.pool_annotations)
 
     @property
     def named_pools(self) -> dict[str, str]:
-        """The pools that these settings name, each with the setting that does."""
+        """The pools that these settings name, each with the variable of the setting that names it."""
         named = {choice.partition("=")[2]: "VPC_IPAMD_POOL_ANNOTATION_NAMESPACES" for choice in self.pool_annotations}
         return named | {choice.partition("=")[2]: "VPC_IPAMD_POD_POOLS" for choice in self.pod_pools}

@@ -1,6 +1,6 @@
 """Read the network file: at the start, for the check of a mounted file that changed, and for `ipamctl plan --network`.
 
-All three use this module, so that a file is judged before it is applied as the start would judge it.
+All three use this module. So a changed file is judged in the same way as it will be judged by the next start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipamd.settings.settings_file import SIZE_MAX, content_of
 
 
 def read_network_file(config: SubnetsConfig) -> NetworkFile:
-    """Read the file that the settings name. Raises: SettingsError with every problem."""
+    """Read the network file that the settings name. Raises: SettingsError with every problem."""
     path = config.network_file
     try:
         content = content_of(str(path))
@@ -25,14 +25,14 @@ def read_network_file(config: SubnetsConfig) -> NetworkFile:
 
 
 def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) -> NetworkFile:
-    """Read the file's content (`ipamd/model/network_file.py` describes it). Raises: SettingsError.
+    """Parse the content of a network file (`ipamd/model/network_file.py` describes it). Raises: SettingsError.
 
     Args:
-        config: says what is on. If nothing is, the file is judged as one of custom networking. Pools that no setting chooses are
-            checked and have no effect, and so is a list of addresses that is off.
-        source: the file's path, for people.
+        config: the settings that turn custom networking, pools of pods and the list of addresses on. If all three are off, the file is
+            judged as a file of custom networking. Pools and addresses in the file that are off are checked, and have no effect.
+        source: the path of the file, for people.
     """
-    if len(content) > SIZE_MAX:  # the rest was not read, and the cut may be within a character
+    if len(content) > SIZE_MAX:  # only a part of the file was read, and it may end within a character
         raise failure(SettingsError, FailureCode.FILE_TOO_LARGE, path=source, limit=SIZE_MAX)
     try:
         text = content.decode()

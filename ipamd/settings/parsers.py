@@ -1,7 +1,7 @@
 """Parse the text of one setting. A parser returns the value, or raises ValueError with a sentence about the accepted values.
 
-It raises nothing else, because `parsed` calls it with bounded, printable text only. Values that would fail later, at the first EC2
-call or in a kernel message, are refused here.
+A parser raises no other error, because `parsed` calls it only with bounded, printable text. Values that would fail later, at the first
+EC2 call or in a kernel message, are refused here.
 """
 
 from __future__ import annotations
@@ -17,38 +17,40 @@ from ipamd.model.pinned_address import PinnedRange
 from ipamd.model.pod_pools import POOL_NAME
 
 TEXT_MAX = 32 * 1024
-"""Characters of one value. Ours: 1,000 CIDRs have 20,000; JSON of that length cannot exhaust the parser."""
+"""The largest number of characters of one value. Ours: 1,000 CIDRs have about 20,000 characters, and JSON of this length cannot
+exhaust the parser."""
 
 CIDRS_MAX = 1000
-"""Ours: each external service CIDR is a rule of the node."""
+"""The largest number of CIDRs in a list. Ours: each external service CIDR is a routing rule of the node."""
 
 NAMESPACES_MAX = 1000
-"""Ours: a list is searched at each ADD."""
+"""The largest number of namespaces in a list. Ours: a list is searched at each ADD."""
 
 NAMESPACE_MAX = 63
 
 NAMESPACE = rf"(?=.{{1,{NAMESPACE_MAX}}}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-"""Source: kubernetes apimachinery pkg/util/validation, IsDNS1123Label."""
+"""Regular expression of the name of a namespace. Source: kubernetes apimachinery pkg/util/validation, IsDNS1123Label."""
 
 PATH_BYTES_MAX = 4096
-"""Source: Linux, include/uapi/linux/limits.h, PATH_MAX."""
+"""The largest number of bytes of a path. Source: Linux, include/uapi/linux/limits.h, PATH_MAX."""
 
 SOCKET_BYTES_MAX = 107
-"""Bytes of a Unix socket's path. Source: unix(7)."""
+"""The largest number of bytes of a Unix socket's path. Source: unix(7)."""
 
 RUN_DIR_BYTES_MAX = SOCKET_BYTES_MAX - len("/ipamd.sock")
 
 PORT_MAX = 65535
 
 HOST_MAX = 253
-"""Characters of a host's name. Ours: what DNS can carry."""
+"""The largest number of characters of a host's name. Ours: a longer name does not fit into DNS."""
 
 LINK_NAMES = ("eth", "eno", "enp", "ens", "enx", "lo", "vlan", "docker", "br", "wg")
-"""Prefixes of the names of other links. A number follows; after `enx`, a MAC address.
+"""Prefixes of the names of other links on a node. A number follows the prefix, or a MAC address after `enx`.
 Source: systemd.net-naming-scheme(7) for ENIs; amazon-vpc-cni-k8s for vlan."""
 
 CONFLIST_SUFFIX = ".conflist"
-"""Source: github.com/containernetworking/cni, libcni/conf.go: a file that ends otherwise is read as one plugin, or not at all."""
+"""The end of the name of a file that runtimes read as a list of plugins. A file with another end is read as one plugin, or not at all.
+Source: github.com/containernetworking/cni, libcni/conf.go."""
 
 LINE_BREAKS = str.maketrans("\n\r\t", "   ")
 
@@ -56,7 +58,10 @@ Parser = Callable[[str], Any]
 
 
 def parsed(text: str, parse: Parser) -> Any:
-    """Read one value. Text must be bounded and printable; line breaks are allowed, as in JSON. Every failure is a ValueError. Pure."""
+    """Parse one value. The text must be bounded and printable, but may have line breaks, as JSON has. Pure.
+
+    Raises: ValueError for every failure.
+    """
     if len(text) > TEXT_MAX:
         raise ValueError(f"must have {TEXT_MAX} characters at most")
     if not text.translate(LINE_BREAKS).isprintable():
@@ -75,7 +80,7 @@ def single_line(text: str) -> str:
 
 
 def parse_bool(text: str) -> bool:
-    """Accept what Go's strconv.ParseBool accepts, as the variables of amazon-vpc-cni-k8s do. Raises: ValueError."""
+    """Accept the texts that Go's strconv.ParseBool accepts, because amazon-vpc-cni-k8s uses that. Raises: ValueError."""
     if text in {"1", "t", "T", "TRUE", "true", "True"}:
         return True
     if text in {"0", "f", "F", "FALSE", "false", "False"}:
@@ -84,7 +89,7 @@ def parse_bool(text: str) -> bool:
 
 
 def integer(lowest: int, highest: int) -> Callable[[str], int]:
-    """Make a parser of whole numbers in a closed range; the parser raises ValueError."""
+    """Make a parser of whole numbers from `lowest` to `highest`. The parser raises ValueError."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,20}|0[xX][0-9a-fA-F]{1,16}", text, re.ASCII):
@@ -107,7 +112,7 @@ MARKS_OF_OTHERS = (
     (0x0F00, "Cilium's"),
     (0xFFFF0000, "Calico's"),
 )
-"""Bits of the packet mark that other software sets or clears, and which software that is.
+"""Bits of the packet mark that other software sets or clears, each with the name of the software.
 Sources: github.com/containernetworking/plugins, plugins/meta/portmap (DefaultMarkBit); kubernetes pkg/proxy/iptables (masqueradeBit),
 pkg/kubelet (KUBE-MARK-DROP); cilium bpf/lib/common.h (MARK_MAGIC_HOST_MASK); projectcalico/calico felix/config (IptablesMarkMask)."""
 
@@ -122,7 +127,7 @@ def parse_mark(text: str) -> int:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """Make a parser of a closed set of lower-case words; the parser raises ValueError."""
+    """Make a parser that accepts only these words, in upper or lower case, and returns lower case. The parser raises ValueError."""
 
     def parse(text: str) -> str:
         if text.lower() not in allowed:
@@ -151,7 +156,7 @@ def parse_veth_prefix(text: str) -> str:
 
 
 def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
-    """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError naming the bad one."""
+    """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError that names the wrong entry."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         if ":" in part:
@@ -163,7 +168,7 @@ def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
 
 
 def parse_namespaces(text: str) -> tuple[str, ...]:
-    """Accept a comma-separated list of names of namespaces. Raises: ValueError naming the bad one."""
+    """Accept a comma-separated list of namespaces. Raises: ValueError that names the wrong entry."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if not re.fullmatch(NAMESPACE, name):
@@ -174,7 +179,7 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
 
 
 def parse_pool_choices(text: str) -> tuple[str, ...]:
-    """Accept a comma-separated list of NAMESPACE=POOL. Raises: ValueError naming the bad one."""
+    """Accept a comma-separated list of NAMESPACE=POOL. Raises: ValueError that names the wrong entry."""
     choices = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for pair in choices:
         namespace, _, pool = pair.partition("=")
@@ -186,7 +191,10 @@ def parse_pool_choices(text: str) -> tuple[str, ...]:
 
 
 def parse_pool_by_namespace(text: str) -> tuple[str, ...]:
-    """Accept a comma-separated list of NAMESPACE=POOL that names each namespace once. Raises: ValueError naming one with two pools."""
+    """Accept a comma-separated list of NAMESPACE=POOL that names each namespace once.
+
+    Raises: ValueError that names the wrong entry, or a namespace with two pools.
+    """
     choices = parse_pool_choices(text)
     namespaces = [choice.partition("=")[0] for choice in choices]
     twice = next((namespace for namespace in namespaces if namespaces.count(namespace) > 1), "")
@@ -196,14 +204,14 @@ def parse_pool_by_namespace(text: str) -> tuple[str, ...]:
 
 
 def parse_pod_subjects(text: str) -> tuple[str | IPv4Network, ...]:
-    """Accept a comma-separated list of names of namespaces and of IPv4 CIDRs. Raises: ValueError naming the bad one."""
+    """Accept a comma-separated list of namespaces and IPv4 CIDRs. Raises: ValueError that names the wrong entry."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     cidrs = parse_cidrs(",".join(part for part in parts if "/" in part))
     return (*parse_namespaces(",".join(part for part in parts if "/" not in part)), *cidrs)
 
 
 def parse_pinned_ranges(text: str) -> tuple[PinnedRange, ...]:
-    """Accept a comma-separated list of namespaces, each alone or as namespace=CIDR. Raises: ValueError naming the bad one."""
+    """Accept a comma-separated list whose entries are a namespace or namespace=CIDR. Raises: ValueError that names the wrong entry."""
     ranges = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         namespace, has_cidr, cidr = part.partition("=")
@@ -218,7 +226,10 @@ def parse_pinned_ranges(text: str) -> tuple[PinnedRange, ...]:
 
 
 def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
-    """Accept CIDRs except 0.0.0.0/0: with a rule for it no sandbox would use its own ENI. Raises: ValueError."""
+    """Accept a list of IPv4 CIDRs without 0.0.0.0/0, because with a routing rule for that no sandbox would use its own ENI.
+
+    Raises: ValueError.
+    """
     cidrs = parse_cidrs(text)
     if any(not cidr.prefixlen for cidr in cidrs):
         raise ValueError("0.0.0.0/0 would send all traffic of every sandbox through the primary ENI")
@@ -238,7 +249,10 @@ def parse_path_text(text: str) -> str:
 
 
 def parse_file(text: str) -> Path:
-    """Accept the absolute path of a file, so that a file with another name can be made beside it. Raises: ValueError."""
+    """Accept an absolute path that ends in the name of a file, so that a file with another name can be made beside it.
+
+    Raises: ValueError.
+    """
     path = parse_path(text)
     if path.name in {"", ".."}:
         raise ValueError("must be the absolute path of a file")
@@ -259,7 +273,7 @@ def parse_conflist(text: str) -> Path:
 
 
 def or_off(parse: Callable[[str], str]) -> Callable[[str], str]:
-    """Make a parser that also accepts `off`."""
+    """Make a parser that accepts `off`, and every text that `parse` accepts."""
 
     def parse_or_off(text: str) -> str:
         if text == "off":
@@ -321,14 +335,17 @@ def parse_url(text: str) -> str:
 
 
 def parse_http_url(text: str) -> str:
-    """Accept an http URL, as `parse_url` does: instance metadata is served without TLS. Raises: ValueError."""
+    """Accept a URL that `parse_url` accepts, but not https, because instance metadata is served without TLS. Raises: ValueError."""
     if urlsplit(parse_url(text)).scheme != "http":
         raise ValueError("must be a URL as http://host:port: instance metadata is not served by https")
     return text
 
 
 def parse_region(text: str) -> str:
-    """Accept a host label, as botocore does for a region. Source: botocore/utils.py, validate_region_name. Raises: ValueError."""
+    """Accept the name of a region by the rule of botocore: a label of a host name. Source: botocore/utils.py, validate_region_name.
+
+    Raises: ValueError.
+    """
     if not re.fullmatch(r"(?!-)[a-zA-Z\d-]{1,63}(?<!-)", text, re.ASCII):
         raise ValueError("must be the name of a region, as us-west-2")
     return text
@@ -352,7 +369,7 @@ def _is_listen_host(host: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """Whether botocore takes a text for a host: a name or an address. Source: botocore/utils.py, is_valid_uri."""
+    """Whether botocore accepts a text as a host, which is a name or an address. Source: botocore/utils.py, is_valid_uri."""
     labels = text.removesuffix(".").split(".")
     if len(text) <= HOST_MAX and all(re.fullmatch(r"(?!-)[a-zA-Z\d-]{1,63}(?<!-)", label, re.ASCII) for label in labels):
         return True

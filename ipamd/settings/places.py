@@ -1,10 +1,12 @@
-"""Rename files in the run directory that have the name of one of our own files or directories, but another kind.
+"""Rename objects in the run directory that have the name of one of our files or directories, but are of another kind.
 
-A node must start even if a plain file is where the spool's directory belongs, or a directory where a lock belongs. Such a file is
-renamed within its directory, never deleted, and logged. A link counts as a wrong kind, because none of our files is a link. Three
-names are not in the table: `state.db` with its WAL and its journal, because a loss of them must be reported
-(`ipamd/datastore/open.py`); `freeze.json`, which freezes the pool regardless of its kind (`ipamd/host/freeze_files.py`); and the
-socket, which may belong to another program (`ipamd/rpc/unix_server.py`).
+A node must start even if there is a plain file where the spool's directory belongs, or a directory where a lock file belongs. Such an
+object is renamed within its directory and logged. It is never deleted. A symbolic link counts as a wrong kind, because none of our
+files is a link. Some of our files are not in the table:
+
+- `state.db` with its WAL and its journal, because their loss must be reported (`ipamd/datastore/open.py`);
+- `freeze.json`, because it freezes the pool regardless of its kind (`ipamd/host/freeze_files.py`);
+- the socket, because it may belong to another program (`ipamd/rpc/unix_server.py`).
 """
 
 from __future__ import annotations
@@ -40,23 +42,24 @@ PLACES = {
     ".aws-node.json.vpc-ipamd-tmp": FILE,
     "probe.lock": FILE,
 }
-"""Name in the run directory -> kind of the file that belongs there."""
+"""The kind of the object that belongs at each name in the run directory."""
 
 SPOOL_PLACES = ("spool", "spool.lock", "spool-bad")
-"""Places that plugins need while the daemon runs."""
+"""The names that the plugin uses while the daemon runs."""
 
 PREFIX = "in-the-way."
 
 MOVED_MAX = 16
-"""Files of one name that are renamed within a second at most. Ours: more means that a program keeps making them."""
+"""The largest number of objects of one name that are renamed within a second. Ours: more means that a program makes them again and
+again."""
 
 log = logging.getLogger(__name__)
 
 
 def free_places(run_dir: Path, names: Iterable[str] = PLACES) -> list[Path]:
-    """Rename files that are in the way.
+    """Rename objects of a wrong kind at these names.
 
-    Returns: the new paths. Raises: SettingsError if one cannot be renamed; it says what to remove.
+    Returns: the new paths. Raises: SettingsError if an object cannot be renamed. The error names it.
     """
     moved = []
     for name in names:
@@ -73,7 +76,12 @@ def free_places(run_dir: Path, names: Iterable[str] = PLACES) -> list[Path]:
 
 
 def move_aside(path: Path, *, kind: str, belongs: str) -> Path:
-    """Rename a file of the kind `kind`; `belongs` is the kind that should be there. Returns: the new path. Raises: SettingsError."""
+    """Rename an object. Returns: its new path. Raises: SettingsError.
+
+    Args:
+        kind: the kind of the object, in words.
+        belongs: the kind that belongs at `path`, FILE or DIRECTORY.
+    """
     problem = f"{path} is {kind}, where {belongs} of vpc-ipamd belongs"
     try:
         new_path = _free_name(path)
@@ -85,7 +93,7 @@ def move_aside(path: Path, *, kind: str, belongs: str) -> Path:
 
 
 def _free_name(path: Path) -> Path:
-    """A free name beside `path`. Raises: OSError if too many are taken."""
+    """Return the path of a name beside `path` that does not exist yet. Raises: OSError if MOVED_MAX names exist."""
     base = f"{PREFIX}{path.name.lstrip('.')}.{_now():%Y%m%dT%H%M%SZ}"
     for number in range(MOVED_MAX):
         name = base

@@ -14,26 +14,26 @@ from typing import BinaryIO
 from ipamd.model.words import printable
 
 SIZE_MAX = 1 << 20
-"""Bytes. Ours: the size of a ConfigMap, which the file is mounted from."""
+"""The largest size of the file in bytes. Ours: the file is mounted from a ConfigMap, which cannot be larger."""
 
 NAME_MAX = 128
 
 PROBLEMS_MAX = 20
-"""Wrong lines that are listed at most. Ours: in a file of another format every line is wrong."""
+"""The largest number of wrong lines that are listed. Ours: in a file of another format every line is wrong."""
 
 ONLY_IN_THE_ENVIRONMENT = ("VPC_IPAMD_SETTINGS_FILE", "VPC_IPAMD_RUN_DIR", "VPC_IPAMD_FAILPOINT", "AWS_")
-"""Prefixes of names that the file cannot set: its own path, the directory where the plugin and `ipamctl` look for the daemon, and the
-variables that the AWS SDK reads."""
+"""Prefixes of variables that the file cannot set: its own path, the directory where the plugin and `ipamctl` look for the daemon, the
+failpoint of a test, and the variables that the AWS SDK reads."""
 
 OURS_OF_AWS = ("AWS_VPC_", "AWS_EXTERNAL_SERVICE_CIDRS", "AWS_EC2_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_MANAGE_")
-"""Prefixes of names that begin with AWS_ but are settings of this program."""
+"""Prefixes of variables that begin with AWS_ but are settings of this program, so that the file may set them."""
 
 
 def read(path: str) -> tuple[dict[str, str], list[str]]:
-    """Read the file. Returns: its settings, and one sentence for each problem. Never raises for its content."""
+    """Read the file. Returns: its settings, and one sentence for each problem. Raises nothing."""
     try:
         content = content_of(path)
-        if len(content) > SIZE_MAX:  # checked before decoding: the cut may be within a character
+        if len(content) > SIZE_MAX:  # checked before decoding, because the part that was read may end within a character
             return {}, [f"{printable(path)} is larger than {SIZE_MAX} bytes"]
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -44,13 +44,13 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
 
 
 def content_of(path: str) -> bytes:
-    """Read at most one byte more than SIZE_MAX, so that the caller notices a file that is too large. Raises: OSError."""
+    """Read a file, but at most one byte more than SIZE_MAX, so that the caller notices a file that is too large. Raises: OSError."""
     with opened(path) as file:
         return file.read(SIZE_MAX + 1)
 
 
 def opened(path: str | Path, *, flags: int = 0) -> BinaryIO:
-    """Open a file to read it. A FIFO, device, socket or directory in its place is refused, and does not block. Raises: OSError."""
+    """Open a file to read it. A FIFO, device, socket or directory in its place raises an error and does not block. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -62,16 +62,17 @@ def opened(path: str | Path, *, flags: int = 0) -> BinaryIO:
 
 
 def created(path: Path, mode: int) -> BinaryIO:
-    """Create a file for writing. An existing file of that name, such as a killed daemon's or a link, is removed and never written to.
+    """Create a file for writing. Raises: OSError.
 
-    `mode`: permissions before the umask. Raises: OSError.
+    An existing file of that name is removed, and never written to. It may be a link, or a file of a daemon that was killed.
+    `mode`: the permissions, from which the umask is subtracted.
     """
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "wb")
 
 
 def parse(text: str, *, source: str) -> tuple[dict[str, str], list[str]]:
-    """Read the lines of a file. Returns: its settings, and one sentence for each wrong line. Concurrency: pure."""
+    """Parse the lines of a file. Returns: its settings, and one sentence for each wrong line. Pure. `source`: the path, for people."""
     settings: dict[str, str] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -91,7 +92,7 @@ def parse(text: str, *, source: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _problem(name: str, equals_sign: str, earlier: dict[str, str]) -> str:
-    """What is wrong with a line; "" if nothing is. `earlier`: settings of the lines before."""
+    """Return what is wrong with a line; "" if it is right. `earlier`: the settings of the lines before."""
     is_name = 0 < len(name) <= NAME_MAX and name.isascii() and name.isidentifier()
     if not equals_sign or not is_name:
         return "must be NAME=VALUE, empty, or a comment that begins with #"

@@ -1,7 +1,7 @@
 """Record the last starts of the daemon in the run directory, so that `ipamctl` recognises a crash loop while no daemon answers.
 
-A process writes a line when it begins and completes it when it ends, also if its settings are invalid. A line without an end belongs
-to a process that runs or was killed. The file only informs people; no decision depends on it.
+A process writes a line when it begins, and completes the line when it ends, also if its settings are invalid. A line without an exit
+status belongs to a process that runs or was killed. The file only informs people. No decision of the daemon depends on it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ipamd.model.words import printable
 STARTS_NAME = "starts"
 
 STARTS_MAX = 8
-"""Starts in the file at most. Ours: enough to recognise a loop."""
+"""The largest number of starts in the file. Ours: enough to recognise a loop."""
 
 REASON_MAX = 400
-"""Characters of a reason; a longer one is cut, such as a message about many settings. Ours."""
+"""The largest number of characters of a reason. A longer reason, such as a message about many settings, is cut. Ours."""
 
 
 class ProcessStart(NamedTuple):
     """A start of the daemon.
 
-    `boottime_s`: CLOCK_BOOTTIME at the start.
+    `boottime_s`: CLOCK_BOOTTIME at the start, in seconds.
     `exit_status`: None while the process runs, or if it was killed.
-    `reason`: why it ended, "" if that is not known.
+    `reason`: why the process ended, "" if that is not known.
     """
 
     boottime_s: float
@@ -40,7 +40,7 @@ class ProcessStart(NamedTuple):
 
 
 class StartRecord:
-    """The line of this process. No method raises an error, because a start must not fail for it."""
+    """Writes the line of this process. No method raises an error, because the start must not fail if the line cannot be written."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -81,7 +81,7 @@ def read_starts(run_dir: Path) -> tuple[ProcessStart, ...]:
 
 
 def _is_well_formed(start: ProcessStart) -> bool:
-    """Whether the fields of a line have their types: a disk may have damaged it."""
+    """Whether the fields of a line have their types. A disk may have damaged the line."""
     return (
         isinstance(start.boottime_s, (int, float))
         and isinstance(start.pid, int)
@@ -91,7 +91,10 @@ def _is_well_formed(start: ProcessStart) -> bool:
 
 
 def _is_ours(run_dir: Path) -> bool:
-    """Whether a directory is ours alone, or empty, as a run directory is. Invalid settings may name any directory."""
+    """Whether a directory can be a run directory: it is owned by this user, and it is empty or closed to all other users.
+
+    This is checked because invalid settings may name any directory.
+    """
     status = run_dir.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return False

@@ -9,15 +9,18 @@ from ipamd.settings.field_kinds import setting
 from ipamd.settings.parsers import or_off, parse_file, parse_file_text, parse_path, parse_socket
 
 CONFLIST_NAME = "10-aws.conflist"
-"""Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go."""
+"""Name of the conflist of amazon-vpc-cni-k8s. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go."""
 
 AWS_NODE_SOCKET = "/var/run/aws-node/ipamd.sock"
-"""Source: amazon-vpc-cni-k8s pull request 3739."""
+"""Socket of the daemon of amazon-vpc-cni-k8s. Source: amazon-vpc-cni-k8s pull request 3739."""
 
 
 @dataclass(frozen=True)
 class TakeoverConfig:
-    """Files and sockets of amazon-vpc-cni-k8s on the node: read when its node is taken over, written when it is given back."""
+    """Files and sockets of amazon-vpc-cni-k8s on the node.
+
+    They are used when a node of amazon-vpc-cni-k8s is taken over, and when it goes back to amazon-vpc-cni-k8s.
+    """
 
     checkpoint: Path = setting(
         "AWS_VPC_K8S_CNI_BACKING_STORE",
@@ -56,7 +59,8 @@ class TakeoverConfig:
     def questions_socket(self) -> str:
         """The socket on which aws-network-policy-agent calls the daemon of amazon-vpc-cni-k8s.
 
-        It is that of VPC_IPAMD_CNI_BACKEND_SOCKET if set, otherwise the one on which that daemon itself listens.
+        It is VPC_IPAMD_CNI_BACKEND_SOCKET if that is set, otherwise the socket on which the daemon of amazon-vpc-cni-k8s itself
+        listens.
         """
         if self.cni_backend_socket:
             return self.cni_backend_socket
@@ -73,7 +77,7 @@ class TakeoverConfig:
         return tuple(dict.fromkeys(path.parent for path in paths))
 
     def conflist_beside(self, ours: Path) -> Path:
-        """The path of the conflist of amazon-vpc-cni-k8s: that of the setting, or beside `ours`."""
+        """Return the path of the conflist of amazon-vpc-cni-k8s: the value of the setting, or else a path beside `ours`."""
         if self.conflist:
             return Path(self.conflist)
         return ours.with_name(CONFLIST_NAME)

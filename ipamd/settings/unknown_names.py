@@ -1,7 +1,7 @@
 """Refuse misspelt names of settings, and suggest the nearest setting (I15).
 
-The environment of a pod has many other variables: those of the AWS SDK, those that Kubernetes makes for each Service, those of
-images and webhooks. So names that do not resemble a setting of this program or of amazon-vpc-cni-k8s are ignored.
+The environment of a pod has many other variables, from the AWS SDK, from images and webhooks, and from Kubernetes for each Service. So
+names that do not resemble a setting of this program or of amazon-vpc-cni-k8s are ignored.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ipamd.settings.former_names import FORMER_NAMES
 from ipamd.settings.upstream import UPSTREAM, Fate
 
 FAMILIES = ("VPC_IPAMD_", "AWS_VPC_K8S_", "AWS_VPC_CNI_", "AWS_VPC_ENI_", "WARM_")
-"""Prefixes that nobody else uses. A name with such a prefix that is not a known setting is refused."""
+"""Prefixes that only this program and amazon-vpc-cni-k8s use. A name with such a prefix that is not a known setting is refused."""
 
 OURS_BESIDE_FIELDS = ("VPC_IPAMD_FAILPOINT",)
-"""Variables of ours that are not fields of `Settings`; `ipamd/failpoints.py` reads this one."""
+"""Variables of this program that are not fields of `Settings`. `ipamd/failpoints.py` reads VPC_IPAMD_FAILPOINT."""
 
 OF_A_SERVICE = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 """Matches the variables that kubelet makes for each Service of the namespace.
 Source: https://kubernetes.io/docs/concepts/services-networking/service/, environment variables."""
 
 LENGTH_MAX = 128
-"""Characters. A longer name is not a misspelt setting: the longest setting has 40. Ours."""
+"""The largest number of characters of a name that counts as a misspelt setting. Ours: the longest name of a setting has 40."""
 
 UNKNOWN_MAX = 20
-"""Unknown names of a file that are listed one by one. Ours: finding the nearest setting costs milliseconds for each name, and a file
-of 1 MB may hold 100,000 names."""
+"""The largest number of unknown names of a file that are listed one by one. Ours: finding the nearest setting costs milliseconds for
+each name, and a file of 1 MB may have 100,000 names."""
 
 SHORT, SHORT_DISTANCE, LONG_DISTANCE = 12, 1, 2
 """A name counts as misspelt if it differs from a setting in one character, or in two if it has more than 12 characters. Ours: no
@@ -39,7 +39,7 @@ variable of the AWS SDK differs so little."""
 
 @cache
 def ours() -> frozenset[str]:
-    """The variable of every field of `Settings`."""
+    """Return the variables of all fields of `Settings`."""
     return frozenset(field.metadata["env"] for _, field, _ in Settings().declared())
 
 
@@ -47,8 +47,8 @@ def unknown(given: Mapping[str, str], *, is_settings_file: bool) -> list[str]:
     """Find variables that are not settings. Returns: one sentence for each, sorted by name.
 
     Args:
-        is_settings_file: whether `given` comes from the settings file. In that file every unknown name is wrong; in the environment
-            only one that resembles a setting.
+        is_settings_file: whether `given` comes from the settings file. In the file every unknown name is wrong. In the environment
+            only a name that resembles a setting is wrong.
     """
     names = _unknown_names(given, is_settings_file=is_settings_file)
     more_count = 0
@@ -64,7 +64,7 @@ def unknown(given: Mapping[str, str], *, is_settings_file: bool) -> list[str]:
 
 
 def _sentences_about(name: str, *, is_settings_file: bool) -> list[str]:
-    """The sentence about an unknown name; none if it resembles no setting and comes from the environment."""
+    """Return a list with the sentence about an unknown name; [] if it comes from the environment and resembles no setting."""
     suggestion = FORMER_NAMES.get(name, "") or _spelt_otherwise(name) or nearest(name, _meant())
     family = _family_of(name)
     if not (suggestion or family or is_settings_file):
@@ -76,8 +76,8 @@ def nearest(name: str, candidates: Iterable[str], *, most: int | None = None) ->
     """Find the candidate that differs least from `name`.
 
     Args:
-        most: characters that may differ; without it the length of the name decides.
-    Returns: "" if all differ in more characters.
+        most: the number of characters that may differ. If it is None, the number follows from the length of the name.
+    Returns: "" if every candidate differs in more characters.
     """
     allowed = LONG_DISTANCE
     if most is not None:
@@ -88,8 +88,8 @@ def nearest(name: str, candidates: Iterable[str], *, most: int | None = None) ->
     letters = set(spelt)
     best, best_distance = "", allowed + 1
     for candidate in candidates:
-        # A mistake adds one character and removes one at most. Comparing lengths and letters takes a microsecond and excludes nearly
-        # every candidate.
+        # One mistake adds at most one character to the set of letters, and removes at most one. Comparing lengths and letters takes a
+        # microsecond and excludes nearly every candidate.
         is_far = abs(len(candidate) - len(spelt)) > allowed
         if is_far or len(letters.symmetric_difference(candidate.upper())) > 2 * allowed:
             continue
@@ -100,13 +100,16 @@ def nearest(name: str, candidates: Iterable[str], *, most: int | None = None) ->
 
 
 def _unknown_names(given: Mapping[str, str], *, is_settings_file: bool) -> list[str]:
-    """Names in `given` that are no setting, sorted. An empty variable of the environment counts as not set."""
+    """Return the names in `given` that are no setting, sorted. An empty variable of the environment counts as not set."""
     names = ours() | {setting.name for setting in UPSTREAM} | set(OURS_BESIDE_FIELDS)
     return sorted(name for name in given if name not in names and (given[name] or is_settings_file))
 
 
 def _may_be_misspelt(name: str, *, is_settings_file: bool) -> bool:
-    """Exclude names that are too long, and variables of Services: `vpc-ipamd` is a likely name of a Service."""
+    """Whether a name may be a misspelt setting: it is not too long, and in the environment it is not a variable of a Service.
+
+    A Service may be named `vpc-ipamd`, and then its variables begin with VPC_IPAMD_.
+    """
     if len(name) > LENGTH_MAX:
         return False
     return is_settings_file or not OF_A_SERVICE.fullmatch(name)
@@ -114,18 +117,18 @@ def _may_be_misspelt(name: str, *, is_settings_file: bool) -> bool:
 
 @cache
 def _meant() -> tuple[str, ...]:
-    """The names that a misspelt name may stand for: those of all settings that have a meaning here."""
+    """Return the names that a misspelt name may stand for: the names of all settings that have a meaning in this program."""
     return tuple(sorted(ours() | {setting.name for setting in UPSTREAM if setting.fate is not Fate.WITHOUT_MEANING}))
 
 
 @cache
 def _known_names() -> tuple[str, ...]:
-    """Names to suggest: the meant ones first, then all of amazon-vpc-cni-k8s, even those without meaning here."""
+    """Return the names to suggest: first the names in `_meant`, then all names of amazon-vpc-cni-k8s, also without meaning here."""
     return (*_meant(), *(setting.name for setting in UPSTREAM))
 
 
 def _family_of(name: str) -> str:
-    """The prefix of FAMILIES that a name has; "" if it has none."""
+    """Return the prefix in FAMILIES with which a name begins; "" if it begins with none of them."""
     for family in FAMILIES:
         if name.upper().startswith(family):
             return family
@@ -133,7 +136,10 @@ def _family_of(name: str) -> str:
 
 
 def _nearest_in_family(name: str, family: str) -> str:
-    """The known name with the prefix `family` that begins with `name`; otherwise the one most like `name`, however unlike it is."""
+    """Return a known name that begins with `name`; if there is none, the known name that is most like `name`.
+
+    Only known names with the first 8 characters of `family` are considered. The result may be very unlike `name`.
+    """
     relatives = [candidate for candidate in _known_names() if candidate.startswith(family[:8])]
     for relative in relatives:
         if relative.startswith(name.upper()):
@@ -142,7 +148,7 @@ def _nearest_in_family(name: str, family: str) -> str:
 
 
 def _advise(name: str, best: str) -> str:
-    """One sentence about an unknown name. If the best suggestion has no meaning here, the sentence says why."""
+    """Return one sentence about an unknown name. If the best suggestion has no meaning here, the sentence says why."""
     if FORMER_NAMES.get(name) == best:
         return f"{name}: this setting has another name now: set {best} instead"
     advice = f"did you mean {best}?"
@@ -154,7 +160,7 @@ def _advise(name: str, best: str) -> str:
 
 
 def _spelt_otherwise(name: str) -> str:
-    """The known name that differs only in underscores and hyphens; "" if there is none."""
+    """Return the known name that differs from `name` only in underscores and hyphens; "" if there is none."""
     letters = re.sub("[-_]", "", name).upper()
     for candidate in _known_names():
         if candidate.replace("_", "").upper() == letters:

@@ -1,10 +1,11 @@
-"""List every setting that amazon-vpc-cni-k8s v1.23.1 documents or reads, and what this program does with it (I15).
+"""List every setting that amazon-vpc-cni-k8s v1.23.1 documents or reads, and how this program treats it (I15).
 
-- Honoured: it is a field of `Settings`.
-- Different: the daemon starts, although this program does not do what the value requests, or does it by another setting. The log and
+- Honoured: the setting is a field of `Settings`.
+- Different: the daemon starts, although this program does not do what the value requests, or has another setting for it. The log and
   `ipamctl status` report the difference.
-- Refused: the daemon does not start, because the value would break an invariant or make it manage foreign ENIs.
-- Without meaning: nothing here depends on it. The daemon lists all given settings of this kind in one line at the start.
+- Refused: the daemon does not start, because the value would break an invariant or make the daemon manage foreign ENIs.
+- Without meaning: nothing in this program depends on the setting. The daemon lists all given settings of this kind in one line at the
+  start.
 
 Values that only the code of amazon-vpc-cni-k8s accepts are translated in `upstream_values.py`.
 Source: amazon-vpc-cni-k8s README.md, "CNI Configuration Variables", and the code.
@@ -32,8 +33,12 @@ class Fate(StrEnum):
 class UpstreamSetting:
     """One setting of amazon-vpc-cni-k8s.
 
-    text: the condition under which it is honoured, what is different, what to do instead of a refused value, or why it has no meaning.
-    harmless: values of a different or refused setting that request nothing unusual and are accepted, in lower case.
+    `name`: its environment variable.
+    `fate`: how this program treats it.
+    `text`: an explanation of the fate. It is the condition under which the setting is honoured, the difference, the step to take
+        instead of a refused value, or the reason why the setting has no meaning.
+    `harmless`: values, in lower case, that are accepted although the fate is DIFFERENT or REFUSED, because they request nothing that
+        this program does differently or refuses.
     """
 
     name: str
@@ -174,11 +179,12 @@ UPSTREAM: tuple[UpstreamSetting, ...] = (
         "AWS_CLUSTER_ID",
     ),
 )
-"""By name; the honoured ones first. `AWS_REGION`, which cni-metrics-helper reads, is the AWS SDK's and is left to it."""
+"""All settings of amazon-vpc-cni-k8s, the honoured settings first. `AWS_REGION`, which cni-metrics-helper reads, is missing, because
+it is a setting of the AWS SDK."""
 
 
 def refused(given: Mapping[str, str]) -> list[str]:
-    """Find the values that this program refuses. Returns: one sentence for each, with what to do instead."""
+    """Find the values that this program refuses. Returns: one sentence for each, with the step to take instead."""
     sentences = []
     for setting in UPSTREAM:
         value = given.get(setting.name, "")
@@ -200,5 +206,5 @@ def different(given: Mapping[str, str]) -> list[str]:
 
 
 def without_meaning(given: Mapping[str, str]) -> list[str]:
-    """Names of settings that are set and have no meaning here, sorted."""
+    """Return the names of settings that are set and have no meaning here, sorted."""
     return sorted(setting.name for setting in UPSTREAM if setting.fate is Fate.WITHOUT_MEANING and given.get(setting.name, ""))

@@ -1,8 +1,8 @@
 """Translate values that only the code of amazon-vpc-cni-k8s accepts, and report where this program behaves differently.
 
 This daemon must start with the environment of the DaemonSet of amazon-vpc-cni-k8s (docs/adr/0071). So a value that means "not set"
-there counts as not set here, parts of a list that are skipped there are skipped here, and a variable that we have under another name
-sets ours. All other values are left to the parsers, which refuse invalid ones.
+there counts as not set here, and parts of a list that are skipped there are skipped here. If a setting has another name here, the
+variable of amazon-vpc-cni-k8s sets it. All other values are left to the parsers, which refuse invalid values.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ LOWEST = {
     "MAX_ENI": 0,
     "HTTP_TIMEOUT": 1,
 }
-"""A whole number below this means "not set". Source: amazon-vpc-cni-k8s README.md; pkg/ipamd/ipamd.go, getWarmENITarget and the
-functions beside it; pkg/awsutils/awssession/session.go, getHTTPTimeout."""
+"""The lowest valid number of each of these settings. In amazon-vpc-cni-k8s a lower number means "not set". Source: amazon-vpc-cni-k8s
+README.md; pkg/ipamd/ipamd.go, getWarmENITarget and the functions beside it; pkg/awsutils/awssession/session.go, getHTTPTimeout."""
 
 CIDR_LISTS = ("AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS", "AWS_EXTERNAL_SERVICE_CIDRS")
-"""Lists of which everything that is no IPv4 CIDR is skipped. Source: amazon-vpc-cni-k8s README.md."""
+"""Settings that are lists of CIDRs. Entries that are no IPv4 CIDR are skipped. Source: amazon-vpc-cni-k8s README.md."""
 
 POLICY_MODES = ("standard", "strict")
 
 AGENT_PREFIX = "eni"
-"""Beginning of the links that the policy agent finds. Source: aws-network-policy-agent pkg/ebpf/bpf_client.go, POD_VETH_PREFIX."""
+"""Beginning of the names of links that the policy agent finds. Source: aws-network-policy-agent pkg/ebpf/bpf_client.go,
+POD_VETH_PREFIX."""
 
 AGENT_SETTING, NO_AGENT = "VPC_IPAMD_POLICY_AGENT", "absent"
 """The setting about the policy agent, and its value for a node without an agent."""
@@ -44,8 +45,8 @@ AGENT_SETTING, NO_AGENT = "VPC_IPAMD_POLICY_AGENT", "absent"
 class Adapted:
     """The environment of amazon-vpc-cni-k8s, adapted to this daemon.
 
-    given: settings by name; a value that only amazon-vpc-cni-k8s accepts is translated to one that our parsers accept.
-    differences: one sentence for each setting that has another effect in this daemon than there.
+    `given`: settings by name. A value that only amazon-vpc-cni-k8s accepts is replaced by a value that our parsers accept.
+    `differences`: one sentence for each setting that has another effect in this daemon than in amazon-vpc-cni-k8s.
     """
 
     given: dict[str, str]
@@ -62,7 +63,7 @@ def adapt(given: Mapping[str, str]) -> Adapted:
 
 
 def _drop_unset_numbers(given: dict[str, str]) -> list[str]:
-    """Unset numbers that mean "not set" in amazon-vpc-cni-k8s. This is not a difference."""
+    """Empty the settings whose number means "not set" in amazon-vpc-cni-k8s. Returns: [], because this is no difference."""
     for name, lowest in LOWEST.items():
         text = given.get(name, "")
         if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII) and int(text) < lowest:
@@ -71,7 +72,7 @@ def _drop_unset_numbers(given: dict[str, str]) -> list[str]:
 
 
 def _choose_family(given: dict[str, str]) -> list[str]:
-    """Turn IPv4 off if only ENABLE_IPv6 is given: in amazon-vpc-cni-k8s neither family is on by default."""
+    """Turn IPv4 off if only ENABLE_IPv6 is given, because in amazon-vpc-cni-k8s neither family is on by default."""
     if _is_true(given, "ENABLE_IPv6") and not given.get("ENABLE_IPv4"):
         given["ENABLE_IPv4"] = "false"
     return []
@@ -125,7 +126,10 @@ def _skip_reserved_tags(given: dict[str, str]) -> list[str]:
 
 
 def _adapt_to_policy_agent(given: dict[str, str]) -> list[str]:
-    """Name links as the policy agent expects, and report which pods it cannot filter. It refuses them, so no pod runs unfiltered."""
+    """Turn on the link names that the policy agent expects, and report which pods it cannot filter.
+
+    The agent refuses the pods that it cannot filter, so none of them runs unfiltered.
+    """
     mode = given.get("NETWORK_POLICY_ENFORCING_MODE", "").lower()
     if mode not in POLICY_MODES or given.get(AGENT_SETTING, "").lower() == NO_AGENT:
         return []
@@ -156,11 +160,11 @@ STEPS: tuple[Callable[[dict[str, str]], list[str]], ...] = (
     _skip_reserved_tags,
     _adapt_to_policy_agent,
 )
-"""Each changes values in place and returns a sentence for each difference."""
+"""The steps of the adaptation. Each changes values in place and returns a sentence for each difference."""
 
 
 def _is_true(given: Mapping[str, str], name: str) -> bool:
-    """Whether a boolean setting is given and true; a value that is no boolean is not."""
+    """Whether a boolean setting is given and true. A value that is no boolean counts as not true."""
     try:
         return parse_bool(given.get(name, ""))
     except ValueError:

@@ -1,1 +1,1 @@
-"""How a migration takes over each kind of leg from amazon-vpc-cni-k8s."""
+"""The takeover of each kind of leg from amazon-vpc-cni-k8s."""

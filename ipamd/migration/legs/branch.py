@@ -1,4 +1,4 @@
-"""Take over sandboxes with branch ENIs: the host veth, and the VLAN link that it leads through."""
+"""Take over sandboxes with branch ENIs: the host veth, and the VLAN link by which its packets leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ipamd.ports.pod_facts import PodFactsSource
 log = logging.getLogger(__name__)
 
 FACTS_S = 2.0
-"""Longest wait for one answer about a pod. Ours: the same as in an ADD."""
+"""Longest wait, in seconds, for one answer about a pod. Ours: the same as in an ADD."""
 
 
 class BranchImport:
@@ -39,8 +39,8 @@ class BranchImport:
 
         Args:
             is_on: whether the settings allow pods with branch ENIs.
-            pod_facts: the source of pods' annotations where the runtime does not pass them on.
-            prefix: beginning of the names that amazon-vpc-cni-k8s gives to host veths.
+            pod_facts: the source of a pod's annotation if the runtime does not pass it on; None if there is no such source.
+            prefix: the beginning of the names that amazon-vpc-cni-k8s gives to host veths.
         """
         self._adoption = adoption
         self._is_on = is_on
@@ -49,7 +49,10 @@ class BranchImport:
         self._failpoint = failpoint
 
     def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> Takeover | None:
-        """See `FirstLegImport`. A veth is not taken over if the kernel does not show for certain to which VLAN link it leads."""
+        """See `FirstLegImport`.
+
+        A veth is not taken over if the kernel does not show for certain by which VLAN link its packets leave.
+        """
         path = find_branch_path(veth, import_pass.survey)
         if isinstance(path, BranchPath):
             return Takeover((path.address,), self._take_over(veth, path, import_pass))
@@ -77,7 +80,9 @@ class BranchImport:
         return ""
 
     def _annotation(self, sandbox: Sandbox) -> str:
-        """Return the branch annotation of a pod: as it was when the sandbox was begun, or as it is now if it came later."""
+        """Return the branch annotation of a pod. It is the annotation that the runtime has passed on with the sandbox, or, if there is
+        none, the present annotation from `pod_facts`.
+        """
         if sandbox.eni_annotation or self._pod_facts is None:
             return sandbox.eni_annotation
         key = AttachmentKey(sandbox.container_id, IfName(POD_IFNAME))

@@ -24,8 +24,8 @@ class EgressImport:
     """Takes over legs for egress. See `ExtraLegImport`."""
 
     def __init__(self, adoption: LegAdoption, aws_node: AwsNode, *, family: Family, failpoint: Callable[[str], None]) -> None:
-        """`family`: the family that is not the pool's. It is needed even if our settings turn egress off, because the plugin of
-        amazon-vpc-cni-k8s may have given addresses of it.
+        """`family`: the address family that is not the pool's. Its legs are taken over even if our settings turn egress off, because
+        the plugin of amazon-vpc-cni-k8s may have assigned addresses of this family.
         """
         self._adoption = adoption
         self._aws_node = aws_node
@@ -34,7 +34,10 @@ class EgressImport:
         self._links: dict[str, int] = {}
 
     def find_legs(self, foreign: Collection[HostVeth]) -> None:
-        """See `ExtraLegImport`. If the links cannot be read, every sandbox counts as one with such a leg, and is taken over later."""
+        """See `ExtraLegImport`.
+
+        If the links cannot be read, no sandbox of these veths is taken over in this pass, but in a later one.
+        """
         try:
             self._links = dict(self._adoption.extra_links(foreign, family=self._family))
         except IpamError as error:
@@ -52,7 +55,7 @@ class EgressImport:
         self._failpoint("import.second")
 
     def left_chains(self, attachments: Iterable[Attachment]) -> list[str]:
-        """See `ExtraLegImport`: our one rule translates for every sandbox with such an address."""
+        """See `ExtraLegImport`. One rule of ours replaces the chains of all sandboxes with an address for egress."""
         network_name = self._aws_node.network_name()
         ours = [attachment.key.container_id for attachment in attachments if attachment.other_address is not None]
         return [egress_chain(network_name, container_id, family=self._family) for container_id in ours]

@@ -21,15 +21,21 @@ log = logging.getLogger(__name__)
 
 
 class ExtraLegState:
-    """Reads and replaces these files. Any thread may read, because each call reads the disk; only one thread may `write`."""
+    """Reads and replaces these files. Any thread may read them, because each call reads the disk. Only one thread may call `write`."""
 
     def __init__(self, config: TakeoverConfig, *, network_name: Callable[[], str]) -> None:
-        """`network_name`: returns the network's name in the conflist of amazon-vpc-cni-k8s, which is a part of the files' path."""
+        """`network_name`: returns the name of the network in the conflist of amazon-vpc-cni-k8s.
+
+        The files are in a directory of that name.
+        """
         self._directory = config.egress_state
         self._network_name = network_name
 
     def addresses(self, family: Family) -> Mapping[str, IpAddress]:
-        """Return the addresses that the plugin gave, by container ID. An unreadable file ends the reading, and is logged."""
+        """Return the addresses that the plugin of a family has recorded, by container ID.
+
+        If a file cannot be read, that is logged, and the files after it are not read.
+        """
         folder = self._directory / EGRESS_STATE[family] / self._network_name()
         by_container = dict[str, IpAddress]()
         try:
@@ -42,15 +48,15 @@ class ExtraLegState:
         return by_container
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> None:
-        """Write the files of `allocations`, and remove all others except those of addresses in `routed`. Raises: TakeoverError."""
+        """Write a file for each egress address in `allocations`, and remove the files of other addresses, unless they are in `routed`.
+
+        Raises: TakeoverError.
+        """
         with _done_or_refused(f"{self._directory} cannot be written", advice=": mount it into the daemon's pod"):
             self._write(allocations, routed)
 
     def _write(self, allocations: Iterable[Allocation], routed: Container[IpAddress]) -> None:
-        """Write a file for each egress address in use, and remove the files of other addresses. Raises: OSError.
-
-        A file that is not named after an address of the range belongs to the plugin and stays.
-        """
+        """See `write`. A file that is not named after an address of the range belongs to the plugin and stays. Raises: OSError."""
         for family, name in EGRESS_STATE.items():
             folder = self._directory / name / self._network_name()
             network = family.local_range.network
@@ -64,7 +70,7 @@ class ExtraLegState:
 
 
 def _addresses_in(folder: Path) -> Iterator[IpAddress]:
-    """Yield the addresses that are names of files in a folder. Raises: OSError."""
+    """Yield the addresses after which files in a folder are named. Raises: OSError."""
     if folder.is_dir():
         for path in list(folder.iterdir()):
             with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The inputs and results of one pass of the import, and the interface of the classes that take over one kind of leg."""
+"""The inputs and results of one pass of the import, and the Protocols of the classes that take over one kind of leg."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipamd.model.sandbox import Sandbox
 class ImportPass:
     """One pass over the host veths of amazon-vpc-cni-k8s.
 
-    `survey`: the kernel before the pass.
+    `survey`: the survey of the kernel, taken before the pass.
     `listed`: the runtime's sandboxes by container ID, None if it did not answer.
     `allocations`: the content of the file of amazon-vpc-cni-k8s.
     `firsts`: the first host veths that have got our alias in this pass, by name.
@@ -36,7 +36,11 @@ class ImportPass:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """The result for one host veth. `addresses`: those routed to it. `reason`: why it was not taken over, "" if it was."""
+    """The result for one host veth.
+
+    `addresses`: the addresses that are routed to the veth.
+    `reason`: why the veth was not taken over; "" if it was.
+    """
 
     addresses: tuple[IpAddress, ...]
     reason: str
@@ -46,9 +50,10 @@ class FirstLegImport(Protocol):
     """Takes over sandboxes with one kind of first leg."""
 
     def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> Takeover | None:
-        """Take over the sandbox of one first host veth, to which `addresses` are routed. Returns: None if it is of another kind.
+        """Take over the sandbox of one first host veth, to which `addresses` are routed.
 
-        Raises nothing, so that a failure with one veth does not stop the others.
+        Returns: None if the sandbox has another kind of first leg. Raises nothing, so that a failure with one veth does not stop the
+        others.
         """
 
 
@@ -56,13 +61,17 @@ class ExtraLegImport(Protocol):
     """Takes over extra legs of one kind."""
 
     def find_legs(self, foreign: Collection[HostVeth]) -> None:
-        """Find the legs of this kind of the sandboxes that have these first host veths, for `take_over`. Raises nothing."""
+        """Find the legs of this kind, for later calls of `take_over`. Raises nothing.
+
+        `foreign`: the first host veths of the sandboxes whose legs are searched for.
+        """
 
     def take_over(self, first: HostVeth, key: AttachmentKey, import_pass: ImportPass) -> None:
-        """Take over the leg of one sandbox, if it has one. Called before its first leg, so that no sandbox is recorded without it.
+        """Take over the leg of one sandbox, if the sandbox has such a leg.
 
-        Raises: IpamError. The caller then does not take over the first leg either.
+        It is called before the first leg is taken over, so that no sandbox is recorded without its extra leg. Raises: IpamError. The
+        caller does not take over the first leg then.
         """
 
     def left_chains(self, attachments: Iterable[Attachment]) -> list[str]:
-        """Return the names of the chains that amazon-vpc-cni-k8s made for such legs of these sandboxes; our own rules replace them."""
+        """Return the names of the chains that amazon-vpc-cni-k8s made for such legs of these sandboxes. Our own rules replace them."""

@@ -21,7 +21,7 @@ FAILPOINTS = ("import.stamped",)
 
 
 class PoolImport:
-    """Takes over every sandbox that no other kind of first leg claims. See `FirstLegImport`."""
+    """Takes over every sandbox that no importer of another kind of first leg has recognised. See `FirstLegImport`."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class PoolImport:
         prefix: str,
         failpoint: Callable[[str], None],
     ) -> None:
-        """`prefix`: beginning of the names that amazon-vpc-cni-k8s gives to host veths."""
+        """`extra`: the importers of extra legs. `prefix`: the beginning of the names that amazon-vpc-cni-k8s gives to host veths."""
         self._adoption = adoption
         self._datastore = datastore
         self._extra = extra
@@ -63,7 +63,7 @@ class PoolImport:
         return ""
 
     def _identify(self, veth: HostVeth, address: IpAddress, import_pass: ImportPass) -> tuple[AttachmentKey, str] | str:
-        """Return the sandbox of a veth, and the source that names it; or a sentence about why it is not known."""
+        """Return the sandbox of a veth and the name of the source that identifies it; or one sentence why the sandbox is not known."""
         for row in self._datastore.attachments():
             if row.host_veth == veth.name and row.address == address:
                 return row.key, "its row"

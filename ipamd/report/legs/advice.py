@@ -1,4 +1,4 @@
-"""What to do about conditions of legs, by subject, and the page that says more. See `ipamd/report/verdict.py`."""
+"""The next step for each condition about legs, by the condition's subject, and the page about it. See `ipamd/report/verdict.py`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,11 @@ RELEASED_AT_DEL = "given back to EC2 at its DEL"
 
 
 def explain_legs(attachment: Attachment) -> list[str]:
-    """Explain a sandbox's branch ENI, address for egress of the other family, and own choice of SNAT, as far as it has them."""
+    """Explain the special properties of a sandbox. Returns: [] if it has none of them.
+
+    These are a branch ENI, an address of the other family for egress, a choice of SNAT by its pod, and an address that its pod asked
+    for.
+    """
     sentences = []
     if not attachment.is_of_pool:
         sentences.append(_explain_branch(attachment, branch_of(attachment)))
@@ -36,19 +40,19 @@ def explain_legs(attachment: Attachment) -> list[str]:
 
 
 def setting_of_extra_legs(family: Family) -> str:
-    """Return the name of the setting that gives pods egress in `family`, which is not the pool's."""
+    """Return the name of the setting that gives pods egress in `family`. That is not the address family of the pool."""
     if family is IPV4:
         return "ENABLE_V4_EGRESS"
     return "ENABLE_V6_EGRESS"
 
 
 def explain_trunk(trunk: str, *, uplinked_count: int) -> str:
-    """Explain the trunk ENI. `uplinked_count`: sandboxes that have an uplink."""
+    """Explain the trunk ENI. `uplinked_count`: the number of sandboxes that have an uplink."""
     return f"{trunk} is this node's trunk ENI, which carries {counted(uplinked_count, 'branch ENI')} of sandboxes"
 
 
 def explain_local_range(address: IpAddress) -> str:
-    """Explain what an address of the local range is; "" for any other address."""
+    """Explain an address of the range that is valid on this node only; "" for any other address."""
     local_range = family_of(address).local_range
     if address not in local_range.network:
         return ""
@@ -59,7 +63,7 @@ def explain_local_range(address: IpAddress) -> str:
 
 
 def _explain_branch(attachment: Attachment, branch: Branch) -> str:
-    """Explain the branch ENI of a sandbox, and whether EC2 agrees with it."""
+    """Explain the branch ENI of a sandbox, and whether EC2 confirms it."""
     mode = EnforcingMode.STANDARD
     if branch.is_strict:
         mode = EnforcingMode.STRICT

@@ -1,6 +1,6 @@
 """The part of the audit about sandboxes with branch ENIs: compare their records with EC2's answer about these ENIs.
 
-One answer does not prove that an ENI is absent, so what it contradicts is reported as not confirmed.
+One answer of EC2 may be out of date. So a record that one answer contradicts is reported as not confirmed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def contradicted(snapshot: Snapshot) -> list[AuditFinding]:
 
 
 def compare_uplinked(sources: Sources, before: Snapshot, after: Snapshot, silent: list[str]) -> list[AuditFinding]:
-    """Compare the branch ENIs of sandboxes with one answer. `contradicted` reports those already contradicted."""
+    """Compare the branch ENIs of sandboxes with one answer of EC2.
+
+    Branch ENIs that EC2 has contradicted twice or has not confirmed are left out, because `contradicted` reports them.
+    """
     compared = _comparable_branches(before, after)
     if not compared:
         return []
@@ -54,7 +57,7 @@ def compare_uplinked(sources: Sources, before: Snapshot, after: Snapshot, silent
 
 
 def _comparable_branches(before: Snapshot, after: Snapshot) -> list[Attachment]:
-    """Sandboxes with a branch ENI that is not contradicted yet, and that are still recorded."""
+    """Return the sandboxes with a branch ENI that are still recorded after the answer, and for which no contradiction is recorded."""
     comparable = []
     for key, attachment in before.attachments.items():
         if not attachment.is_of_pool and not attachment.contradiction and key in after.attachments:

@@ -1,1 +1,1 @@
-"""Where the legs of sandboxes come from, and how sandboxes are recorded again by the legs that the kernel shows."""
+"""The sources of the legs of new sandboxes, and the adoption of unrecorded sandboxes by the legs that the kernel shows."""

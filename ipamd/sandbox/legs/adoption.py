@@ -1,8 +1,9 @@
-"""Rebuild the wiring of a sandbox from what the kernel shows of its legs, so that a sandbox whose row was lost is recorded again.
+"""Rebuild the record of a sandbox's wiring from the links that the kernel shows, so that a sandbox whose row was lost is recorded
+again.
 
-The alias of the first host veth has the sandbox's key and its address. What else is needed depends on the kind of leg: the row of the
-address for one of the pool, and the alias of the uplink for one that has an uplink. `QuarantineService` decides whether a sandbox is
-adopted at all; this module only refuses what other sandboxes or other facts contradict.
+The alias of the first host veth has the sandbox's key and its address. The remaining facts depend on the kind of leg. For a leg with
+an address of the pool they are in the row of the address, and for a leg with an uplink in the alias of the uplink. `QuarantineService`
+decides whether a sandbox is adopted at all. This module only refuses a sandbox that contradicts other sandboxes or other facts.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class LegAdopter(Protocol):
     """Why such a sandbox has no row of its address, for people."""
 
     def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
-        """Return the wiring of an unrecorded sandbox by its first host veth; or why it must not be recorded, one sentence."""
+        """Return the wiring of the unrecorded sandbox of a first host veth; or one sentence with the reason not to record it."""
 
 
 class PoolAdopter:
-    """Adopts sandboxes that have an address of the pool: the row of the address says which ENI has it."""
+    """Adopts sandboxes that have an address of the pool. The row of the address names its ENI."""
 
     why_without_row = "EC2 shows the address on no ENI of this node"
 
@@ -67,8 +68,9 @@ class BranchAdopter:
     why_without_row = "by a branch ENI, not recorded"
 
     def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
-        """See `LegAdopter`. A sandbox in standard mode to which the node has no route was never confirmed by EC2: its links stay
-        down.
+        """See `LegAdopter`.
+
+        If a sandbox is in standard mode and the node has no route to it, EC2 has never confirmed its branch ENI. Its links stay down.
         """
         link, key = survey.uplink_of(veth), veth.key
         if link is None or not isinstance(link.uplink, Branch) or key is None or veth.address is None:
@@ -102,10 +104,10 @@ def adopter_of(veth: HostVeth) -> LegAdopter:
 
 
 def seen_wiring(veth: HostVeth, survey: KernelSurvey, datastore: Datastore, *, mtu: Callable[[], int]) -> WiringSpec | str:
-    """Return the wiring of all legs of an unrecorded sandbox; or why it must not be recorded, one sentence.
+    """Return the wiring of all legs of an unrecorded sandbox; or one sentence with the reason not to record it.
 
-    `mtu`: the MTU of new sandboxes. It is used if the survey does not show the sandbox's own MTU: a record with a wrong MTU would make
-    the reconciler change the sandbox.
+    `mtu`: returns the MTU of new sandboxes in bytes. It is used only if the survey does not show the sandbox's own MTU, because a
+    record with a wrong MTU would make the reconciler change the sandbox.
     """
     if veth.key is None or veth.address is None:
         return "the veth carries no identity"
@@ -129,7 +131,7 @@ def _contradicts_route(veth: HostVeth, survey: KernelSurvey) -> bool:
 
 
 def _foreign_mac(veth: HostVeth, key: AttachmentKey) -> MacAddress | None:
-    """Return the MAC of a host veth that amazon-vpc-cni-k8s wired; None of one of ours, whose MAC is derived from the sandbox.
+    """Return the MAC of a host veth that amazon-vpc-cni-k8s wired; None for a veth of ours, whose MAC is derived from the sandbox.
 
     The alias of a sandbox with a branch ENI does not show who wired it.
     """

@@ -1,10 +1,10 @@
 """Decide which new sandboxes get a branch ENI, and wait until the control plane has named it (I19, docs/security-groups.md).
 
-The control plane names a pod's branch ENI some seconds after kubelet has begun with the pod. An ADD that waits for that does not hold
-the sandbox's lock, so the DEL of the sandbox need not wait. The ADD uses one of the threads that are reserved for such waits, and none
-of the ADD places, so other ADDs need not wait either. The annotation is not trusted: before anything is wired it is compared with the
-pool and with other sandboxes (I1, I6). Rejected: to fail the sandbox and have the runtime make another, which costs a sandbox and the
-runtime's pause.
+The control plane names a pod's branch ENI in an annotation of the pod, some seconds after kubelet has begun with the pod. An ADD that
+waits for the annotation does not hold the sandbox's lock, so the DEL of the sandbox need not wait. The ADD uses one of the threads
+that are reserved for such waits, and none of the places for ADDs in work, so other ADDs need not wait either. The annotation is not
+trusted: before anything is wired, the ENI that it names is compared with the pool and with other sandboxes (I1, I6). An alternative
+was rejected: to refuse the ADD so that the runtime makes another sandbox. It costs a sandbox and the runtime's pause.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.veth_names import VethNames
 
 WAITING_LIMIT = 16
-"""ADDs that may wait for the control plane at once; the RPC server has this many additional threads. Ours: a burst of pods on a large
-node; their requests to kubelet stay below a third of its limit (`pod_facts.py`)."""
+"""The number of ADDs that may wait for the control plane at once. The RPC server has this many additional threads. Ours: enough for a
+burst of pods on a large node, while their requests to kubelet stay below a third of its limit (`pod_facts.py`)."""
 
 FACTS_S = 2.0
-"""Timeout of one request to the source, while an ADD occupies its place. Ours: kubelet answers in milliseconds, and restarts within a
-second."""
+"""Timeout in seconds of one request to the source of pod facts, while the ADD occupies its place. Ours: kubelet answers in
+milliseconds, and restarts within a second."""
 
 WAIT_MARGIN_S = 3.0
-"""Part of the caller's deadline that is kept for the steps that follow. Ours: the policy agent may take 2 s, wiring takes 0.03 s."""
+"""The part of the caller's deadline, in seconds, that is kept for the steps after the wait. Ours: the policy agent may take 2 s,
+wiring takes 0.03 s."""
 
 LOOK_S = 1.0
-"""How often a waiting ADD checks whether its caller is still there, and whether its DEL was done. Ours."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether its caller is still there, and whether its DEL was done.
+Ours."""
 
 FACTS = "pod security groups"
 """Subject of the condition that no source reports which pods must have security groups."""
@@ -58,10 +60,11 @@ MARKS = "pod admission policy"
 """Subject of the condition that pods lack the mark of the admission policy, so that the policy is probably not installed."""
 
 TRUNK_POLL_S = 0.1
-"""Ours: EC2 answers in some tenths of a second."""
+"""Pause in seconds until an ADD that waits for EC2's answer about the trunk ENI tries again. Ours: EC2 answers in some tenths of a
+second."""
 
 TRUNK_ASKED = "EC2 is asked for the node's trunk ENI"
-"""Why a sandbox waits although the control plane has named its branch ENI."""
+"""The reason for which a sandbox waits after the control plane has named its branch ENI."""
 
 FAILPOINTS = ("branch.marked", "branch.claimed")
 
@@ -87,7 +90,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class BranchOffer:
-    """The branch ENI of one ADD, or why the ADD must wait for it. See `LegOffer`."""
+    """The branch ENI of one ADD, or the reason why the ADD must wait for it. See `LegOffer`.
+
+    `eni`: the branch ENI that the control plane has named; None before.
+    `pending`: the reason to wait; "" if `eni` can be claimed.
+    """
 
     source: BranchSource
     request: AttachRequest
@@ -106,7 +113,7 @@ class BranchOffer:
 
 
 class BranchSource(Service):
-    """Offers branch ENIs to the sandboxes that must have one, and checks their claims. Safe from any thread. See `LegSource`."""
+    """Offers branch ENIs to the sandboxes that must have one, and checks each claim. Safe from any thread. See `LegSource`."""
 
     step = BRANCH_STEP
 
@@ -131,14 +138,17 @@ class BranchSource(Service):
         """Keep the collaborators.
 
         Args:
-            family: of the pool; the annotation has an address of each family.
-            mtu: of a new sandbox, in bytes.
+            source: returns the facts about a pod that decide whether it must have a branch ENI.
+            mode: the enforcing mode of pod security groups, strict or standard.
+            family: the address family of the pool. It selects the address, because the annotation has an address of each family.
+            mtu: returns the MTU of a new sandbox in bytes.
             names: names the host veths of these sandboxes.
-            trunk_mac: "" while the request to EC2 is under way; raises UplinkPendingError while no trunk ENI is attached.
-            unplaced: host veths of wired sandboxes that are not recorded.
-            snat: refuses a choice of SNAT, which such a sandbox does not have.
-            pinned: refuses a wish for an address, which is that of the branch ENI.
-            pools: refuses a choice of a pool, which such a sandbox does not have.
+            trunk_mac: returns the trunk ENI's MAC, "" while the request to EC2 is under way. Raises UplinkPendingError while no trunk
+                ENI is attached.
+            unplaced: returns the host veths of wired sandboxes that are not recorded.
+            snat: refuses a choice of SNAT, because the packets of such a sandbox leave by its branch ENI.
+            pinned: refuses the wish for an address, because the address is that of the branch ENI.
+            pools: refuses the choice of a pool, because the address is of no pool.
         """
         super().__init__(context)
         self._mtu = mtu
@@ -158,10 +168,12 @@ class BranchSource(Service):
         }
 
     def ask(self, request: AttachRequest, deadline: Deadline) -> BranchOffer | None:
-        """Ask the source of facts, and decide. The caller must not hold the sandbox's lock: the source may take `FACTS_S`.
+        """Ask the source of pod facts, and decide. The caller must not hold the sandbox's lock, because the source may take `FACTS_S`.
 
-        Raises: PodFactsError if it is not known what the pod must have, or the pod is older than the policy that marks pods;
-            BranchAnnotationError; SnatAnnotationError; PinnedAddressError; UplinkPendingError if there is no trunk; DatastoreError.
+        Returns: None if the pod gets no branch ENI.
+        Raises: PodFactsError if it is not known whether the pod must have a branch ENI, or if the pod is older than the policy that
+            marks pods; BranchAnnotationError; SnatAnnotationError; PinnedAddressError; PoolAnnotationError; UplinkPendingError if
+            there is no trunk; DatastoreError.
         """
         facts = self._source.facts(request, timeout_s=min(FACTS_S, deadline.remaining_s()))
         self._learn(facts)
@@ -186,7 +198,7 @@ class BranchSource(Service):
         raise refusal(RefusalCode.POD_FACTS_UNKNOWN, pod=pod, cause=decision.reason, step=decision.advice)
 
     def _learn(self, facts: PodFacts) -> None:
-        """Report whether the source has facts about pods, and record that pods are marked."""
+        """Update the conditions by the facts about one pod, and record that pods are marked if this one is."""
         conditions = self._health.conditions_by_subject()
         if facts.requirement is GroupRequirement.UNKNOWN and not facts.is_of_pod:
             self._health.report(FACTS, problem(ConditionCode.POD_FACTS_MISSING, cause=facts.reason))
@@ -203,11 +215,11 @@ class BranchSource(Service):
 
     @contextmanager
     def waiting(self, request: AttachRequest, deadline: Deadline) -> Iterator[Callable[[str], None]]:
-        """Let one ADD wait for its branch ENI, as one of at most `waiting_limit` at a time, because each keeps a thread.
+        """Let one ADD wait for its branch ENI. At most `waiting_limit` ADDs wait at a time, because each keeps a thread.
 
-        Yields: a function that waits once, after which the caller asks the source again. Its argument says what the ADD waits for
-            (`LegOffer.pending`). It raises UplinkPendingError if the caller's time is up or waiting is useless, and DeadlineError if
-            the caller left.
+        Yields: a function that waits once. Afterwards the caller asks the source again. The argument of the function is the reason to
+            wait (`LegOffer.pending`). It raises UplinkPendingError if the caller's time is up or waiting is useless, and DeadlineError
+            if the caller left.
         Raises: BusyError if too many ADDs wait already.
         """
         ticket = object()
@@ -220,7 +232,7 @@ class BranchSource(Service):
             del self._waiting[ticket]
 
     def waiting_keys(self) -> tuple[AttachmentKey, ...]:
-        """The sandboxes that wait now."""
+        """The keys of the sandboxes that wait for a branch ENI at present."""
         return tuple(self._waiting.copy().values())
 
     def _wait(self, request: AttachRequest, deadline: Deadline, why: str) -> None:
@@ -240,14 +252,15 @@ class BranchSource(Service):
 
     @contextmanager
     def claimed(self, request: AttachRequest, eni: BranchEni, deadline: Deadline) -> Iterator[WiringSpec]:
-        """Claim a branch ENI for this sandbox; during the block no other ADD wires its VLAN, its address or its ENI.
+        """Claim a branch ENI for this sandbox. During the block no other ADD wires its VLAN, its address or its ENI.
 
-        A VLAN link whose sandbox was deleted is removed before the block; the wiring replaces any other link with this VLAN ID.
-        Yields: what to wire. Raises: UplinkPendingError if there is no trunk, or an earlier sandbox still has the branch ENI;
+        If the VLAN link of a deleted sandbox is dying, it is deleted before the block. The wiring replaces any other link with this
+        VLAN ID.
+        Yields: the spec to wire. Raises: UplinkPendingError if there is no trunk, or if an earlier sandbox still has the branch ENI;
             BranchAnnotationError if its ENI, VLAN or address is in use elsewhere; VethNameTakenError, BusyError, WiringError.
         """
         branch, trunk_mac = eni.branch(self._mode), self._trunk_mac()
-        if not trunk_mac:  # it was known when the decision was made
+        if not trunk_mac:  # possible although the MAC was known when the source decided
             raise branch_refusal(BranchRefusalCode.TRUNK_PENDING, cause=TRUNK_ASKED)
         with ExitStack() as stack:
             for name in sorted((branch.link, str(eni.address), eni.eni_id)):  # in one order, to avoid a deadlock
@@ -261,8 +274,10 @@ class BranchSource(Service):
             self._holders[eni.eni_id] = Holder(request.key, request.names)
 
     def _spec(self, request: AttachRequest, eni: BranchEni, branch: Branch, trunk_mac: MacAddress, host_veth: str) -> WiringSpec:
-        """Return what to wire. In standard mode the links stay down until EC2 confirms the ENI, because anybody may have written the
-        annotation, with any address.
+        """Return the spec to wire.
+
+        In standard mode the links stay down until EC2 confirms the ENI, because anybody may have written the annotation, with any
+        address.
         """
         return WiringSpec(
             key=request.key,
@@ -284,7 +299,7 @@ class BranchSource(Service):
     def _require_no_other_pod(self, request: AttachRequest, eni: BranchEni) -> None:
         """Refuse a pod if another pod has its branch ENI, or had it within the last hour (as long as tombstones are kept).
 
-        The controller makes each ENI for one pod only, and deletes it a minute after the pod.
+        The control plane makes each branch ENI for one pod only, and deletes it a minute after the pod.
         """
         for eni_id, earlier_holder in tuple(self._holders.items()):
             is_attached = self._datastore.attachment(earlier_holder.key) is not None
@@ -307,11 +322,11 @@ class BranchSource(Service):
         conflict = conflict or self._outside_vpc(eni)
         if conflict:
             raise branch_refusal(BranchRefusalCode.BRANCH_CONFLICT, pod=_describe(request), eni=eni.eni_id, cause=conflict)
-        if self._unplaced():  # rare: a sandbox is wired whose row was lost
+        if self._unplaced():  # rare: the row of a wired sandbox was lost
             self._require_no_unrecorded_user(request, eni)
 
     def _require_left_by_predecessor(self, request: AttachRequest, eni: BranchEni, attachments: Iterable[Attachment]) -> None:
-        """Raise UplinkPendingError while the pod's earlier sandbox has the branch ENI."""
+        """Raise UplinkPendingError if another sandbox, which is an earlier one of the pod, still has the branch ENI."""
         for attachment in attachments:
             if attachment.is_of_pool or attachment.key == request.key:
                 continue
@@ -320,7 +335,7 @@ class BranchSource(Service):
                 raise branch_refusal(code, eni=eni.eni_id, pod=_describe(request), holder=attachment.key)
 
     def _require_no_unrecorded_user(self, request: AttachRequest, eni: BranchEni) -> None:
-        """Raise UplinkPendingError while an unrecorded sandbox is wired to the address or the VLAN of the branch ENI."""
+        """Raise UplinkPendingError if an unrecorded sandbox is wired with the address or the VLAN of the branch ENI."""
         survey = self._wiring.survey()
         for veth in survey.uplinked:
             is_recorded = veth.key and self._datastore.attachment(veth.key)
@@ -332,19 +347,22 @@ class BranchSource(Service):
                 raise branch_refusal(code, vlan=eni.vlan, address=eni.address, pod=_describe(request), holder=veth.key)
 
     def _outside_vpc(self, eni: BranchEni) -> str:
-        """Return why an address cannot be an ENI's: it is in no CIDR of the VPC; "" if it can be.
+        """Return the reason if the address of a branch ENI is in no CIDR of the VPC; else "".
 
-        In standard mode such an address would divert to the sandbox what the node sends to the real owner of the address.
+        In standard mode the node routes such an address to the sandbox, so packets to the real owner of the address would go there
+        too.
         """
-        identity = self._datastore.identity()  # it does not contain the VPC's IPv6 CIDRs
+        identity = self._datastore.identity()  # its CIDRs are IPv4 only, so IPv6 addresses are not checked
         if identity is None or self._family is not IPV4 or any(eni.address in cidr for cidr in identity.vpc_cidrs):
             return ""
         return f"address {eni.address} is in no CIDR of the VPC"
 
 
 def _require_own_interface(request: AttachRequest) -> None:
-    """Raise BranchAnnotationError for a further interface (Multus's `net1`): the only address of the branch ENI is the pod's own, and
-    the pod's security groups would not apply to an address of the pool (I19).
+    """Raise BranchAnnotationError for a further interface (Multus's `net1`).
+
+    The branch ENI has only the address of the pod's first interface, and the pod's security groups would not apply to an address of
+    the pool (I19).
     """
     if request.key.ifname != POD_IFNAME:
         raise branch_refusal(BranchRefusalCode.BRANCH_FURTHER_INTERFACE, pod=_describe(request), ifname=request.key.ifname)

@@ -1,8 +1,9 @@
-"""Give a pod the address that it asks for by its annotation: one that it names, or the one that it had last here (docs/adr/0083).
+"""Give a pod the address that it asks for by its annotation (docs/adr/0083).
 
-The address is one of the pool, so this source only chooses which: `PoolSource` reserves it, and everything after that is as for any
-other pod. An ADD whose address cools or has to come from EC2 waits as one for a branch ENI does: without the sandbox's lock, and in a
-thread that is reserved for such waits. It makes no EC2 call itself (I12).
+The annotation names an address, or asks for the address that the pod had last on this node. The address is one of the pool, so this
+source only chooses it. `PoolSource` reserves it, and everything after that is as for any other pod. An ADD whose address is cooling or
+has to come from EC2 waits in the same way as an ADD for a branch ENI: without the sandbox's lock, and in a thread that is reserved for
+such waits. The ADD makes no EC2 call itself (I12).
 """
 
 from __future__ import annotations
@@ -23,23 +24,25 @@ from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 
 WAITING_LIMIT = 16
-"""ADDs that may wait for such an address at once; the RPC server has this many additional threads. Ours: a drained node's StatefulSet
-pods come one after the other."""
+"""The number of ADDs that may wait for such an address at once. The RPC server has this many additional threads. Ours: the StatefulSet
+pods of a drained node come one after the other."""
 
 WAIT_MARGIN_S = 3.0
-"""Part of the caller's deadline that is kept for the steps that follow. Ours: the policy agent may take 2 s, wiring takes 0.03 s."""
+"""The part of the caller's deadline, in seconds, that is kept for the steps after the wait. Ours: the policy agent may take 2 s,
+wiring takes 0.03 s."""
 
 LOOK_S = 0.5
-"""How often a waiting ADD looks at the address, and whether its caller is still there. Ours."""
+"""Longest pause, in seconds, until a waiting ADD checks again the address, and whether its caller is still there. Ours."""
 
 FROM_EC2 = "EC2 is asked for it"
+"""The reason to wait for an address that the node does not have, or may not have any more."""
 
 Obtain = Callable[[PinnedWish, IpAddress, Deadline], None]
-"""Has the pool's thread get an address from EC2, and waits for that. Raises: PinnedAddressError, DeadlineError."""
+"""A function that requests an address from EC2 by the pool's thread, and waits for it. Raises: PinnedAddressError, DeadlineError."""
 
 
 IsCertain = Callable[[PinnedWish, IpAddress], bool]
-"""Whether nobody can have taken an address that is recorded."""
+"""A function that returns whether nobody can have taken away a recorded address in the meantime."""
 
 
 class PinnedSource(Service):
@@ -70,7 +73,10 @@ class PinnedSource(Service):
         self._waiting: set[object] = set()
 
     def ask(self, request: AttachRequest, deadline: Deadline) -> PoolOffer | None:
-        """Decide which address one ADD gets, from memory. None: the pod does not ask. Raises: PinnedAddressError."""
+        """Decide from memory which address one ADD gets. Returns None if the pod asks for none.
+
+        Raises: PinnedAddressError, PoolAnnotationError.
+        """
         del deadline
         wish = self._choice.by_annotation(request)
         if wish is None:
@@ -81,12 +87,15 @@ class PinnedSource(Service):
         return self._pool.offer(request, PinnedClaim(wish.pod, address, wish.kept_s), pending=pending)
 
     def _last_address(self, pod: str) -> IpAddress | None:
-        """Return the address that is kept for a pod; the lowest, if several are."""
+        """Return the address that is kept for a pod, None if there is none. If several are kept for it, return the lowest."""
         rows = map(self._datastore.address, self._datastore.pinned())
         return min((row.address for row in rows if row is not None and row.kept_for == pod), default=None)
 
     def _pending(self, wish: PinnedWish, address: IpAddress) -> str:
-        """Return why an ADD must wait for its address; "" if it can be reserved. Raises: PinnedAddressError if waiting is useless."""
+        """Return why an ADD must wait for its address; "" if the address can be reserved.
+
+        Raises: PinnedAddressError if waiting is useless.
+        """
         row = self._datastore.address(address)
         if row is None:
             return FROM_EC2
@@ -112,7 +121,8 @@ class PinnedSource(Service):
     def _refuse_other_pool(self, wish: PinnedWish, row: Address) -> None:
         """Refuse an address on an ENI of a pool of pods: the pod would get that pool's security groups (docs/adr/0084).
 
-        EC2 may give such an ENI an address of a range that is not reserved. It goes back to EC2 while no pod has it.
+        If a range of named addresses is not reserved in the subnet, EC2 may give such an ENI an address of the range. While no pod has
+        that address, it is released.
         """
         eni = self._datastore.eni(row.eni_id)
         if eni is not None and eni.pool:
@@ -131,11 +141,11 @@ class PinnedSource(Service):
 
     @contextmanager
     def waiting(self, request: AttachRequest, deadline: Deadline) -> Iterator[Callable[[str], None]]:
-        """Let one ADD wait for its address, as one of at most `waiting_limit` at a time, because each keeps a thread.
+        """Let one ADD wait for its address. At most `waiting_limit` ADDs wait at a time, because each keeps a thread.
 
-        Yields: a function that waits once, after which the caller tries to reserve the address again. Its argument says what the ADD
-            waits for (`_pending`); FROM_EC2 makes it ask EC2 for the address. It raises PinnedAddressError if the address cannot be
-            had or the time is up, and DeadlineError if the caller left.
+        Yields: a function that waits once. Afterwards the caller tries to reserve the address again. The argument of the function is
+            the reason to wait (`_pending`). If that is FROM_EC2, the address is requested from EC2. The function raises
+            PinnedAddressError if the pod cannot get the address or the time is up, and DeadlineError if the caller left.
         Raises: BusyError if too many ADDs wait already.
         """
         ticket = object()
@@ -155,7 +165,10 @@ class PinnedSource(Service):
             self._waiting.discard(ticket)
 
     def _wait(self, request: AttachRequest, deadline: Deadline, why: str, *, is_obtained: bool) -> None:
-        """Wait once, for EC2 or for a change of the pool. EC2 is asked only once for an ADD, because that may take three calls."""
+        """Wait once, for EC2 or for a change of the pool.
+
+        `is_obtained`: EC2 was asked for this ADD already. It is asked once only, because that may take three calls.
+        """
         wish = self._choice.by_annotation(request)
         address = None if wish is None else wish.address or self._last_address(wish.pod)
         if wish is None or address is None:

@@ -1,9 +1,9 @@
 """Adapters of the port `PodFactsSource`: annotations that the runtime hands over with a sandbox, and kubelet's pods service.
 
-The annotations of a sandbox do not change after it was begun, so an ADD that needs newer ones is refused until the runtime makes the
-pod's next sandbox. kubelet answers with the present annotations, so an ADD can wait for a change. kubelet is polled and not watched:
-WatchPods reports a changed annotation only with the next change of the pod's status, which does not come while an ADD is running
-(docs/assumptions.md).
+The annotations that the runtime hands over do not change after the sandbox was begun. So an ADD that needs newer annotations is
+refused, and the pod's next sandbox has them. kubelet answers with the present annotations, so an ADD can wait for a change. kubelet is
+polled and not watched: its WatchPods reports a changed annotation only with the next change of the pod's status, and the status does
+not change while an ADD is running (docs/assumptions.md).
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from ipamd.pb import pods_pb2, pods_pb2_grpc
 from ipamd.ports.pod_facts import PodFactsSource
 
 POLL_S = 0.5
-"""Pause between two requests of one ADD that waits for the control plane, which takes seconds. Ours: 16 waiting ADDs make 32
-requests a second; kubelet allows 100 of all its callers together. Source: kubernetes pkg/kubelet/apis/pods/constants.go."""
+"""Pause in seconds between two requests of one ADD that waits for the control plane, which takes seconds. Ours: 16 waiting ADDs make
+32 requests a second, and kubelet allows 100 a second for all its callers together. Source: kubernetes
+pkg/kubelet/apis/pods/constants.go."""
 
 RETRY_S = 0.1
-"""Pause before a request is repeated that kubelet could not answer yet. Ours: a starting kubelet has its pods after some 100 ms."""
+"""Pause in seconds before a request that kubelet could not answer yet is repeated. Ours: a starting kubelet has its pods after some
+100 ms."""
 
 TEMPORARY = (
     grpc.StatusCode.NOT_FOUND,
@@ -40,14 +42,17 @@ its rate limit is exceeded, or it shuts down.
 Source: kubernetes pkg/kubelet/apis/pods/server.go, pkg/kubelet/apis/grpc/ratelimit.go."""
 
 ANSWER_MAX_BYTES = 4 * 1024 * 1024
-"""Ours: etcd stores no pod of more than 1.5 MiB."""
+"""Largest answer that is read from kubelet. Ours: etcd stores no pod of more than 1.5 MiB."""
 
 
 class AnnotationFacts(PodFactsSource):
-    """Reads the annotations that the runtime hands over, with the mark of the admission policy. Safe from any thread."""
+    """Reads the facts about a pod from the annotations that the runtime hands over. Safe from any thread.
+
+    One of these annotations is the mark that the admission policy sets.
+    """
 
     def __init__(self, *, is_policy_known: Callable[[], bool]) -> None:
-        """`is_policy_known`: a marked pod was seen, or a setting declares that all pods are marked."""
+        """`is_policy_known`: returns whether a marked pod was seen, or a setting declares that all pods are marked."""
         self._is_policy_known = is_policy_known
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:  # noqa: ARG002  # the request has the annotations
@@ -63,7 +68,10 @@ class AnnotationFacts(PodFactsSource):
 
 
 class KubeletFacts(PodFactsSource):
-    """kubelet on its socket, connected at the first request and again after kubelet restarted. Safe from any thread."""
+    """Asks kubelet's pods service on its Unix socket. Safe from any thread.
+
+    The connection is opened by the first request, and again after kubelet restarted.
+    """
 
     def __init__(self, *, socket: str) -> None:
         self._socket = socket
@@ -89,7 +97,7 @@ class KubeletFacts(PodFactsSource):
                     earlier = failed
                     time.sleep(RETRY_S)
                     continue
-                # An earlier answer of kubelet says more than the timeout of the last request.
+                # For the operator, an earlier error that kubelet sent is a better reason than the timeout of the last request.
                 if failed[0] is grpc.StatusCode.DEADLINE_EXCEEDED and earlier is not None:
                     failed = earlier
                 code, message = failed
@@ -104,11 +112,11 @@ class KubeletFacts(PodFactsSource):
         return True
 
     def close(self) -> None:
-        """Close the channel; a running request ends."""
+        """Close the channel. Requests that are running fail."""
         self._peer.close()
 
     def _why(self, code: grpc.StatusCode, message: str, uid: str) -> str:
-        """Return why there is no answer, and a next step where waiting does not help."""
+        """Return why there is no answer, and the next step if waiting does not help."""
         if code is grpc.StatusCode.UNIMPLEMENTED:
             advice = "it does from 1.37 on; else set VPC_IPAMD_POD_SECURITY_GROUP_SOURCE=annotations"
             return f"kubelet serves no pods at {self._socket} ({message}): {advice}"

@@ -1,7 +1,7 @@
-"""Give a new sandbox an address of the pool, and in the same step one of the other family if it gets a leg for egress.
+"""Give a new sandbox an address of the pool, and in the same step an address of the other family if it gets a leg for egress.
 
-While no address is free, the ADD waits as long as the pool may still grow and its caller has time. No EC2 call is made here (I12): an
-empty pool wakes the pool maintainer. It does not grow for a pod whose earlier sandboxes still have addresses.
+While no address is free, the ADD waits as long as the pool may still grow and its caller has time. No EC2 call is made here (I12): a
+waiting ADD wakes the pool maintainer. The pool does not grow for a pod whose earlier sandboxes still have addresses.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.veth_names import VethNames
 
 POOL_WAIT_MARGIN_S = 1.0
-"""Part of the caller's deadline that is kept for the rollback and the refusal. Ours: undoing the wiring takes 20 ms, a reply 1 ms."""
+"""The part of the caller's deadline, in seconds, that is kept for the rollback and the refusal. Ours: undoing the wiring takes 20 ms,
+a reply 1 ms."""
 
 FAILPOINTS = ("attach.reserved",)
 
 
 class PoolSource(Service):
-    """Offers every ADD an address of the pool. Safe from any thread. `pool_empty`: ADDs refused because no address was free, by
-    cause.
+    """Offers every ADD an address of the pool. Safe from any thread.
+
+    `pool_empty`: the number of ADDs that were refused because no address was free, by cause.
     """
 
     def __init__(
@@ -62,15 +64,15 @@ class PoolSource(Service):
         """Keep what a reservation needs.
 
         Args:
-            mtu: of a new sandbox, in bytes.
-            egress: the other family of which a new sandbox gets an address, by an extra leg.
-            delay: why a pool that is growing has no address yet.
+            mtu: returns the MTU of a new sandbox in bytes.
+            egress: returns the address family of the extra leg for egress of a new sandbox; None if it gets no such leg.
+            delay: returns why a pool that is growing has no address yet.
             names: names host veths.
             pod_names: names host veths after pods, for a caller that wires the sandbox itself and names the link after the pod.
-            repeated: knows which pods have earlier sandboxes.
-            snat: how connections of a new sandbox to outside the VPC are translated.
-            pools: of which pool a new sandbox gets its address.
-            has_source_tree: whether rules from single addresses go into buckets (`source_rules`).
+            repeated: records the sandboxes of each pod, and refuses one too many.
+            snat: chooses how connections of a new sandbox to outside the VPC are translated.
+            pools: chooses the pool of a new sandbox's address.
+            has_source_tree: returns whether routing rules from single addresses go into buckets (`source_rules`).
             request_list: requests a list of the runtime soon, because an earlier sandbox of a pod may be gone.
         """
         super().__init__(context)
@@ -93,9 +95,9 @@ class PoolSource(Service):
         """Offer an address, which is reserved when the offer is claimed.
 
         Args:
-            claim: what the pod asks for; None: any address.
-            pending: why the ADD must wait before it can have it.
-            card_pool: the pool of the network card of which the interface must be; "" for a pod's first interface.
+            claim: the address for which the pod asks; None if it gets any address.
+            pending: why the ADD must wait before it can claim the address; "" if it need not.
+            card_pool: the pool of the network card, if the interface is one of a further network card; "" for a pod's first interface.
         """
         return PoolOffer(self, request, claim, pending, card_pool)
 
@@ -108,7 +110,7 @@ class PoolSource(Service):
         claim: PinnedClaim | None = None,
         card_pool: str = "",
     ) -> Iterator[WiringSpec]:
-        """Reserve an address and a name; see `LegOffer.claimed`, and for `card_pool` `offer`.
+        """Reserve an address and a name; see `LegOffer.claimed`. `claim` and `card_pool` are those of `offer`.
 
         Raises: SnatAnnotationError, PinnedAddressError, PoolAnnotationError, UndeletedSandboxesError, PoolEmptyError,
             PodPoolEmptyError, LocalRangeEmptyError, VethNameTakenError, BusyError, WiringError, DeadlineError, DatastoreError.
@@ -123,7 +125,7 @@ class PoolSource(Service):
                     reserved = self._take_named(request, claim, egress)
                 else:
                     reserved = self._reserve(request, deadline, egress=egress, pool=pool)
-            if not card_pool:  # an address of a further network card is not that of another sandbox of the pod
+            if not card_pool:  # the address of a further network card must not count as another sandbox of the pod
                 self._repeated.record_taken(request, reserved.address)
             self._failpoint("attach.reserved")
             spec = self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))
@@ -133,16 +135,19 @@ class PoolSource(Service):
             self._request_list()
 
     def _egress_of(self, request: AttachRequest) -> Family | None:
-        """Return the other family of which a sandbox gets a link for egress: at most one, beside the pod's own interface.
+        """Return the address family of the sandbox's leg for egress; None if it gets no such leg.
 
-        A caller that wires the sandbox makes it itself.
+        Only the pod's first interface has a leg for egress. A caller that wires the sandbox itself also makes that leg itself.
         """
         if request.key.ifname != POD_IFNAME or request.is_wired_by_caller:
             return None
         return self._egress()
 
     def _require_few(self, request: AttachRequest) -> bool:
-        """Require that the pod has few earlier sandboxes. Returns: whether it has any. Raises: UndeletedSandboxesError."""
+        """Require that the pod has few earlier sandboxes, and request a list of the runtime if it has too many.
+
+        Returns: whether it has any. Raises: UndeletedSandboxesError.
+        """
         try:
             return self._repeated.require_few(request)
         except UndeletedSandboxesError:
@@ -150,7 +155,7 @@ class PoolSource(Service):
             raise
 
     def _spec(self, request: AttachRequest, reserved: Address, host_veth: str, snat: PodSnat | None) -> WiringSpec:
-        """Return what to wire. Raises: WiringError if the ENI of the address is gone; the address cools then."""
+        """Return the spec to wire. Raises: WiringError if the ENI of the address is gone. The address cools then."""
         eni = self._datastore.eni(reserved.eni_id)
         if eni is None:
             self._cooldown.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
@@ -171,7 +176,7 @@ class PoolSource(Service):
         )
 
     def _take_named(self, request: AttachRequest, claim: PinnedClaim, egress: Family | None) -> Address:
-        """Reserve the address that a pod asks for. Raises: PinnedAddressError if it cannot be had now; LocalRangeEmptyError."""
+        """Reserve the address for which a pod asks. Raises: PinnedAddressError if it is not available now; LocalRangeEmptyError."""
         try:
             return self._datastore.reserve(request.key, extra_family=egress, address=claim.address, pod=claim.pod)
         except PoolEmptyError as error:
@@ -179,9 +184,9 @@ class PoolSource(Service):
             raise pinned_refusal(PinnedRefusalCode.PENDING, pod=claim.pod, address=claim.address, cause=cause) from error
 
     def _reserve(self, request: AttachRequest, deadline: Deadline, *, egress: Family | None, pool: str) -> Address:
-        """Reserve a free address of a pool; while none is free, wait as long as the pool may still grow and the caller has time.
+        """Reserve a free address of a pool. While none is free, wait as long as the pool may still grow and the caller has time.
 
-        The pool does not grow for a pod whose earlier sandboxes have addresses: it waits for one that cools.
+        The pool does not grow for a pod whose earlier sandboxes have addresses. Such a pod waits only for an address that is cooling.
         """
         key = request.key
         try:
@@ -209,13 +214,16 @@ class PoolSource(Service):
             self._demand.leave(is_demand=is_demand, pool=pool)
 
     def _changes_within(self, remaining_s: float, status: PoolStatus, cooled_s: float | None) -> bool:
-        """Whether an address will have cooled, or the pool will try to grow again, before the time is up."""
+        """Whether an address will have cooled, or the pool will try to grow again, within the remaining time."""
         if cooled_s is not None and cooled_s < remaining_s:
             return True
         return status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < remaining_s
 
     def _cooled_s(self, pool: str) -> float | None:
-        """Seconds until an address of a pool may have cooled; None if none cools. The one that is due first may be another pool's."""
+        """Least number of seconds until an address of a pool has cooled; None if none is cooling.
+
+        The address that is due first may be of another pool, so the address of this pool may take longer.
+        """
         due_s = self._cooldown.next_free_s()
         if due_s is None or not self._pools.is_on or counts_of_pool(self._datastore.stock(), pool).cooling:
             return due_s
@@ -231,7 +239,7 @@ class PoolSource(Service):
     def _refusal(
         self, request: AttachRequest, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None, pool: str
     ) -> IpamError:
-        """Build the error with the cause that the pool published, and the next step that helps against it (I14)."""
+        """Return the error with the cause that the pool published, and the next step against that cause (I14)."""
         kind = self._delay() if status.kind is Blocked.GROWING else status.kind
         cause = status.shortage(kind)
         undeleted = self._repeated.shortage(request, cause=cause)
@@ -252,9 +260,7 @@ class PoolSource(Service):
 
 @dataclass(frozen=True, slots=True)
 class PoolOffer:
-    """An address of the pool for one ADD. See `LegOffer`. `claim`: what the pod asks for; None: any address. `card_pool`: as in
-    `PoolSource.offer`.
-    """
+    """An address of the pool for one ADD. See `LegOffer`, and `PoolSource.offer` for the fields."""
 
     source: PoolSource
     request: AttachRequest

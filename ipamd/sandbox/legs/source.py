@@ -1,7 +1,7 @@
-"""Where the first leg of a new sandbox comes from.
+"""The Protocols of the sources from which a new sandbox gets its first leg.
 
-ADD asks its sources in turn, and wires what the first one offers. A source decides before the sandbox's lock is taken, because it may
-have to call another program (kubelet); it claims what the leg needs (address, name) under the lock.
+ADD asks its sources in turn, and wires the first leg that one of them offers. A source decides before the sandbox's lock is taken,
+because it may have to call another program (kubelet). It claims the address and the name of the leg under the lock.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ipamd.model.cni_request import AttachRequest
 
 
 class LegOffer(Protocol):
-    """The first leg that one ADD gets."""
+    """A first leg that a source offers to one ADD."""
 
     @property
     def pending(self) -> str:
-        """Why the ADD must wait before it can have the leg, for people; "" if it can be claimed."""
+        """Why the ADD must wait before it can claim the leg, for people; "" if it need not wait."""
 
     def claimed(self, deadline: Deadline, steps: StepTimer) -> AbstractContextManager[WiringSpec]:
-        """Claim what the leg needs. During the block no other ADD gets any of it; the caller has the sandbox's lock.
+        """Claim the address and the name of the leg. During the block no other ADD gets either. The caller has the sandbox's lock.
 
-        Yields: what to wire. If the block raises, the caller undoes the wiring and releases the address (`Cooldown.roll_back`).
-        Raises: IpamError; then nothing is claimed any more.
+        Yields: the spec to wire. If the block raises, the caller undoes the wiring and releases the address (`Cooldown.roll_back`).
+        Raises: IpamError; nothing is claimed then.
         """
 
 
@@ -38,10 +38,10 @@ class LegSource(Protocol):
         """Name under which the time for deciding and waiting is measured as a step of an ADD."""
 
     def ask(self, request: AttachRequest, deadline: Deadline) -> LegOffer | None:
-        """Decide about one ADD. The caller holds no lock. None: its leg comes from the next source. Raises: IpamError."""
+        """Decide about one ADD. The caller holds no lock. Returns None if the next source has to be asked. Raises: IpamError."""
 
     def waiting(self, request: AttachRequest, deadline: Deadline) -> AbstractContextManager[Callable[[str], None]]:
-        """Occupy one of the few places for ADDs whose offer is pending.
+        """Occupy one of the few places for ADDs that wait because their offer is pending.
 
-        Yields: a function that waits once, until the source may have news; its argument is `LegOffer.pending`.
+        Yields: a function that waits once, until it is worth to ask the source again. Its argument is `LegOffer.pending`.
         """

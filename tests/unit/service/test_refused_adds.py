@@ -9,7 +9,7 @@ import pytest
 
 from ipamd.core.deadline import Deadline
 from ipamd.core.health import Phase
-from ipamd.core.refused_adds import GOES_ON_S, SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
+from ipamd.core.refused_adds import GOES_ON_S, RECORD_INTERVAL_S, SERIES_MAX, RefusedAdd, RefusedAdds
 from ipamd.model.history import HistoryRecord, RecordedHistory
 from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.history_subject import HistorySubject
@@ -67,7 +67,7 @@ def test_days_of_retries_are_a_few_records(refused: RefusedAdds, told: Told, clo
     assert len(told.records) < 3 * 24 + 20
     (series,) = refused.records(HistorySubject("a"))
     assert series.count == 3 * 8640
-    assert told.records[-1].count > series.count - TELL_S / 10 - 2
+    assert told.records[-1].count > series.count - RECORD_INTERVAL_S / 10 - 2
     assert series.since is not None
     assert (series.at - series.since).total_seconds() == 10 * (series.count - 1)
 
@@ -112,7 +112,7 @@ def test_at_the_end_everything_is_told(refused: RefusedAdds, told: Told) -> None
     for _ in range(3):
         refused.record_refusal(refusal())
     assert [one.count for one in told.records] == [1, 2]
-    refused.tell_all()
+    refused.record_all()
     assert [one.count for one in told.records] == [1, 2, 3]
 
 
