@@ -324,7 +324,7 @@ class EniProvisioner(Service):
                 slots[operation.eni_id] += operation.count
                 eni = self._datastore.eni(operation.eni_id)
                 if (eni.pool if eni else "") == pool:
-                    address_count += operation.supply_count
+                    address_count += operation.expected_address_count
         state = replace(state, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count)
         errors = list(self.failures().values())
         if not errors:
@@ -340,7 +340,7 @@ class EniProvisioner(Service):
             return None
         of_pool = creation.tags.get(POOL_TAG, "")
         is_supply = operation is creation and of_pool == pool
-        return PendingEni(creation.device_index, creation.supply_count if is_supply else 0, of_pool)
+        return PendingEni(creation.device_index, creation.expected_address_count if is_supply else 0, of_pool)
 
     def _resume(self, intent: Intent) -> None:
         self._set_up(self.steps.run(intent, identity=self._identity()))
@@ -450,7 +450,7 @@ class EniProvisioner(Service):
             raise
         eni = self._datastore.eni(action.eni_id)
         if eni is not None:
-            self.subnets.allocated(eni.subnet_id, operation.supply_count)
+            self.subnets.allocated(eni.subnet_id, operation.expected_address_count)
         if work.conflicts:
             self.steps.adopt_changes(self._node())
         return True

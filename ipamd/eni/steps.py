@@ -465,7 +465,9 @@ class OperationRunner(Service):
         allocation = work.operation
         assert isinstance(allocation, Assign)
         work.outcome = "allocated"
-        result = self._enis.add_addresses(allocation.eni_id, work.addresses, work.prefixes, asked_count=allocation.supply_count)
+        result = self._enis.add_addresses(
+            allocation.eni_id, work.addresses, work.prefixes, asked_count=allocation.expected_address_count
+        )
         work.conflicts = result.contradictions
 
     def _read(self, work: Work) -> State | None:

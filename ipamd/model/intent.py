@@ -81,8 +81,8 @@ class Create:
         return card_of_pool(self.tags.get(POOL_TAG, ""))
 
     @property
-    def supply_count(self) -> int:
-        """The number of addresses that the pool may get by it; 0 after EC2 refused the repeated call: the ENI may not exist."""
+    def expected_address_count(self) -> int:
+        """How many addresses the pool may get from the new ENI. 0 if EC2 refused the repeated call, because the ENI may not exist."""
         if self.refused:
             return 0
         return self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX
@@ -97,8 +97,8 @@ class Assign:
     is_of_prefixes: bool = False
 
     @property
-    def supply_count(self) -> int:
-        """The number of addresses that the pool gets by it."""
+    def expected_address_count(self) -> int:
+        """How many addresses the pool gets from this allocation."""
         return self.count * (ADDRESSES_PER_PREFIX if self.is_of_prefixes else 1)
 
 
