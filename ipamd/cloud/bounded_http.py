@@ -1,8 +1,8 @@
 """HTTP answers bounded in bytes and in time, headers included, for all readers: metadata, EC2, credentials.
 
 A read timeout bounds each read only, so a peer may send one byte a second for ever, and an endless body fills the memory. Here the
-socket's timeout bounds the whole answer, and so does a number of bytes. That is done in the response class of `http.client`, which
-every reader uses: ours, and botocore's connections (through urllib3), including those that fetch credentials from metadata, a
+socket's timeout bounds the whole answer, and so does a number of bytes. Both bounds are in the response class of `http.client`, which
+every reader uses: our own, and botocore's connections (through urllib3), including those that fetch credentials from metadata, a
 container endpoint or STS.
 Rejected: botocore's event `before-send`, because the fetchers of credentials do not raise it.
 Source: https://docs.python.org/3/library/http.client.html; CPython's Lib/http/client.py, HTTPConnection.response_class.
@@ -65,7 +65,7 @@ class _BoundedBuffer(io.BufferedReader):
         self._bytes_max = bytes_max
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read as much. Raises: AnswerTooLongError for more than a whole answer may have."""
+        """Read up to `size` bytes, or all if it is None or -1. Raises: AnswerTooLongError if `size` is above the bound."""
         if size is not None and not -1 <= size <= self._bytes_max:  # a chunk's size comes unchecked, and may be negative
             raise AnswerTooLongError(f"the answer announces {size} bytes, over {self._bytes_max}")
         return super().read(size)
@@ -86,7 +86,7 @@ class _BoundedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read what there is. Raises: AnswerLimitError, and what the socket raises."""
+        """Read the bytes that have arrived, or wait for some. Raises: AnswerLimitError; the errors of the socket."""
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise self._too_slow()

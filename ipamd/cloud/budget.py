@@ -38,7 +38,7 @@ EC2 refills in both cases, and the last node waits only 15 % longer than necessa
 EC2 needs 20 s to serve all of them."""
 
 EPISODE_S = 150.0
-"""Throttling has ended when no call was throttled for so long. Ours: longer than the longest pauses of a caller (60 s) and of this
+"""Throttling has ended when no call was throttled for this long. Ours: longer than the longest pauses of a caller (60 s) and of this
 budget (20 s and its jitter) together."""
 
 JITTER_S = 5.0

@@ -40,7 +40,7 @@ START_S = 20.0
 requests have their own bounds (metadata 5 s at most)."""
 
 MARGIN_S = 15.0
-"""Time that a call may take beyond that of its answer, to connect and to renew credentials. Ours."""
+"""Time that a call may take in addition to HTTP_TIMEOUT, the timeout of its answer, to connect and to renew credentials. Ours."""
 
 TRIES = 2
 """Processes for one attempt. Ours: the death of an idle process is noticed only by the next request."""
@@ -98,7 +98,7 @@ class Ec2Child(Ec2Client):
         process: Process | None = None,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`process`: one that was started already. `report`: called after each call with the process's problem, or ""."""
+        """`process`: a process that was started already. `report`: called after each call, with the process's problem or ""."""
         super().__init__(config, region=region)
         self._process = process
         self._report = report
@@ -203,7 +203,7 @@ def main() -> None:
     import botocore.session  # noqa: F401  # so that the first call does not wait for it
 
     gc.enable()
-    client = Ec2Client(SimpleNamespace(**json.loads(sys.argv[1])), region=str)  # type: ignore[arg-type]  # what it uses of it
+    client = Ec2Client(SimpleNamespace(**json.loads(sys.argv[1])), region=str)  # type: ignore[arg-type]  # has the fields that the client reads
     threads, control = RequestThreads(THREADS, "call"), socket.socket(fileno=0)
     while descriptors := socket.recv_fds(control, 1, 1)[1]:
         threads.submit(_serve, socket.socket(fileno=descriptors[0]), client)

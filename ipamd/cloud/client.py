@@ -1,8 +1,8 @@
 """One botocore EC2 client, built at the first call; each call is one HTTP attempt.
 
-The process of `child.py` and a probe use it. Its botocore session has only the operations that we call (`trim_model`). botocore's
-retries are off, because `retries.py` does them.
-Concurrency: any thread. The lock is held while the client is built, never across a call (I10).
+The process of `child.py`, a probe and `vpc-ipamd-inventory` use it. Its botocore session has only the operations that we call
+(`trim_model`). botocore's retries are off, because `retries.py` does them. Concurrency: any thread. The lock is held while the client
+is built, never across a call (I10).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ CREDENTIAL_ATTEMPTS = 2
 """Ours: metadata drops single requests while an instance boots; more attempts would delay the start where there is none."""
 
 POOL_CONNECTIONS = 4
-"""HTTP connections kept open. Ours: one worker per network card, and one for the queries at start."""
+"""HTTP connections kept open. Ours: the pool's thread and the cloud loop each make one call at a time, and reports make few. Further
+calls at the same time open connections that are not kept."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """Explain why there are no credentials for a call to EC2: the party that did not give them, and what helps. One table.
 
 Several parties are between a node and its keys: a file of the pod, STS, the agent of EKS Pod Identity, instance metadata, the
-settings. Whose fault it is cannot be seen from "no credentials", and each has another remedy (I14). A call for which there are none
-was never made, so it surely changed nothing (I9). `credentials.py` finds out which row it is; here nothing of botocore is imported,
-because the daemon does not (docs/adr/0045).
+settings. The message "no credentials" does not show which of them failed, and each failure has another remedy (I14). A call without
+credentials was never made, so it changed nothing (I9). `credential_naming.py` finds the party and the code by which a row is chosen.
+This module imports nothing of botocore, because the daemon imports it and must not import botocore (docs/adr/0045).
 Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html (codes),
 https://docs.aws.amazon.com/eks/latest/userguide/pod-id-how-it-works.html.
 """
@@ -28,13 +28,14 @@ class Party(StrEnum):
 
 
 SILENT, UNREADABLE, FAULT, MISSING, REFUSED, THROTTLED = "silent", "unreadable", "fault", "missing", "refused", "throttled"
-"""Our codes for failures for which a party has no code of its own: it does not answer; something else answers; it reports a fault of
-its own; it has no credentials; it refuses for another reason; it throttles."""
+"""Our codes for failures for which a party has no code of its own. SILENT: it does not answer. UNREADABLE: something else answers.
+FAULT: it reports a fault of its own. MISSING: it has no credentials. REFUSED: it refuses for another reason. THROTTLED: it
+throttles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row: a party, its codes or words of ours (`*` stands for any text), and what helps."""
+    """One row of the table: a party, codes of the party or of ours (`*` stands for any text), and advice for an operator."""
 
     party: Party
     codes: tuple[str, ...]
@@ -149,9 +150,9 @@ class MissingCredentials:
     """Why there are no credentials, as texts that can be passed from one process to another.
 
     `party`: a value of Party.
-    `code`: its own, or one of ours.
-    `text`: its message.
-    `endpoint`, `role`, `file`: "" if not known.
+    `code`: the party's own code, or one of ours.
+    `text`: the party's message.
+    `endpoint`, `role`, `file`: the URL that was called, the ARN of the role, the path of the file; "" if not known.
     """
 
     party: str

@@ -64,7 +64,7 @@ def lack_of(
         error: the exception that ended botocore's search.
         environ: the environment of the process that searched.
         exchange: the last request to instance metadata, None without one.
-        metadata_endpoint: where instance metadata is asked, for people.
+        metadata_endpoint: the URL of instance metadata, for people.
     """
     text = printable(str(error), most=TEXT_MAX)
     party = chosen_party(environ)

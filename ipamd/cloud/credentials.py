@@ -2,8 +2,8 @@
 
 botocore fetches them while it signs a call. Then a failure of STS looks like one of EC2, and a call that was never sent looks like
 one that may have taken effect. Here they are fetched first, and the call is signed with them. If a renewal fails, valid keys are
-used until they expire; botocore alone gives up ten minutes earlier. Imported only where botocore is: in the process that calls EC2,
-in a probe, in the sweeper.
+used until they expire; botocore alone gives up ten minutes earlier. Imported only where botocore is: in the process of `child.py`,
+in a probe, and in `vpc-ipamd-inventory`.
 Concurrency: any thread. The lock is held while credentials are fetched, because all callers need the same ones; a caller that waited
 for a failed attempt gets its error.
 """
@@ -24,7 +24,7 @@ STS_CONNECT_S, STS_ANSWER_S = 3, 5
 """Timeouts of STS. Two attempts end before `child.START_S`. Ours: STS answers in a tenth of a second, and an ADD may wait."""
 
 HOLDS_S = 60
-"""Keys that expire within this time are no longer used. Ours: a call takes half a minute at most, and clocks differ."""
+"""Keys that expire within this many seconds are not used. Ours: a call takes half a minute at most, and clocks differ."""
 
 RENEW_PAUSE_S = 60.0
 """Pause between two attempts to renew keys that are still valid. Ours: an attempt may take as long as a timeout, and an ADD may

@@ -26,8 +26,9 @@ CODE_MAX = 100
 class Exchange:
     """One request to instance metadata, which botocore's search for credentials does not report.
 
-    `status`: of the answer, 0 if there is none.
-    `text`: why there is none, or the code that metadata returns instead of keys; never keys.
+    `path`: the path below /latest/.
+    `status`: the HTTP status of the answer, 0 without an answer.
+    `text`: without an answer, the error; else the code that metadata returned instead of keys, or "". Never keys.
     """
 
     path: str

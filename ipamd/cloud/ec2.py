@@ -1,8 +1,8 @@
 """The port `Ec2` over botocore: each method is one API call with budget, retries and a typed answer.
 
 Guards I6 (answers.py), I9 (a create is repeated with its token; NotFound of a new object is not believed), I11 (a failed page
-fails the whole Describe), I13 (budget.py). Rejected: botocore's retries, which know neither our budget nor which calls may be
-sent twice.
+fails the whole Describe), I13 (budget.py). Rejected: botocore's retries, which neither keep to our budget nor distinguish calls that
+must not be sent twice.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ INCLUDE_MANAGED = "IncludeManagedResources"
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html."""
 
 UNKNOWN_PARAMETER = "UnknownParameter"
-"""Code by which an endpoint refuses a parameter that it does not know: an older one, which hides nothing either."""
+"""Code by which an endpoint refuses a parameter that it does not know. Such an endpoint is older than `INCLUDE_MANAGED`, so it hides
+no ENI."""
 
 INCLUDE_MANAGED_AGAIN_S = 3600.0
 """After this long the parameter is sent again to an endpoint that refused it. Ours: one call an hour, and endpoints are upgraded."""
@@ -71,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 
 class BotoEc2(Ec2Calls, Ec2):
-    """EC2 for one node: its API calls and their typed answers. No AWS library is imported before the first call."""
+    """EC2 for one node: its API calls and their typed answers. Imports no AWS library; the `client` may do so at its first call."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 The table decides which `CloudError` the caller gets, and the outcome of the attempt, by which `retries.py` decides whether to
 repeat it. `AttemptError` never leaves this package. Rejected: matching the exception classes that botocore generates per code,
-because EC2's model declares none. Source of the codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html;
-where a row says so, observed wording.
+because EC2's model declares none. Source of the codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html.
+Rows with the comment "observed wording" match texts that no documentation of EC2 has.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ C = TypeVar("C", bound=CloudError)
 class AttemptError(Exception):
     """One HTTP attempt failed; `error` is raised if no retry follows.
 
-    `outcome`: after NOT_FOUND the object may exist, because EC2 is eventually consistent; UNANSWERED may have taken effect; BUSY can
-    succeed later. None: nothing was sent, and a repetition would not help.
+    `outcome`: the kind of failure, by which `retries.py` decides. After NOT_FOUND the object may exist, because EC2 is eventually
+        consistent. After UNANSWERED the attempt may have taken effect. After BUSY a later attempt may succeed. None: the attempt must
+        not be repeated.
     """
 
     def __init__(self, error: CloudError, outcome: CallOutcome | None = None) -> None:
@@ -74,7 +75,10 @@ class UnreadableAnswerError(Exception):
 class AttemptFailure:
     """How an attempt failed, as values that can be passed from one process to another.
 
-    `code`, `status`: of an error answer of EC2, whose message is `text`. Without one, `names` are the exception's classes.
+    `names`: the class names of the exception, if EC2 did not answer with an error.
+    `text`: EC2's message, or that of the exception.
+    `endpoint`: the URL that was called, for people.
+    `code`, `status`: EC2's code and the HTTP status, if EC2 answered with an error; else None and 0.
     `lack`: the fields of a `MissingCredentials`, if there were no credentials.
     """
 
@@ -88,7 +92,12 @@ class AttemptFailure:
 
 @dataclass(frozen=True)
 class ErrorRule:
-    """One row: EC2 codes (`*` stands for any text), a part of the message if the code is ambiguous, and what they mean."""
+    """One row of the table: the answers of EC2 that it matches, and the error that they become.
+
+    `codes`: EC2's codes; `*` stands for any text.
+    `contains`: a part of EC2's message that must occur too, if the code is ambiguous.
+    `advice`: what an operator can do.
+    """
 
     codes: tuple[str, ...]
     error: type[CloudError]
@@ -307,7 +316,7 @@ def failure_of(exc: Exception, endpoint: str) -> AttemptFailure:
 def without_credentials(api: str, subject: str, lack: MissingCredentials) -> AttemptError:
     """Return the error for a call that was not made because there are no credentials.
 
-    The search for them made several attempts already, so the next one follows the caller's back-off.
+    It has no outcome, so no retry follows: the search for credentials has made several attempts already.
     """
     reason, advice = cause(lack), f"{lack.advice}; nothing was changed, and it is tried again"
     error = _failed_call(CloudCredentialsError, FailureCode.EC2_NOT_CALLED, api, subject, cause=reason, step=advice)

@@ -32,7 +32,7 @@ PAGE_BYTES_MAX = 64 << 20
 kind on each add 20 MB."""
 
 PAGE_S = 60
-"""Least timeout of a whole answer. Ours: such a page takes seconds to make and to transfer, and nobody waits for this job."""
+"""Seconds that a whole answer may take at least. Ours: EC2 needs seconds for a page of 1,000 ENIs, and nobody waits for this job."""
 
 
 class InventoryClient(Ec2Client):

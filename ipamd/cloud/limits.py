@@ -1,8 +1,8 @@
 """ENIs and addresses of an instance type: EC2's answer, then the built-in table, then a safe default.
 
-An unknown type is not an error: new types appear weekly, and a node must start on them. Only ENIs of the default network card count
-(p5.48xlarge: 2, not 64), because the pool uses only that card. amazon-vpc-cni-k8s counts the same way (misc/eni-max-pods.txt, its note
-on multi-card types).
+An unknown type is not an error: new types appear weekly, and a node must start on them. The ENI count is that of the
+default network card (p5.48xlarge: 2, not 64), because the node's own pool uses only that card. amazon-vpc-cni-k8s counts the same way
+(misc/eni-max-pods.txt, its note on multi-card types). Only EC2's answer has the counts of the other cards (`further_card_enis`).
 """
 
 from __future__ import annotations

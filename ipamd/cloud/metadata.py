@@ -41,7 +41,8 @@ CONNECT_TIMEOUT_S = 1.0
 """Metadata is on the host itself. Source: botocore's default for the same service."""
 
 READ_TIMEOUT_S = 2.0
-"""For a whole answer. Ours: twice the above; the service answers in milliseconds unless it throttles this instance."""
+"""Timeout of a whole answer. Ours: twice `CONNECT_TIMEOUT_S`; the service answers in milliseconds unless it throttles this
+instance."""
 
 TOKEN_TTL_S = 21600
 """Longest lifetime of a token.
@@ -53,11 +54,11 @@ TOKEN_MARGIN_S = 300.0
 """A token is renewed this long before its end. Ours: no request may start with a token that expires during it."""
 
 POLICY = RetryPolicy(PASSING, attempts=5, total_s=8.0, first_wait_s=0.1, wait_cap_s=1.0)
-"""For one reading of the identity. Ours: longer than the second or two in which metadata of a booting instance is incomplete,
+"""Retries of one reading of the identity. Ours: longer than the second or two in which metadata of a booting instance is incomplete,
 and short enough for the start. A 404 is retried because metadata lags."""
 
 CHANGING = ("vpc-ipv4-cidr-blocks", "security-group-ids")
-"""Paths that are read every time; the others do not change while the instance runs."""
+"""Ends of the paths that are read every time. The other paths of the identity do not change while the instance runs."""
 
 
 class ImdsMetadata(Metadata):
@@ -108,7 +109,7 @@ class ImdsMetadata(Metadata):
             return read(path)
 
     def list_interfaces(self) -> frozenset[MacAddress]:
-        """See `Metadata.list_interfaces`. One attempt, because the background check comes again, within a budget of requests."""
+        """See `Metadata.list_interfaces`. One attempt, because the next turn of the comparison reads the list again."""
         with self._once() as read:
             macs = read_macs(read)
         self._settled_enis = {mac: settled for mac, settled in self._settled_enis.items() if mac in macs}

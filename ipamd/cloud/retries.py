@@ -26,7 +26,14 @@ than any caller here waits; the call budget slows us down instead."""
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When to retry: after which outcomes, how often, for how long, after which waits."""
+    """When to retry a call.
+
+    `on`: the outcomes after which to retry.
+    `attempts`: the most attempts, including the first.
+    `total_s`: an attempt that fails after this long is not followed by another one.
+    `first_wait_s`: upper bound of the random wait before the second attempt. It doubles with each attempt, up to `wait_cap_s`.
+    `least_wait_s`: added to each wait.
+    """
 
     on: frozenset[CallOutcome]
     attempts: int

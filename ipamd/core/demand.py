@@ -97,11 +97,9 @@ class _PoolDemand:
 class Demand:
     """Counts waiting ADDs, wakes the pool maintainer, and wakes the ADDs when addresses become free. Safe from any thread.
 
-    `triggered`: set to wake the maintainer.
-    `supply_count`: grows with every announcement of free addresses. An ADD reads it before it tries to reserve an address, and passes
-        it to `wait`, so that it misses no announcement.
-
-    The node's own pool has the empty name. Single values may be read without the lock.
+    `announcement_count` counts the calls of `announce_supply`. An ADD reads it before it tries to reserve an address, and passes it to
+    `wait`, so that it does not miss an announcement in between. Reading this count, or the values of a pool, needs no lock. The node's
+    own pool has the empty name.
     """
 
     def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:
@@ -111,7 +109,7 @@ class Demand:
         self.triggered = threading.Event()
         self._waiting = 0
         self._generation = 0
-        self.supply_count = 0
+        self.announcement_count = 0
         self._own = _PoolDemand()
         self._pools = {"": self._own}
 
@@ -185,7 +183,7 @@ class Demand:
     def announce_supply(self) -> None:
         """Wake the waiting ADDs, because addresses became free."""
         with self._changed:
-            self.supply_count += 1
+            self.announcement_count += 1
             self._changed.notify_all()
         self._on_supply()
 
@@ -195,15 +193,15 @@ class Demand:
             self._of(pool).status = status
             self._changed.notify_all()
 
-    def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float, pool: str = "") -> None:
-        """Sleep until free addresses were announced, the status of the pool changed, or time is up.
+    def wait(self, *, seen_announcement_count: int, seen_status: PoolStatus, timeout_s: float, pool: str = "") -> None:
+        """Sleep until supply is announced, the status of the pool changes, or the time is up.
 
-        `seen_supply`, `seen_status`: the values that the caller read before it tried to reserve an address.
+        `seen_announcement_count`, `seen_status`: as the caller read them before. If they have changed since, `wait` returns at once.
         """
         record = self._of(pool)
 
         def is_changed() -> bool:
-            return self.supply_count != seen_supply or record.status is not seen_status
+            return self.announcement_count != seen_announcement_count or record.status is not seen_status
 
         with self._changed:
             self._changed.wait_for(is_changed, timeout=timeout_s)

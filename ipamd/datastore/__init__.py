@@ -1,7 +1,8 @@
 """Which sandbox has which address, on disk and in memory: the adapter behind `ports.Datastore` and `ports.Spool`.
 
-The only package that imports sqlalchemy. `adapters.py` calls `open.open_datastore` and `spool.Spool`; this module imports
-nothing, so that the spool alone does not cost SQLAlchemy's import. Why SQLite, and what was rejected: docs/adr/0002.
+The only package that imports sqlalchemy. `ipamd/process/adapters.py` calls `open.open_datastore` and `spool.SpoolDirectory`. This
+module imports nothing, so that a program that needs only the spool does not import SQLAlchemy. Why SQLite, and what was rejected:
+docs/adr/0002.
 
 Lock order: sandbox lock (service) > `Disk.lock`, held for one transaction > the lock in `MemoryState`, held for a few dictionary
 steps.

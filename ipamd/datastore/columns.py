@@ -17,8 +17,8 @@ _metadata = MetaData()
 
 
 READER = "reader"
-"""Key in `Column.info` of the function that converts a stored value of the column. Only columns that `rows._READERS` does not list
-have it."""
+"""Key in `Column.info` of the function that converts a stored value of the column. A column has it if `rows._READERS` does not list
+the column."""
 
 
 def text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:

@@ -1,4 +1,4 @@
-"""The only SQLite connection to the file, which turns SQLite's errors into errors of `ipamd.errors`.
+"""The only SQLite connection to the file, which turns SQLite's errors into those of `ipamd/model/errors.py`.
 
 One long-lived connection in exclusive locking mode: no second daemon can open the file, and no -shm mapping exists (a full
 tmpfs under a mapping is a SIGBUS). Threads take `Disk.lock` before BEGIN IMMEDIATE, because a thread that waits in SQLite only sleeps
@@ -48,7 +48,8 @@ _NAMED = dialect(paramstyle="named")
 
 _TEXTS: dict[Statement, str] = {}
 _COMPILED: dict[Any, Any] = {}
-"""Compiled statements, shared by all files of the process: those of `rows` as text, and SQLAlchemy's own cache."""
+"""Compiled statements, shared by all files of the process. `_TEXTS` has the SQL text of each statement that `Disk.write` has run;
+`_COMPILED` is SQLAlchemy's cache, which `Disk.execute` uses."""
 
 
 class Disk:
@@ -68,7 +69,7 @@ class Disk:
         self._broken = ""
         engine = create_engine("sqlite+pysqlite://", creator=lambda: _connect(path, lock_wait_s, is_probe), poolclass=StaticPool)
         if not is_probe:
-            # Before SQLAlchemy's first statement: usually `begin` has begun the transaction already.
+            # SQLAlchemy raises this event before its first statement. Usually `begin` has begun the transaction already.
             event.listen(engine, "begin", lambda _: self._driver.in_transaction or self._driver.execute(BEGIN))
         self._engine = engine
         with refusals(f"opening {path}"):
@@ -149,8 +150,9 @@ class Disk:
             raise _refusal(error, subject) from error
 
     def complaints(self) -> list[str]:
-        """Describe the faults of the file or of our connection because of which no change is accepted any more; none: an empty
-        list.
+        """Describe the faults of the file or of our connection because of which no change is accepted any more.
+
+        Returns: one sentence per fault; an empty list if there is none.
         """
         complaints = []
         if self._files() != self._identity:

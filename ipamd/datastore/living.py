@@ -20,7 +20,7 @@ from ipamd.model.ids import AttachmentKey, ContainerId, IfName
 from ipamd.model.kernel import KernelSurvey
 
 SurveyKernel = Callable[[], KernelSurvey]
-"""Looks at the wiring of both families. Raises: IpamError."""
+"""Reads from the kernel the links and routes of sandboxes, for both families. Raises: IpamError."""
 
 
 def living_sandboxes(

@@ -1,9 +1,9 @@
 """The copy of the last committed state in memory, which serves every read and every reservation.
 
-`PoolIndex` keeps the free addresses in order, so that a reservation reads a few lists and never the disk (I5, I10). Only these
-methods change rows: `reserve`, `withhold`, `suspect`, `set_draining`, and `apply` with a committed unit of work. A unit of work first
-claims each address that it changes, which hides the address from `reserve` until the unit ends. Otherwise one address could be removed
-on disk and reserved in memory at the same time.
+`PoolIndex` keeps the free addresses in order, so that a reservation reads a few lists and never the disk (I5, I10). Only `reserve`,
+and `apply` with a committed unit of work, change rows. `withhold`, `suspect`, `pin` and `set_draining` change which free addresses are
+assigned, and in which order. A unit of work first claims each address that it changes, which hides the address from `reserve` until
+the unit ends. Otherwise one address could be removed on disk and reserved in memory at the same time.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Overlay(Generic[K, V]):
 class View:
     """The rows that a unit of work reads and changes: dropped on rollback, applied after COMMIT.
 
-    Only the thread that holds the transaction lock uses it, and only that thread adds or removes rows. Meanwhile `reserve` may replace
-    rows of unclaimed addresses, and add rows in a /80.
+    Only the thread that holds the transaction lock uses it. Meanwhile `reserve`, in other threads, may replace the rows of unclaimed
+    addresses, and add rows in a /80. All other rows change only when this view is applied.
     """
 
     def __init__(self, memory: MemoryState) -> None:
@@ -111,7 +111,7 @@ class View:
 
 
 class MemoryState:
-    """The state in memory, and the methods of `Datastore` that need nothing else.
+    """The state in memory, and the methods of `ports.Datastore` that do not need the disk.
 
     A method holds the lock for a few dictionary operations or one copy, and calls nothing outside this room.
     """
@@ -241,7 +241,7 @@ class MemoryState:
                 self.reservations.pop(old.owner, None)
         if new is not None:
             self._pool.put(new)
-            # It is still reserved if it was marked as lost, or as found again, during an ADD.
+            # The address stays reserved if it was marked as lost, or healed, during an ADD.
             if new.state is AddressState.RESERVED and new.owner is not None:
                 self.reservations[new.owner] = address
         self._move_extra_address(old, new)
@@ -353,7 +353,7 @@ class MemoryState:
         if self._free_extra is None:
             addresses = family.local_range.addresses()
             taken_addresses = {row.other_address for row in self.rows.addresses.values()}
-            # The order in which they became free is not stored, so each process starts at another address.
+            # The order in which these addresses became free is not stored, so each process starts at another address.
             start = int(self._clock.now().timestamp()) % len(addresses)
             self._free_extra = deque(
                 address for address in addresses[start:] + addresses[:start] if address not in taken_addresses

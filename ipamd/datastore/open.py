@@ -2,9 +2,9 @@
 
 A file of another boot is never used: it describes network namespaces that ended with that boot. A damaged file is kept for diagnosis
 and never repaired; the state is then rebuilt from kernel and CRI (docs/life.md, "Start"). The start is refused, and the file left
-untouched, if a later release wrote it or its level is too old, because guessing its meaning could assign one address twice (I1); also
-if it is of a pool of the other family and a sandbox of that pool may still be running. A sound file gets the missing steps of
-`migrations` and is then read whole.
+untouched, in two cases. A later release wrote the file, or its level is too old: guessing its meaning could assign one address twice
+(I1). Or it is of a pool of the other family, and a sandbox of that pool may still be running (I2). A sound file gets the missing steps
+of `migrations` and is then read whole.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ class OpenOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenReport:
-    """The result of opening. `former_file`: where the file was moved, if it was set aside. `problems`: contradictions between rows."""
+    """The result of opening.
+
+    `detail`: a sentence for people about the file.
+    `former_file`: where the file was moved, if it was set aside.
+    `problems`: contradictions between rows.
+    `was_restored`: a restore from kernel and runtime has finished since the file was created (`schema.RESTORED_AT`).
+    """
 
     outcome: OpenOutcome
     detail: str
@@ -289,7 +295,7 @@ def _examine_rows(probe: Disk, *, was_restored: bool) -> OpenReport:
 
 
 def _columns_without_value(probe: Disk) -> list[str]:
-    """List unknown columns that need a value which our INSERTs do not give. Other unknown columns do no harm."""
+    """List unknown columns that need a value, because our INSERTs do not give one. Other unknown columns do no harm."""
     columns = []
     for table in schema.TABLES:
         for column in probe.connection.exec_driver_sql(f"PRAGMA table_info({table.name})"):
@@ -348,7 +354,7 @@ def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) 
 
 
 def _forget_lost(disk: Disk, *, now: datetime) -> None:
-    """Remove free addresses that are lost (I7). They were reserved in memory when the process died."""
+    """Remove free addresses that are lost (I7). They were reserved in memory when the last process ended."""
     disk.begin()
     try:
         addresses = disk.execute(sql.LOST_FREE, subject="looking for lost addresses").scalars().all()

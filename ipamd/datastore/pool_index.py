@@ -24,8 +24,11 @@ class PoolIndex:
     """The ENIs with their counters and free addresses.
 
     `slots`: sorted by network card and device index.
-    `withheld`, `suspected`: addresses that are not offered, or assigned last.
-    `pinned_ranges`: from which only named addresses are given.
+    `withheld`: addresses in doubt or being released, which are not offered.
+    `suspected`: addresses that EC2 may have taken away, which are assigned last.
+    `pinned_ranges`: ranges from which an address is assigned only to an ADD that names it.
+    `pinned`: the recorded addresses that only an ADD that names them gets.
+    `draining`: the ENIs and kinds of addresses that are assigned after all others.
 
     `withheld`, `suspected` and `pinned_ranges` are replaced within `reclassified`.
     """
@@ -93,7 +96,7 @@ class PoolIndex:
 
     @contextmanager
     def reclassified(self, changed: Iterable[Address]) -> Iterator[None]:
-        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows that are judged otherwise afterwards."""
+        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows for which the outcome may change."""
         rows = list(changed)
         for row in rows:
             self.drop(row)
@@ -111,7 +114,7 @@ class PoolIndex:
         return is_assignable and eni.gives_addresses and eni.pool == pool
 
     def set_draining(self, draining: Draining) -> None:
-        """Replace what is draining. Cost: the number of ENIs, and of their prefixes if the kind changes."""
+        """Replace the draining ENIs and kinds of addresses. Cost: the number of ENIs, and of their prefixes if the kinds change."""
         if draining != self.draining:
             self.draining = draining
             for slot in self.slots.values():

@@ -1,4 +1,4 @@
-"""The SQL statements, and the conversion between values of the model and rows. No other module knows how a value is stored.
+"""The SQL statements, and the conversion between values of the model and rows.
 
 Times are stored as ISO 8601 text in UTC, always with microseconds, so that text order is time order; addresses are stored as text.
 An operator can read both with `sqlite3`. To write, addresses and times are passed to the driver unchanged, and its adapters convert

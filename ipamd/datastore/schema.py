@@ -1,9 +1,9 @@
 """The tables, with the invariants as constraints: SQLite refuses a change that would break one, even if our code is wrong.
 
 An attachment and its address reference each other by a foreign key of (address, ENI, container ID, interface name), checked at COMMIT:
-neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce what a CHECK cannot:
-I2, I4, I6 and I8 across rows. Rejected: one JSON column per row (constraints could not see into it); integers for addresses and
-times (an operator with `sqlite3` could not read them).
+neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce
+parts of I1, I2, I4, I6 and I8 that a CHECK cannot, because it sees only one row. Rejected: one JSON column per row (constraints could
+not see into it); integers for addresses and times (an operator with `sqlite3` could not read them).
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ doubt = table(
     Column("counted_monotonic_s", REAL, nullable=False),
     integer("look_count"),
 )
-"""ENIs and addresses that the last answer of EC2 did not show. After a restart their addresses stay withheld, and the absences are
-counted on."""
+"""ENIs and addresses that the last answer of EC2 did not show. After a restart their addresses stay withheld, and the count of answers
+without them goes on."""
 
 owed = table("owed", text("namespace", primary_key=True), text("pod", primary_key=True), text("since"))
 """Pods whose names the network policy agent may know."""
@@ -202,7 +202,7 @@ for _table_with_legs in (attachment, address):
     Index(f"{_table_with_legs.name}_other_address", _column, unique=True, sqlite_where=_column.is_not(None))
 
 TABLES = (meta, eni, prefix, address, attachment, tombstone, intent, ledger, lost, doubt, owed, uplinked_attachment)
-"""In the order of creation."""
+"""All tables, in the order in which they are created."""
 
 TRIGGERS = (
     """

@@ -1,7 +1,8 @@
 """The datastore: changes go to disk, one unit of work at a time; almost all reads are answered from memory.
 
-Lock order: sandbox lock > `Disk.lock` > the lock of `MemoryState`. `reserve` and all reads but `history` and `audit` take only the
-last one, so that only changes wait for the disk. `ports.Datastore` documents what each method promises.
+Lock order: sandbox lock > `Disk.lock` > the lock of `MemoryState`. Only changes, reads of the ledger (`history`, `latest_history`,
+`read_since`), `audit` and `close` take `Disk.lock`. `reserve` and all other reads take at most the lock of `MemoryState`, so they
+never wait for the disk. `ports.Datastore` documents the methods.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-com
 # memory that is charged to the daemon: after every `PRUNE_EVERY` rows the transaction also deletes the oldest rows beyond the limit.
 
 LEDGER_LIMIT = 20_000
-"""Rows. Ours: four rows a sandbox make 5,000 sandboxes, in about 6 MB of tmpfs."""
+"""Most rows of the ledger. Ours: with four rows for each sandbox these are 5,000 sandboxes, in about 6 MB of tmpfs."""
 
 PRUNE_EVERY = 500
 """Rows written between two prunings. Ours: one DELETE of 500 rows costs less than 2 ms."""
 
 SANDBOXES_MAX = 20
-"""How many sandboxes of one pod are searched for in the ledger. Ours: a pod has one, and one more each time that it was recreated."""
+"""How many sandboxes of one pod are searched for in the ledger. Ours: a pod has one sandbox, and one more each time that its sandbox
+was recreated."""
 
 LEDGER_FIELDS = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail")
 

@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def change(method: Callable[Concatenate[SqlUnitOfWork, P], R]) -> Callable[Concatenate[SqlUnitOfWork, P], R]:
-    """Make an error of a method fail the whole unit, even if the caller catches the error."""
+    """Decorate a method that makes a change: its error fails the whole unit, even if the caller catches the error."""
 
     @wraps(method)
     def guarded(self: SqlUnitOfWork, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -208,7 +208,7 @@ class SqlUnitOfWork:
         self._disk.write(sql.INSERT_DOUBT, sql.doubt_params(doubts), subject="recording doubts")
         self.view.doubts = doubts
 
-    # Records besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger.
+    # Records besides addresses: tombstones, intents, pods that the policy agent may know, rows of `meta`, events in the ledger.
 
     @change
     def put_tombstone(self, key: AttachmentKey) -> None:
@@ -441,7 +441,7 @@ class SqlUnitOfWork:
     def _put_intent(self, statement: Statement, intent: Intent, *, now: str = "", **fields: Any) -> None:
         self._disk.write(statement, sql.intent_params(intent), subject=f"recording intent {intent.intent_id}")
         self.view.intents.changes[intent.intent_id] = intent
-        # Read again after a lost datastore (`ipamd/eni/earlier_changes.py::remember_released`).
+        # `ipamd/eni/earlier_changes.py::remember_released` parses this text at the next start, in the ledger or the history.
         payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
         self._log(
             LedgerEvent.INTENT_OPENED, detail=f"{now}{intent.kind} {intent.intent_id}: {payload}", eni_id=intent.eni_id, **fields

@@ -1,7 +1,7 @@
 """Keep one record of facts for each ENI, beside its row in the datastore.
 
-A row holds what EC2 assigned and what sandboxes use. Every other fact about an ENI is in its record here, with its source and the time
-until which it counts: changes by our own calls, the place of an ENI that is not recorded, a missing link, the reason of a freeze. The
+A row holds what EC2 assigned and what sandboxes use. Every other fact about an ENI is in its record here: changes by our own
+calls (until Describe must show them), the place of an ENI that is not recorded, a missing link, the reason of a freeze. The
 records are in memory only. After a restart, the second answer that absence needs still protects new addresses (docs/adr/0017), and
 released addresses are read from their intents and the ledger. Rejected: a separate map for each kind of fact in the class that learns
 it, because every change would have to prove again that the maps agree.
@@ -25,9 +25,10 @@ from ipamd.model.placement import free_indexes
 from ipamd.model.record import dataclass, field, replace
 
 VIEW_S = 750.0
-"""A view of metadata counts as a witness only if every ENI in it was read less than this long ago. Ours: each turn reads two ENIs, so
-15 ENIs are read within 600 s. And no reading is older than a change of ours: an object that EC2 has not shown for MASS_LOSS_AGE_S was
-last changed by us at least RECENT_S before that, which is 150 s before the oldest reading."""
+"""A view of metadata counts as a witness only if every ENI in it was read less than this long ago. Ours: each turn reads at
+least two ENIs, so 15 ENIs are read within 600 s. The view is also newer than our own changes of an object whose loss it confirms: EC2
+has not shown the object for MASS_LOSS_AGE_S (600 s), and our last change is at least RECENT_S (300 s) older, so it was made at least
+150 s before the oldest reading."""
 
 Place = tuple[int, int]
 """Network card and device index."""
@@ -40,8 +41,9 @@ PLACE = "place"
 class OwnChange:
     """A change of an ENI, or of one of its addresses, by a call of ours.
 
-    `deadline` (monotonic): until then Describe and metadata may lag behind the call. Comparisons ignore the object until then, so that
-    the lag is not taken for an external change.
+    `is_added`: the call added the object to this ENI; False: it removed it.
+    `deadline`: until this time (monotonic) Describe and metadata may lag behind the call. Comparisons ignore the object until then, so
+        that the lag is not taken for an external change.
     """
 
     is_added: bool
@@ -60,10 +62,11 @@ RETURNED = "external changes: its link is back; it is used again as soon as EC2 
 
 @dataclass(frozen=True, slots=True)
 class MissingLink:
-    """The link of an ENI is missing, or back since `back_monotonic_s` without a confirmation by EC2 or metadata. The ENI is frozen.
+    """The state of a frozen ENI's link: missing, or back but not yet confirmed by EC2 or metadata.
 
-    `was_there`: the link had been seen. If EC2 then does not show the ENI while the link is missing, the cause is not a lag behind a
-    call of ours.
+    `was_there`: the link was seen before. If EC2 does not show such an ENI either, the reason is not that Describe lags behind our
+        Attach.
+    `back_monotonic_s`: when the link came back; None while it is missing.
     """
 
     was_there: bool = False
@@ -72,7 +75,7 @@ class MissingLink:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What instance metadata said last about one ENI that it lists.
+    """The last answer of instance metadata about one ENI that it lists.
 
     mac: the key of the ENI in metadata.
     metadata_eni: the ENI as it was read at `monotonic_s`; None before it was read.
@@ -94,7 +97,7 @@ class EniFacts:
     own_changes: changes by our calls, of the ENI itself or of its addresses.
     reading: the ENI in instance metadata.
     shown_at: where EC2 shows the ENI attached, if it is not recorded.
-    is_bare: EC2 shows it attached without an IPv4 address.
+    is_bare: EC2 shows it without an IPv4 address.
     mac: the MAC by which metadata has shown an ENI that is not recorded.
     elsewhere: addresses that EC2 has on it but that are recorded on other ENIs, one address for each slot that they use.
     is_absent: enough answers have shown that EC2 does not have it any more.
@@ -152,9 +155,9 @@ class EniBook(Service):
 
     No other lock is taken while its own is held, and no ADD or DEL takes it.
 
-    `Backoffs` has, under PLACE, the places of the instance that EC2 refused: an ENI is there that is not recorded. The refusal of a
-    device index is the only sign of an ENI that Describe does not show: a foreign one, or ours after a lost datastore. After a
-    pause the place is tried again, because nothing announces that it has become free.
+    `Backoffs` has, under the key PLACE, the places of the instance that EC2 refused because an unrecorded ENI is there. If Describe
+    does not show that ENI (a foreign one, or one of ours after a lost datastore), the refusal is its only sign. The place is tried
+    again after a pause, because nothing announces that it has become free.
     """
 
     def __init__(self, context: ServiceContext) -> None:
@@ -222,7 +225,8 @@ class EniBook(Service):
     def added_enis(self) -> dict[EniId, float]:
         """Return the ENIs among `added`.
 
-        Each plan calls it, so it reads one change per ENI. For 300 s after a warm pool was filled, `added` has a key for each address.
+        Each plan calls this method, so it reads only one change per ENI. `added` would read a change for each address during the
+        300 s after a warm pool was filled.
         """
         now_s = self._clock.monotonic()
         added = {}
@@ -253,8 +257,8 @@ class EniBook(Service):
     def set_unrecorded(self, places: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
         """Replace the ENIs that EC2 showed but that were not recorded, each with its place.
 
-        `is_whole`: the answer is complete, so ENIs missing from it are dropped. The refusal of a place ends if one of `places`, or a
-        recorded ENI, is there: that ENI explains the refusal.
+        The refusal of a place ends if one of these ENIs, or a recorded ENI, is there, because that ENI explains the refusal.
+        `is_whole`: the answer is complete, so ENIs missing from it are dropped.
         """
         with self._lock:
             for eni_id in {*self._enis, *places}:
@@ -331,7 +335,7 @@ class EniBook(Service):
         stock = self._datastore.stock().enis
         return {(eni_stock.eni.network_card, eni_stock.eni.device_index) for eni_stock in stock if not eni_stock.has_left}
 
-    # The ENIs in instance metadata, which is a second source when something is in doubt.
+    # The ENIs in instance metadata, which is a second source if EC2's answer is in doubt.
 
     def list_metadata(self, macs: Collection[MacAddress]) -> None:
         """Replace metadata's list of the instance's ENIs. An ENI without a row gets a record under its MAC."""

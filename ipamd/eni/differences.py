@@ -24,8 +24,8 @@ from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of
 
 ANSWER, DIFFERENCES, LOST, MASS_LOSS = "ec2 answer", "ec2 differences", "lost addresses", "mass loss"
-"""Conditions: the last answer was not believed; EC2 and the datastore contradict each other about objects; EC2 no longer shows
-addresses; a loss was concluded from implausible answers."""
+"""Conditions. ANSWER: the last answer was not believed. DIFFERENCES: EC2 and the datastore contradict each other about objects. LOST:
+EC2 no longer shows addresses. MASS_LOSS: a loss was concluded from implausible answers."""
 
 NAMED_COUNT = 5
 """How many differences a condition names. Ours: `ipamctl audit` has all."""
@@ -36,15 +36,16 @@ class Contradiction(StrEnum):
 
     LOST_IN_USE = "lost-in-use"  # EC2 does not have an address any more that a sandbox uses
     ELSEWHERE = "elsewhere"  # EC2 has an address on one ENI, and its row is of another one
-    PRIMARY = "primary"  # EC2 has as a secondary address what is recorded as the primary address of an ENI
-    UPLINK = "uplink"  # EC2 has on an ENI of the pool what is recorded as the address of a branch ENI
+    PRIMARY = "primary"  # EC2 shows an address as secondary that is recorded as the primary address of an ENI
+    UPLINK = "uplink"  # EC2 shows an address on an ENI of the pool that is recorded as the address of a branch ENI
     NOT_FORGOTTEN = "not-forgotten"  # EC2 does not have an ENI or address any more, and the datastore refused to record that
     NOT_RECORDED = "not-recorded"  # an ENI contradicts a row, or EC2 did not return its subnet
     UNREADABLE = "unreadable"  # EC2's description of an ENI could not be read
 
 
 AWAITED = frozenset({Contradiction.ELSEWHERE, Contradiction.PRIMARY, Contradiction.UPLINK, Contradiction.NOT_RECORDED})
-"""EC2 shows an object that could not be recorded. As soon as it can be, a comparison is requested."""
+"""Contradictions about an object that EC2 shows and that could not be recorded. As soon as the object can be recorded, a comparison is
+requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class CloudDifference:
 
 
 def is_taken(address: CloudKey | None, rows: Snapshot, *, by_other_than: str) -> bool:
-    """Whether an address is recorded as that of a sandbox or of the pool, or as the primary address of another ENI."""
+    """Whether an address is recorded: in the pool, as that of a sandbox with an uplink, or as the primary address of another ENI."""
     is_primary = any(eni.primary_address == address and eni.eni_id != by_other_than for eni in rows.enis.values())
     return _is_outside_pool(address, rows) or is_primary or address in rows.addresses
 
@@ -119,7 +120,10 @@ def _is_outside_pool(address: CloudKey | None, rows: Snapshot) -> bool:
 
 
 class CloudDifferences(Service):
-    """The differences to the last believed answer, and the conditions about EC2's answers. Safe from any thread."""
+    """The differences between the rows and EC2's last believed answer, and the conditions about EC2's answers.
+
+    Safe from any thread.
+    """
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__(context)
@@ -146,8 +150,9 @@ class CloudDifferences(Service):
                 self._replace(differences)
 
     def end_resolved(self) -> bool:
-        """End the differences that the rows explain now. Returns: whether to compare again, because EC2 shows an object that can be
-        recorded now.
+        """End the differences whose rows have changed so that they no longer contradict EC2.
+
+        Returns: whether to compare again, because an object that EC2 shows could not be recorded before, and can be now.
         """
         with self._lock:
             over = self._over()

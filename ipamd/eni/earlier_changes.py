@@ -1,8 +1,9 @@
 """Read from records what calls of an earlier process removed from ENIs, or may have removed.
 
 The removals are in the open intents and the ledger, or in the history if the datastore was lost or is of another boot. EC2 may show a
-released address for a while. In a chaos run a new process, which had only EC2's first answer, assigned an address to a pod that had
-been released twenty seconds before. The history is on the node's disk, and lacks at most its last second.
+released address for a while. In a chaos run, the daemon had released an address twenty seconds before it ended. EC2's first answer
+still showed the address to the next process, which assigned it to a pod. The history is on the node's disk; at most the records of
+its last second are missing.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _read_payload(text: str) -> dict[str, str]:
 
 
 def _enis_with_release_intents(records: Iterable[HistoryRecord]) -> set[str]:
-    """Return the ENIs for which an intent other than an allocation was opened or closed."""
+    """Return the IDs of the ENIs for which an intent other than an allocation was opened or closed."""
     eni_ids = set()
     for record in records:
         is_of_intent = record.event in (LedgerEvent.INTENT_OPENED, LedgerEvent.INTENT_CLOSED)

@@ -65,8 +65,8 @@ BatchRows = dict[IpAddress, Address | None]
 class EniService(Service):
     """Brings the rows of this instance's ENIs and addresses into agreement with EC2.
 
-    `resync_due` and `sync_with_ec2` compare all of them with a Describe. `record` and `add_addresses` store the answer to one call of
-    ours. `forget_unused` removes what is gone and no longer needed.
+    `resync_due` and `sync_with_ec2` compare all ENIs with a Describe. `record` and `add_addresses` store the answer to one call of
+    ours. `forget_unused` removes ENIs that are gone and have no address left.
 
     Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits, and the pool's thread all later
     ones. `forget_unused` may be called from any thread.
@@ -95,8 +95,8 @@ class EniService(Service):
 
         Args:
             exclusion: returns why an ENI gets no new sandbox, "" if it may get one.
-            on_quarantined: called when EC2 showed the address of a sandbox that is not recorded, so that it can be adopted; must not
-                block.
+            on_quarantined: called when EC2 showed the address of a sandbox that is not recorded, so that the sandbox can be adopted.
+                Must not block.
             is_datastore_lost: rows of this boot were lost, so sandboxes may have addresses that no row shows.
             family: of the pool.
             has_cards: ENIs of further network cards may be for pods.
@@ -233,7 +233,7 @@ class EniService(Service):
         return replace(eni, excluded=self._exclusion(eni))
 
     def _pool_of(self, described: DescribedEni, recorded_eni: Eni | None, *, is_primary: bool) -> str:
-        """Return the pool of an ENI: that of its card, else that which its row has, else that of its tag."""
+        """Return the pool of an ENI: by its network card, if further cards are managed; else by its row; else by its tag."""
         if self._has_cards and described.network_card:
             return card_pool(described.network_card)
         pool = (recorded_eni.pool if recorded_eni else "") or pool_of(described, is_primary=is_primary)
@@ -242,8 +242,9 @@ class EniService(Service):
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
         """Store one ENI from the answer to a call of ours. Its new addresses become free, and no row is removed.
 
-        If the ENI is recorded already, the answer is a Describe and may show addresses that are older than the call; after a lost
-        datastore these cool first. Raises: InvariantError if the ENI contradicts a record.
+        If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. After a lost
+        datastore all addresses that have no row then cool first (I8).
+        Raises: InvariantError if the ENI contradicts a record; KernelDumpError.
         """
         self._record_groups(described)
         described = self._without_released(described)
@@ -325,7 +326,7 @@ class EniService(Service):
     def forget_unused(self) -> None:
         """Remove ENIs that are gone and have no address left, with their routing, and report lost addresses. No EC2 call.
 
-        Called after each comparison, and by the host network reconciler, because the last sandbox may end much later.
+        Called after each comparison. The host network reconciler calls it too, because the last sandbox of an ENI may end much later.
         """
         for eni_id in sorted(eni_id for eni_id, facts in self.book.all().items() if facts.is_absent):
             eni = self._datastore.eni(eni_id)
@@ -553,7 +554,7 @@ class EniService(Service):
             self.routing.remove_stale_prefix_rules(eni, fresh, wired=wired, rejected=rejected)
 
     def _with_recorded_state(self, eni: Eni) -> Eni:
-        """Copy from the record what EC2 does not know: whether the ENI's routing is in place, and whether we created it."""
+        """Copy from the record the facts that EC2 does not show: whether the ENI's routing is in place, and whether we created it."""
         recorded_eni = self._datastore.eni(eni.eni_id)
         if recorded_eni is None:
             return eni
@@ -577,8 +578,10 @@ class EniService(Service):
         return used_prefixes
 
     def _is_for_pods(self, eni: Eni) -> bool:
-        """Whether a new /80, from which all pods of the node then get addresses, may be on this ENI. A further network card has one
-        for itself, from which pods get the addresses of their further interfaces.
+        """Whether a new /80 may be on this ENI.
+
+        All pods of the node get their addresses from one /80. Each further network card has a /80 of its own, for the further
+        interfaces of pods.
         """
         if eni.excluded:
             return False
@@ -653,7 +656,10 @@ class EniService(Service):
         *,
         cooldown: timedelta | None,
     ) -> list[IpAddress]:
-        """Add the addresses that have no row and are not taken. Addresses that are cooling after a DEL get a whole cooldown."""
+        """Add the addresses that have no row and are not taken. Addresses that are cooling after a DEL get a whole cooldown.
+
+        Returns: the added addresses.
+        """
         fresh = [address for address, row in rows.items() if row is None and address not in taken]
         cooling = filter(self._cooldown.is_cooling, fresh)
         uow.add_addresses(eni_id, cooling, prefix=prefix, cooldown=self._cooldown.period)
@@ -683,7 +689,7 @@ class EniService(Service):
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
-        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, that is reported, and the rest is
+        """Record that these ENIs and addresses are gone. A change that the datastore refuses is reported, and the other changes are
         recorded.
         """
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]
@@ -753,7 +759,10 @@ def _heal_shown(uow: UnitOfWork, rows: BatchRows, taken: Collection[IpAddress]) 
 
 
 def _excluded_before(recorded_eni: Eni | None) -> str:
-    """Return why an ENI was excluded before this answer. An exclusion because a service manages it counts only while EC2 shows it."""
+    """Return why an ENI was excluded before this answer, "" if it was not.
+
+    The exclusion of an ENI that an AWS service manages is left out, because it ends when EC2 no longer shows the service.
+    """
     if recorded_eni is None or recorded_eni.excluded.startswith(OPERATOR):
         return ""
     return recorded_eni.excluded

@@ -1,9 +1,9 @@
 """Notice changes of our ENIs by others, without EC2 calls, and request a resync with EC2 when something differs.
 
 Two free sources show that something may have changed: the kernel's link notifications at once (`links.py`), and instance metadata
-within a few minutes (this module). Neither removes anything (I7); they make a resync due. The pool's thread makes it between two plans
-(`ipamd/eni/resync.py` explains why), and acts on what two answers prove. While nothing differs, EC2 is not called at all (I13). The
-consequences of each difference: docs/pool.md, External changes.
+within a few minutes (this module). Neither removes anything (I7); they make a resync due. The pool's thread makes the resync between
+two plans (`ipamd/eni/resync.py` explains why), and concludes an absence only from two answers. While nothing differs, EC2 is not
+called at all (I13). The consequences of each difference: docs/pool.md, External changes.
 
 A turn of metadata refreshes the node's identity (VPC CIDRs, security groups), reads a spot instance's notices, lists the ENIs, and
 reads the ENIs that were not read for longest, as many as REQUESTS_PER_TURN allows. Metadata is throttled for the whole instance
@@ -50,11 +50,11 @@ LINKS_S = 60.0
 """Longest time between two readings of all links, for changes without a notification and links whose MAC was changed. Ours."""
 
 REQUESTS_PER_TURN = 10
-"""Most HTTP requests of a turn, including those for the node's identity and for tokens. Ours: so many a minute; amazon-vpc-cni-k8s
-makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
+"""Most HTTP requests of a turn, including those for the node's identity and for tokens. Ours: at most ten requests a minute;
+amazon-vpc-cni-k8s makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
 
 FIRST_REQUESTS, LATER_REQUESTS = 4, 2
-"""Requests of `Metadata.interface` for an ENI that was not read before, and for one that was."""
+"""Requests of `Metadata.interface` at the first reading of an ENI, and at later ones."""
 
 SPARE_REQUESTS = 1
 """Metadata may drop our token in the middle of a turn, which costs one more request."""
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """How often a resync was requested because of one difference, and when last."""
+    """The resyncs that were requested because of one difference: how many, and when the last one was requested (monotonic)."""
 
     count: int
     monotonic_s: float
@@ -80,9 +80,11 @@ NEVER_ASKED = Question(0, -math.inf)
 
 @dataclass(frozen=True, slots=True)
 class MetadataDifference:
-    """How metadata and the rows differ. `since_s`: for how long without a break, 0 if they agree.
+    """How metadata and the rows differ.
 
-    `turn_age_s`: seconds since the last list, None without one.
+    `count`: the number of differences.
+    `since_s`: seconds for which there has been any difference, without a break; 0 if there is none.
+    `turn_age_s`: seconds since metadata last listed the ENIs; None if it never did.
     """
 
     count: int
@@ -201,7 +203,7 @@ class CloudReconciler(Service):
     def follow_notices(self) -> str:
         """Freeze or thaw the pool by the events that EC2 announces for the instance.
 
-        Returns: the error, "" if there was none. It is not raised, so that the ENIs are read nevertheless.
+        Returns: the error, "" if there was none. The error is not raised, so that the ENIs are still read in this turn.
         """
         try:
             self._freeze.follow_notices(self._metadata.notices())
@@ -212,7 +214,8 @@ class CloudReconciler(Service):
     def _evaluate(self, *, is_listed: bool = False, read: Collection[MacAddress] = ()) -> None:
         """Compare metadata with the present rows, and request a resync if one is due.
 
-        An old list or reading may end a difference, but cannot begin one, because later changes of ours would look like a difference.
+        Only a new list or reading can begin a difference: in an old one, our later changes would look like a difference. An old one
+        can end a difference.
 
         Args:
             is_listed: whether the list of ENIs is new.
@@ -264,8 +267,8 @@ class CloudReconciler(Service):
     def _request_due(self, current: Collection[InterfaceDifference]) -> None:
         """Request a resync if a difference is new, or its pause is over, and report the differences.
 
-        A difference that ends and comes back within the hour keeps its count, so that an intermittent one does not cost a call each
-        time.
+        A difference that ends and comes back within ASK_AGAIN_S keeps its count, so that an intermittent difference does not cost a
+        call each time.
         """
         now_s = self._clock.monotonic()
         due_differences = [difference for difference in current if now_s >= self._next_question_s(difference)]

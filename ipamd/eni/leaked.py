@@ -1,4 +1,4 @@
-"""Delete the ENIs that this node leaked: those whose intents were lost with the datastore (I9). This is done once after each start.
+"""Delete the ENIs that this node leaked, because their intents were lost with the datastore (I9). This is done once after each start.
 
 The first Describe comes a minute or two after the start. Only if it shows a leaked ENI, a second and last one follows half a minute
 later (I13). An ENI is deleted if both answers show it detached, if this node created it before this process started
@@ -27,15 +27,15 @@ from ipamd.model.leaked_eni import why_kept
 from ipamd.ports.cloud import Ec2
 
 FIRST_LOOK_S = 60.0
-"""Time from the start to the first Describe. Ours: by then start-up is over, and so are calls of a killed daemon. Up to as much is
-added at random, so that nodes that start together do not call EC2 together."""
+"""Time from the start to the first Describe. Ours: by then the start is over, and the calls of a killed daemon have ended. A random
+time of up to the same length is added, so that nodes that start together do not call EC2 together."""
 
 SECOND_LOOK_S = 30.0
-"""Time between the two Describes. Ours: as between two answers about an absent address."""
+"""Time between the two Describes. Ours: the same as `LOOK_GAP_S`, the least time between two answers about an absent address."""
 
 MIN_AGE = timedelta(seconds=60)
-"""Least age of a leaked ENI by its tag, in which this node wrote its own time. Ours: short, because a creation that is under way has
-an open intent, so its ENI does not count as leaked."""
+"""Least age of a leaked ENI, by the time of creation that this node wrote into the ENI's tag. Ours: short, because a creation that is
+under way has an open intent, so its ENI does not count as leaked."""
 
 LOOK = ("leaked ENIs",)
 """Back-off key: the next Describe."""
@@ -55,7 +55,7 @@ class LeakedEnis(Service):
         operations: OperationLog,
         delete: Callable[[Intent], object],
     ) -> None:
-        """`delete` carries out an intent. Raises: CloudError; the intent stays open."""
+        """`delete` carries out the intent of a deletion. If it raises CloudError, the intent stays open."""
         super().__init__(context)
         self._freeze = context.freeze
         self._ec2 = ec2
@@ -70,7 +70,7 @@ class LeakedEnis(Service):
         self._backoffs.clear(LOOK)
 
     def run_due(self, identity: InstanceIdentity) -> None:
-        """Make the Describe that is due, if any. Nothing is deleted while the pool is frozen. After an error it is repeated later."""
+        """Make the Describe that is due, if any. After an error it is repeated later. While the pool is frozen, nothing is done."""
         if self.next_look_s() != 0:
             return
         self._backoffs.back_off(LOOK, ROOM)  # before the call, so that a defect does not make the pool's loop spin
@@ -109,7 +109,7 @@ class LeakedEnis(Service):
                 break
 
     def _is_leaked(self, eni: DescribedEni, identity: InstanceIdentity) -> bool:
-        """Whether this node created the ENI, and neither a row nor an intent names it."""
+        """Whether this node created the ENI before this process started, and neither a row nor an intent names it."""
         if eni.tags.get(INSTANCE_TAG) != identity.instance_id or INTENT_TAG not in eni.tags:
             return False
         if eni.description != description(identity) or self._datastore.eni(eni.eni_id) or self._log.is_about(eni):

@@ -49,7 +49,8 @@ Key = tuple[str, ...]
 CREATION, ALLOCATION = "creation", "allocation"
 PREFIXES, PREFIX_COUNT, ENI_SIZE, ENI_COUNT = ("prefixes",), ("prefixes at once",), ("addresses of a new ENI",), ("ENIs",)
 RELEASE_DENIED, RELEASE_FAILED = ("release", "denied"), ("release", "error")
-"""Refusals of releases, also of recovered ones. After the pause of a denial one of them is tried. Neither stops growth."""
+"""Keys of refused releases: EC2 denied a release, or a release failed otherwise. Recovered releases have the same keys. After the
+pause of a denial one release is tried. Neither refusal stops growth."""
 
 FAULT = ("fault",)
 """An error of our own code, which stops everything for a moment."""
@@ -71,7 +72,7 @@ class Ec2Request:
     `is_other_subnet`: the ENI that was to get addresses is in another subnet.
     `is_urgent`: an ADD waits.
     `attached_count`: ENIs of the instance.
-    `foreign_count`: those of them that are not ours to use.
+    `foreign_count`: attached ENIs that are not ours to use.
     `used_slot_count`: slots in use on the ENI that was to get addresses.
     `pool`: the pool of pods that was to grow, "" for the node's own.
     """
@@ -110,16 +111,17 @@ class Ec2Request:
         return (stopped,)
 
     def is_matched_by(self, word: str, error: BaseException) -> bool:
-        """Whether a word of the table's second column (`LimitRule.applies_to`) describes this request and its error.
+        """Whether a word of `LimitRule.applies_to` describes this request and its error. The words:
 
         any: every request.
         creation, allocation: a request of this kind.
-        spare: no ADD waits for it.
-        elsewhere: it was for an ENI in another subnet than the default one.
-        prefix, prefixes: it was for one /28, or for several.
-        large: it was for a new ENI with more addresses or /28s at once than EC2 takes.
+        spare: no ADD waits for the request.
+        elsewhere: the request was for an ENI in another subnet than the default one.
+        prefix: the request was for one /28.
+        prefixes: the request was for several /28s.
+        large: the request was for a new ENI with more addresses or /28s at once than EC2 takes.
         stale keys: EC2 refused the credentials, not the request.
-        odd: it was for /28s of an attached ENI, and EC2 refused it with a code that we do not know.
+        odd: the request was for /28s of an attached ENI, and EC2 refused it with a code that we do not know.
         """
         match word:
             case "spare":
@@ -232,7 +234,11 @@ ROOM_ENOUGH = 64
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """A refusal in force. `further`: later refusals of other calls that share its pause."""
+    """A refusal in force.
+
+    `cap`: the most ENIs, slots or addresses that may still be requested or used; 0: none.
+    `further`: later refusals of other calls that share its pause.
+    """
 
     refusal: GrowthRefusal
     cap: int
@@ -253,14 +259,17 @@ class CountedRoom:
 
 
 class Limits:
-    """The refusals in force. Used by the pool's thread; `refusal`, `in_force` and `retry` by any.
+    """The refusals in force. Used by the pool's thread; any thread may call `refusal`, `in_force`, `counted_room` and `retry`.
 
     `learn` puts a refusal of growth in force, `learn_release` one of a release. `state` is what the planner reads. A refusal ends with
     its pause, by `succeeded`, or by `retry`.
     """
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
-        """`draw` returns a random number from 0.0 to 1.0, by which this node's pauses of spare requests are longer than another's."""
+        """`draw` returns a random number from 0.0 to 1.0.
+
+        It makes the pauses of spare requests longer, on each node by another factor.
+        """
         self._clock = context.clock
         self._backoffs = context.backoffs
         self._ec2 = ec2
@@ -303,7 +312,7 @@ class Limits:
 
         Args:
             key: the requests that it concerns.
-            cap: how many of what they request may still be requested; 0: nothing.
+            cap: how many ENIs, slots or addresses may still be requested or used; 0: none.
             is_lasting: no short disturbance, so that the pool grows in another way.
             cause: the reason for people; None: the error's.
         """
@@ -359,7 +368,7 @@ class Limits:
         return None
 
     def cap(self, key: Key) -> int | None:
-        """Return how many of the subject `key` may still be requested; None without a refusal in force."""
+        """Return the cap that the refusal of `key` sets: the most ENIs, slots or addresses. None without a refusal in force."""
         limit = self._limits.get(key)
         if limit is None or self._backoffs.is_due(("limit", *key)):
             return None

@@ -56,7 +56,10 @@ class _Question:
 
 
 class LinkWatch(Service):
-    """Compares the recorded ENIs with the links of the host's namespace. The loop calls `turn`; any thread may call the rest."""
+    """Compares the recorded ENIs with the links of the host's namespace.
+
+    The loop calls `turn`; any thread may call the other methods.
+    """
 
     def __init__(
         self,
@@ -173,8 +176,9 @@ class LinkWatch(Service):
         return found
 
     def _observe_missing(self, eni: Eni, link: MissingLink, *, is_present: bool) -> None:
-        """Record that the missing link of an ENI is back, or gone again. That includes ENIs that are detaching for EC2, because their
-        sandboxes need the link.
+        """Record that the missing link of an ENI is back, or gone again.
+
+        ENIs that EC2 shows detaching are included, because their sandboxes need the link.
         """
         if is_present and link.back_monotonic_s is None:
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
@@ -222,7 +226,7 @@ class LinkWatch(Service):
         return any(eni.mac == mac for eni in self._datastore.enis())
 
     def _log_state(self, sentence: str) -> None:
-        """Log the state of the comparison if it has changed. `sentence`: "" after a success."""
+        """Log the state of the comparison if it has changed. `sentence`: why links could not be compared, "" after a success."""
         if sentence != self._last_logged and not self.loop.is_stopped:
             self._last_logged = sentence
             log.info("links state=%s", sentence or "compared again")

@@ -54,7 +54,7 @@ class State(Enum):
 
     ASKED = auto()  # its intent is on disk, and no call was made yet
     UNANSWERED = auto()  # the call may have taken effect: its answer was lost, or the process ended before the answer
-    UNREPEATABLE = auto()  # as UNANSWERED, and the call cannot be repeated
+    UNREPEATABLE = auto()  # the call may have taken effect, and cannot be repeated
     FOUND = auto()  # after a restart: the intent has the ID of the ENI, but the progress is not known
     MADE = auto()  # EC2 has created the ENI
     NAMED = auto()  # the intent has the ID of the ENI
@@ -209,7 +209,7 @@ def rows_of(operation: Operation) -> Mapping[State, StateRule]:
 
 
 def state_of(operation: Operation, *, is_first: bool) -> State:
-    """Return the state in which an operation begins, or is resumed after a restart."""
+    """Return the state in which an operation begins (`is_first`), or is resumed after a failure or a restart."""
     match operation:
         case Unassign() | Delete():
             return State.WITHHELD
@@ -232,7 +232,7 @@ def is_denied(error: BaseException | None, intent: Intent) -> bool:
 
 
 class OperationLog(Service):
-    """Opens, updates and closes intents. Every change is a transaction of its own, on disk when the method returns."""
+    """Opens, updates and closes intents. Every change is a transaction of its own, which is committed when the method returns."""
 
     def all_open(self) -> tuple[Intent, ...]:
         """Return the intents whose outcome at EC2 is not known, oldest first: the open ones without those that are settled."""
@@ -248,8 +248,7 @@ class OperationLog(Service):
 
         `token`: "" for a new one.
         `also`: a further change in the same transaction.
-
-        Raises: InvariantError if it releases an address that a sandbox uses; then nothing is stored.
+        Raises: InvariantError if the operation releases an address that is not free; then nothing is stored.
         """
         token = token or new_token()
         kind, payload = encoded(operation)
@@ -271,7 +270,7 @@ class OperationLog(Service):
         return marked
 
     def close(self, intent: Intent, outcome: str, *, also: Callable[[UnitOfWork], None] | None = None) -> None:
-        """Close an intent with its outcome, and with a change in the same transaction."""
+        """Close an intent, and record its outcome. `also`: a further change in the same transaction."""
         with self._datastore.transaction() as uow:
             uow.close_intent(intent.intent_id, outcome=outcome)
             if also is not None:

@@ -1,10 +1,11 @@
-"""Obtain from EC2 the addresses that pods ask for, and give them back when their time is over (docs/adr/0083).
+"""Obtain from EC2 the addresses that pods ask for, and release them when their time is over (docs/adr/0083).
 
-An ADD registers what it wants and waits; the pool's thread makes the calls, at most three for one ADD. An address is obtained only
-by a plain AssignPrivateIpAddresses that names it, which EC2 refuses while any ENI has it: of two nodes that want it at once, one gets
-it. From a holder that is proven gone, or that the operator allows to lose it, the address is withdrawn first, by a call that names the
-holder's ENI and fails if the address is not there any more. Rejected: AllowReassignment, by which the second of two nodes would take
-the address from the first, after that one has answered its ADD. Guards I1, I7, I12.
+An ADD registers the address that it wants and waits. The pool's thread makes the calls, which docs/adr/0083 bounds to three for one
+ADD. An address is obtained only by an AssignPrivateIpAddresses that names it. EC2 refuses this call while any ENI has the address, so
+if two nodes want it at once, only one of them gets it. Another ENI may have the address. If the instance of that ENI is proven gone,
+or the operator allows to take the address, it is first withdrawn by a call that names that ENI, and that fails if the address is not
+there any more. Rejected: AllowReassignment, because two nodes that want an address at once would both succeed, and the first one would
+lose it after it has answered its ADD. Guards I1, I7, I12.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ LOOK_S = 0.5
 """How often a waiting ADD checks whether its caller is still there. Ours."""
 
 UNCLAIMED_S = 60.0
-"""After this long a free address of a pinned range that is kept for nobody goes back to EC2: the ADD that asked for it failed, and
-the runtime did not repeat it. Ours: kubelet repeats an ADD within seconds."""
+"""After this long, a free address of a pinned range that is kept for no pod is released to EC2. The ADD that asked for it has failed,
+and the runtime has not repeated it. Ours: kubelet repeats an ADD within seconds."""
 
 ROOM_S = 60.0
-"""For this long the pool leaves a slot free that was made for an address. Ours: as `UNCLAIMED_S`."""
+"""For this long the pool does not use a slot that was freed for a pinned address. Ours: as long as `UNCLAIMED_S`, in which kubelet
+repeats the ADD."""
 
 RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
-"""Back-off key of the releases, and the pause after one that changed nothing, as while an ADD waits. After a refusal of EC2 the pause
-is that of its kind (I13). Ours."""
+"""Back-off key of the releases, and the pause after a release that changed nothing, for example because an ADD waited. After a refusal
+of EC2, the pause is that for this kind of error (I13). Ours."""
 
 SUBJECT = "pinned addresses"
-"""Subject of the conditions."""
+"""Name of the condition, which has the parts `ranges` and `release`."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
 """Back-off key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
 
 CERTAIN_S = 5.0
-"""For this long EC2's answer that an address is on this node counts, if another node may take it at any time. Ours: the ADD that asked
-reserves it at once."""
+"""How long EC2's answer that an address is on this node is believed, if another node may take the address at any time. Ours: the ADD
+for which EC2 was called reserves the address at once."""
 
 FAILPOINTS = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded")
 
@@ -66,7 +68,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Want:
-    """What one ADD waits for. `error`: why it cannot be had; None while that is open and if it was obtained."""
+    """An address that one ADD waits for.
+
+    `deadline`: of the ADD.
+    `is_done`: the ADD can go on: with the address, or with `error`.
+    `error`: why the node could not obtain the address; None if it did.
+    """
 
     wish: PinnedWish
     address: IpAddress
@@ -81,7 +88,7 @@ class _Want:
 
 @dataclass(frozen=True, slots=True)
 class _Former:
-    """The ENI from which an address is to be withdrawn. `name`: of ENI and instance, for the history."""
+    """The ENI from which an address is to be withdrawn. `name`: a text for the history, with its ENI, instance and state."""
 
     eni_id: EniId
     name: str
@@ -108,9 +115,9 @@ class PinnedAddresses(Service):
         """Keep the collaborators.
 
         Args:
-            ranges: of all namespaces.
-            release: gives free addresses back to EC2; false if that was not done.
-            cooldown_s: how long an address cools.
+            ranges: the pinned ranges of all namespaces.
+            release: releases free addresses to EC2; returns False if it made no call.
+            cooldown_s: returns how long an address cools, in seconds.
         """
         super().__init__(context)
         self._freeze = context.freeze
@@ -125,13 +132,16 @@ class PinnedAddresses(Service):
         self._release_condition = context.health.claim(SUBJECT, part="release")
         self._changed = threading.Condition()
         self._wants: list[_Want] = []
-        self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
-        # When EC2 showed this process that an address is on this node, on the monotonic clock.
+        self._unattached: set[IpAddress] = set()  # addresses that EC2 showed on an ENI that is attached to nothing
+        # By address: when EC2 last showed it on this node, on the monotonic clock.
         self._confirmed: dict[IpAddress, float] = {}
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
-        """Wait until the node has an address. Raises: PinnedAddressError if it cannot be had; DeadlineError if the caller left."""
+        """Wait until the node has an address.
+
+        Raises: PinnedAddressError if the node cannot obtain it; DeadlineError if the caller has gone or its deadline has passed.
+        """
         want = _Want(wish, address, deadline)
         with self._changed:
             self._wants.append(want)
@@ -148,10 +158,10 @@ class PinnedAddresses(Service):
             raise want.error
 
     def is_certain(self, wish: PinnedWish, address: IpAddress) -> bool:
-        """Whether an address that is recorded may be given without asking EC2: nobody can have taken it meanwhile. From any thread.
+        """Whether an address may be assigned without a call to EC2, because no other node can have taken it. From any thread.
 
-        Another node may take an address of a range while EC2 shows this instance stopped, or at any time if the settings allow that.
-        The row stays until a comparison with EC2 shows the loss.
+        Another node may take an address of a pinned range while EC2 shows this instance stopped, or at any time if the settings allow
+        that. The address then stays recorded here until a comparison with EC2 shows the loss.
         """
         row = self._datastore.address(address)
         if row is None or not self._is_of_range(row):
@@ -162,7 +172,7 @@ class PinnedAddresses(Service):
         return not wish.may_take or self._clock.monotonic() - confirmed_s <= CERTAIN_S
 
     def serve(self, limits: InstanceLimits) -> None:
-        """Obtain what ADDs wait for, and release what is due. Raises nothing for EC2's answers."""
+        """Obtain the addresses that ADDs wait for, and release those whose time is over. Raises nothing for EC2's answers."""
         self._expire()
         while True:
             with self._changed:
@@ -173,7 +183,7 @@ class PinnedAddresses(Service):
 
     def _try(self, want: _Want, limits: InstanceLimits) -> None:
         """Obtain one address, and wake its ADD in any case."""
-        want.error = want.refusal(PinnedRefusalCode.PENDING, cause="an unexpected error")  # unless an outcome replaces it
+        want.error = want.refusal(PinnedRefusalCode.PENDING, cause="an unexpected error")  # stays only if a defect raises
         try:
             self._obtain(want, limits)
             want.error = None
@@ -197,7 +207,7 @@ class PinnedAddresses(Service):
         return soonest_s([*due, self._backoffs.left_s(RESERVATIONS)])
 
     def check_reservations(self) -> None:
-        """Report ranges in subnets of this node that no CIDR reservation of type `explicit` covers. One call a subnet and hour."""
+        """Report ranges in subnets of this node that no CIDR reservation of type `explicit` covers. One call per subnet each hour."""
         subnets = {eni.subnet_id: eni.subnet_cidr for eni in self._datastore.enis()}
         if not subnets or not self._backoffs.is_due(RESERVATIONS):
             return
@@ -220,7 +230,7 @@ class PinnedAddresses(Service):
         return f"{', '.join(bare)} in {subnet_id} is in no CIDR reservation of type explicit" if bare else ""
 
     def slot_caps(self, limits: InstanceLimits) -> Mapping[EniId, int]:
-        """Return how many slots the pool may use on the ENIs on which room was made."""
+        """Return how many slots the pool may use on each ENI on which a slot was freed for a pinned address."""
         now_s = self._clock.monotonic()
         self._room = {eni_id: until_s for eni_id, until_s in self._room.items() if until_s > now_s}
         return dict.fromkeys(self._room, limits.slots_per_eni - 1)
@@ -237,7 +247,7 @@ class PinnedAddresses(Service):
         self._ec2.before_release = lambda: self._require_unfrozen(want)
         stock = self._eni_for(want)
         former = self._former_eni(want)
-        if self._datastore.address(want.address) is not None:  # EC2 had it on this node
+        if self._datastore.address(want.address) is not None:  # `_former_eni` found it on this node, and recorded it
             return
         if stock.used_slot_count >= limits.slots_per_eni:
             self._make_room(want, stock)
@@ -248,10 +258,11 @@ class PinnedAddresses(Service):
         self._assign(want, stock, former)
 
     def _confirm(self, want: _Want, row: Address) -> None:
-        """Ask EC2 whether a recorded address is still on this node. Two calls at most.
+        """Ask EC2 whether a recorded address is still on this node. Three calls at most.
 
-        If it is not, a release removes its row. EC2 refuses that for an address of another ENI. A later ADD obtains it as any other.
-        Raises: PinnedAddressError if it is not; CloudError.
+        If it is not, it is released here, which removes its row. EC2 refuses to release it, because our ENI does not have it, and a
+        Describe confirms that. The ENI that has the address now keeps it. A later ADD obtains it like an address that was never here.
+        Raises: PinnedAddressError if EC2 does not show it on this node; CloudError.
         """
         identity = self._identity()
         holder = self._ec2.find_holder(want.address)
@@ -270,8 +281,11 @@ class PinnedAddresses(Service):
             raise want.refusal(PinnedRefusalCode.PENDING, cause=f"the pool is frozen: {reason}")
 
     def _eni_for(self, want: _Want) -> EniStock:
-        """Return the ENI that gets an address, of those in its subnet: the one with most room, or of full ones that which can make
-        most. Raises: PinnedAddressError.
+        """Return the ENI that gets an address: of the ENIs in its subnet, the one with the fewest used slots.
+
+        Among equal ENIs it is the one on which most addresses could be released.
+
+        Raises: PinnedAddressError if no ENI is in the subnet, or the address is a primary one.
         """
         for eni in self._datastore.enis():
             if eni.primary_address == want.address:
@@ -291,8 +305,9 @@ class PinnedAddresses(Service):
         return want.refusal(PinnedRefusalCode.OTHER_SUBNET, zone=zone, subnets=subnets)
 
     def _former_eni(self, want: _Want) -> _Former | None:
-        """Return the ENI from which an address must be withdrawn; None if no instance has it. One call.
+        """Return the ENI from which an address must be withdrawn; None if no other ENI is known to have it.
 
+        One call. If EC2 shows the address on this node, it is recorded by a second call, and the result is None.
         Raises: PinnedAddressError if it must not be withdrawn; CloudError.
         """
         if want.address in self._unattached:
@@ -313,7 +328,10 @@ class PinnedAddresses(Service):
         return _Former(holder.eni_id, f"{holder.eni_id} of {holder.instance_id}, which was {holder.state}")
 
     def _unattached_eni(self, want: _Want) -> _Former | None:
-        """Return the ENI without attachment that has an address; None if none has it. One call. Raises: PinnedAddressError."""
+        """Return the unattached ENI that has an address; None if no ENI has it. One call.
+
+        Raises: PinnedAddressError if the ENI is attached or managed by a service, if it must not lose the address; CloudError.
+        """
         self._unattached.discard(want.address)
         enis = self._ec2.find_address(want.address)
         if not enis:
@@ -328,7 +346,10 @@ class PinnedAddresses(Service):
         return _Former(eni.eni_id, f"{eni.eni_id}, which was attached to no instance")
 
     def _record_own(self, want: _Want, holder: AddressHolder, identity: InstanceIdentity) -> None:
-        """Record an address that EC2 has on this node already: an earlier answer was lost. One call. Raises: PinnedAddressError."""
+        """Record an address that EC2 shows on this node, because an earlier answer was lost. One call.
+
+        Raises: PinnedAddressError if the address cannot be recorded; CloudError.
+        """
         self._enis.sync_with_ec2(identity)
         if self._datastore.address(want.address) is None:
             cause = f"EC2 shows it on {holder.eni_id} of this node, and it is not recorded"
@@ -356,7 +377,7 @@ class PinnedAddresses(Service):
         log.warning("taking an address address=%s pod=%s from=%s", want.address, want.wish.pod, former.name)
         try:
             self._ec2.withdraw_address(former.eni_id, want.address)
-        except CloudNotFoundError as error:  # the assignment shows whether somebody else has it now
+        except CloudNotFoundError as error:  # the assignment that follows shows whether another ENI has it now
             log.info("the address is not there any more address=%s error=%s", want.address, log_text(error))
         self._failpoint("pinned.withdrawn")
 
@@ -403,7 +424,10 @@ class PinnedAddresses(Service):
     # The end of keeping
 
     def _expire(self) -> None:
-        """Give addresses back whose time is over: those of a range to EC2, the others to everybody. EC2 is called once at most."""
+        """Let addresses go whose time is over: release those of a pinned range to EC2, and let any pod get the others.
+
+        EC2 is called at most once.
+        """
         now_s = self._clock.monotonic()
         due = [row for row in self._pinned_rows() if self._due_s(row) <= now_s]
         self._end_keeping([row for row in due if row.kept_for is not None])
@@ -414,7 +438,7 @@ class PinnedAddresses(Service):
             self._release_of_one_eni(to_release)
 
     def _end_keeping(self, kept: Sequence[Address]) -> None:
-        """Let addresses go that were kept for a pod."""
+        """Stop keeping addresses for their pods."""
         if not kept:
             return
         with self._datastore.transaction() as uow:
@@ -423,7 +447,7 @@ class PinnedAddresses(Service):
         self._demand.announce_supply()
 
     def _release_of_one_eni(self, to_release: Sequence[Address]) -> None:
-        """Give the addresses of the first one's ENI back to EC2; if that fails, try again later."""
+        """Release to EC2 those of the addresses that are on the ENI of the first address. If that fails, try again later."""
         eni_id = to_release[0].eni_id
         addresses = tuple(row.address for row in to_release if row.eni_id == eni_id)
         try:
@@ -441,8 +465,9 @@ class PinnedAddresses(Service):
             self._backoffs.put(RELEASE, in_s=RELEASE_AGAIN_S)
 
     def _pinned_rows(self) -> list[Address]:
-        """Return the free addresses that are kept for a pod, or are in a range and on an ENI of ours; without those that EC2 is asked
-        to take back.
+        """Return the free addresses that are kept for a pod, or are pinned and on an attached ENI of the pool.
+
+        Addresses that an open operation releases are left out.
         """
         rows = []
         for address in self._datastore.pinned():
@@ -454,7 +479,7 @@ class PinnedAddresses(Service):
         return rows
 
     def _is_in_pool(self, row: Address) -> bool:
-        """Whether the ENI of an address is attached and managed: of other ENIs nothing is released."""
+        """Whether the ENI of an address is attached and managed. Only addresses of such an ENI are released."""
         eni = self._datastore.eni(row.eni_id)
         return eni is not None and eni.is_in_pool
 
@@ -466,9 +491,10 @@ class PinnedAddresses(Service):
         )
 
     def _due_s(self, row: Address) -> float:
-        """Return until when a free address is kept for its pod, on the monotonic clock.
+        """Return when the time of a free address is over, on the monotonic clock.
 
-        Afterwards any pod may get an address outside the ranges, so such an address is kept for a cooldown at least (I8).
+        Then an address of a pinned range is released. Any pod may get another address, which is therefore kept for at least a cooldown
+        (I8).
         """
         since_s = row.since_monotonic_s or 0.0
         if row.kept_until_s is None:

@@ -57,7 +57,7 @@ PAUSE = "operation"
 """Back-off key, with an intent's ID: the pause of an open operation."""
 
 RAMP_MAX_S = 3600.0
-"""Longest duration of a ramp, because others may have taken the requested addresses meanwhile. Ours."""
+"""Longest duration of a ramp (`_Ramp`). It ends then, because other programs may have taken the requested addresses away. Ours."""
 
 WITHOUT_EFFECT = ("operation without effect",)
 """Back-off key: EC2 confirmed a request, but the number of addresses did not grow."""
@@ -123,10 +123,10 @@ class EniProvisioner(Service):
         self._untracked: set[EniId] = set()
         """ENIs that were created without the primary ENI's timeouts."""
         self._failed: dict[str, IpamError | None] = {}
-        """By intent ID: the error of its last try, oldest try first."""
+        """By intent ID: the error of the last try, None if the try left the intent open without an error. Oldest try first."""
         self._limits = subnets.limits
         self._ramps: dict[str, _Ramp] = {}
-        """By pool."""
+        """By the name of the pool."""
         self.leaked_enis = LeakedEnis(context, ec2=ec2, book=enis.book, operations=self._log, delete=self._resume)
 
     def has_open_intents(self) -> bool:
@@ -167,9 +167,9 @@ class EniProvisioner(Service):
         return self._ramps.setdefault(pool, _Ramp(self._clock.monotonic()))
 
     def _require_wanted(self, action: Growth, count: int, ramp: _Ramp) -> None:
-        """Check that with this action the pool has requested no more than twice what it wants since it last had enough (`_Ramp`).
+        """Check that the ramp requests, with this action, no more than twice the addresses that it wants (I18).
 
-        Twice is rounded up to whole prefixes or ENIs. `count`: addresses of the action. Raises: CloudError.
+        The bound is rounded up to whole prefixes or ENIs. `count`: addresses of the action. Raises: CloudError.
         """
         unit = count
         if isinstance(action, Allocate):
@@ -189,7 +189,7 @@ class EniProvisioner(Service):
         if self._untracked and not self._untracked & {eni.eni_id for eni in self._datastore.enis()}:
             self._end_tracking()  # all ENIs that lack the primary ENI's timeouts are gone
         now_s = self._clock.monotonic()
-        # Addresses of ADDs, and of sandboxes whose address EC2 shows only now, because a new /28 may be in use already.
+        # All addresses that are not free: an ADD took them, or EC2 has just shown them with a new /28 and sandboxes use them already.
         taken_count = self._usable_count() - self._datastore.counts().free
         if not count or now_s - self._ramp(pool).began_s > RAMP_MAX_S:
             self._ramps[pool] = _Ramp(now_s, taken_count)
@@ -301,10 +301,11 @@ class EniProvisioner(Service):
         return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._backoffs.next_s(PLACE)])
 
     def with_pending(self, state: GrowthState, pool: str = "") -> GrowthState:
-        """Add the possible effects of open operations for the planner: ENIs and slots that may be in use, and addresses that may come;
-        also slots with addresses that are recorded elsewhere. A malformed intent is left out, and its recovery reports it.
+        """Add to `state` the possible effects of open operations: new ENIs, used slots and new addresses.
 
-        `pool`: operations of other pools take their places, unless they are on another network card, and bring it no address.
+        Slots whose address is recorded on another ENI are added too. A malformed intent is left out, and its recovery reports it.
+        `pool`: the pool that is planned. An open operation of another pool takes its place or slots, but brings this pool no address.
+            An ENI on another network card is left out.
         """
         enis: list[PendingEni] = []
         slots = Counter(self.enis.book.enis_with_conflicting_slots())
@@ -324,7 +325,7 @@ class EniProvisioner(Service):
                 slots[operation.eni_id] += operation.count
                 eni = self._datastore.eni(operation.eni_id)
                 if (eni.pool if eni else "") == pool:
-                    address_count += operation.supply_count
+                    address_count += operation.expected_address_count
         state = replace(state, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count)
         errors = list(self.failures().values())
         if not errors:
@@ -334,13 +335,16 @@ class EniProvisioner(Service):
         return replace(state, pending=pending, pending_kind=blocked_by(errors[-1]))
 
     def _pending_eni(self, intent: Intent, operation: Operation, pool: str) -> PendingEni | None:
-        """Return the ENI that an open operation may have created, None if it creates none. `pool`: the one that it is supply for."""
+        """Return the ENI that an open operation may have created; None if it creates no ENI, or the ENI is recorded.
+
+        Its addresses count only if it is for `pool`.
+        """
         creation = operation.creation if isinstance(operation, Delete) else operation
         if not isinstance(creation, Create) or self._datastore.eni(intent.eni_id) is not None:
             return None
         of_pool = creation.tags.get(POOL_TAG, "")
         is_supply = operation is creation and of_pool == pool
-        return PendingEni(creation.device_index, creation.supply_count if is_supply else 0, of_pool)
+        return PendingEni(creation.device_index, creation.expected_address_count if is_supply else 0, of_pool)
 
     def _resume(self, intent: Intent) -> None:
         self._set_up(self.steps.run(intent, identity=self._identity()))
@@ -401,10 +405,10 @@ class EniProvisioner(Service):
         return False
 
     def _create_in(self, target: EniTarget, action: CreateEni, identity: InstanceIdentity) -> Work:
-        """Create an ENI in one subnet, with the primary ENI's timeouts of connection tracking. If EC2 may have refused the creation
-        because of these, try once without them.
+        """Create an ENI in one subnet, with the primary ENI's timeouts of connection tracking.
 
-        The intent has the subnet, so that a repeated call names the same one.
+        If EC2 may have refused the creation because of these timeouts, try once without them. The subnet is stored in the intent, so
+        that a repeated call names the same subnet.
         """
         token = new_token()
         operation = Create(
@@ -450,7 +454,7 @@ class EniProvisioner(Service):
             raise
         eni = self._datastore.eni(action.eni_id)
         if eni is not None:
-            self.subnets.allocated(eni.subnet_id, operation.supply_count)
+            self.subnets.allocated(eni.subnet_id, operation.expected_address_count)
         if work.conflicts:
             self.steps.adopt_changes(self._node())
         return True

@@ -17,7 +17,7 @@ from ipamd.model.errors import CloudError
 from ipamd.model.intent import Intent
 
 STOPPED = "stopped release"
-"""Back-off key, with an intent's ID: the time until Describe must show the outcome of its last call."""
+"""Back-off key, with an intent's ID: the time until Describe must show the outcome of the intent's last call to EC2."""
 
 
 class FrozenError(CloudError):
@@ -46,7 +46,7 @@ class ReleaseGuard(Service):
         return self._freeze.reason
 
     def why_shared(self) -> str:
-        """Return why another daemon may use this node's ENIs, as far as is known; "" if none does."""
+        """Return why another daemon may use this node's ENIs, by the last look for one; "" if none may."""
         if self._freeze.is_shared:
             return self._freeze.reason
         return ""
@@ -91,7 +91,7 @@ class ReleaseGuard(Service):
     def has_settled(self, intent: Intent) -> bool:
         """Whether Describe must show the outcome of the last call for an intent by now.
 
-        The time counts from the first question about it, here or in `require_release_allowed`, after that call.
+        The time counts from the first call of this method, or the first refusal by `require_release_allowed`, after that last call.
         """
         return not self._settles_in_s(intent)
 

@@ -30,7 +30,7 @@ PATIENCE_S = 720.0
 this. Ours: a real mass loss is believed after ten minutes."""
 
 DOUBT_MAX_S = 3600.0
-"""Longest pause between two resyncs because of a doubt. Ours: as for metadata that stays stuck."""
+"""Longest pause between two resyncs because of a doubt. Ours: as long as `ASK_AGAIN_S`, the pause while metadata stays stuck."""
 
 DOUBT = ("resync", "doubt")
 """Back-off key: the next resync about objects that EC2 did not show."""
@@ -71,12 +71,12 @@ class ExternalChange(StrEnum):
 
 @dataclass(slots=True)
 class EniSyncResult:
-    """The result of one comparison with EC2. Shown as the detail of its stage.
+    """The result of one comparison with EC2. Its text is shown in logs, in conditions, and as the detail of the start's stage.
 
     began_monotonic_s: when EC2 was called.
     doubt_since_monotonic_s: since when the doubt has lasted.
     eni_count: ENIs that the answer shows attached.
-    adopted: those of them that were not recorded before.
+    adopted: ENIs that were not recorded before.
     added_count: addresses that got a row.
     removed_count: addresses whose row was removed.
     lost_count: addresses that were concluded to be absent now, including removed ones.
@@ -137,7 +137,7 @@ class EniSyncResult:
 
 
 class ResyncScheduler(Service):
-    """The resyncs that are due.
+    """Schedules resyncs: keeps the reasons for which they were requested, and the result of the last comparison.
 
     The pool's thread calls `run_due`, the cloud loop's thread calls `trigger_due` and `wait_s`, and any thread may call the rest. No
     lock is needed: each step is one operation on a dictionary, and only `run_due` removes reasons. A reason that is added while a
@@ -169,7 +169,7 @@ class ResyncScheduler(Service):
         self._demand.trigger()
 
     def is_answered(self, since_monotonic_s: float) -> bool:
-        """Whether a resync that began at that time or later was answered without a doubt, and no other one is requested."""
+        """Whether a comparison that began at that time or later left no doubt, and no resync is requested."""
         last = self._result
         is_clear = last.again_s is None and not last.implausible
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and is_clear
@@ -235,9 +235,11 @@ class ResyncScheduler(Service):
         return soonest_s([doubt_s, unplaced_s, self._backoffs.next_s(*AGAIN)])
 
     def run_due(self, compare: Callable[[], EniSyncResult]) -> EniSyncResult | None:
-        """Make the resync that is due, if any: one comparison for all requests. Returns: its result, None without one.
+        """Make the resync that is due, if any: one comparison for all requests.
 
-        A failed resync stays due, because a frozen ENI may wait for it. Raises: any exception that is a defect of ours.
+        A failed resync stays due, because a frozen ENI may wait for it.
+        Returns: the result; None if no resync was due, or if it failed with an IpamError.
+        Raises: any other exception of `compare`, which is a defect of ours.
         """
         if not self._reasons or not self._backoffs.is_due(AGAIN):
             return None

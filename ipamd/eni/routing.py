@@ -4,10 +4,10 @@ An ENI is frozen while its link is gone, and until the link is back and EC2 or m
 its sandboxes, its addresses are not assigned, and its routing is not set up until it is thawed. After a restart the ENI is set up only
 if its link is present.
 
-A set-up that fails is retried, and a waiting ADD gets the reason in its error. The ENI's addresses count as supply, because they
-can be assigned as soon as the routing is in place, and another ENI would probably fail too. If only one ENI fails for long, the
-fault may be the ENI's, and one other ENI is created in its place. If several fail, the fault is the node's, and no further ENI
-helps. An ENI that was in use and was unplugged is always replaced.
+A set-up that fails is retried, and a waiting ADD gets the reason in its error. The ENI's addresses count towards the pool's target
+meanwhile, because they can be assigned as soon as the routing is in place, and another ENI would probably fail too. If only one ENI
+fails for long, the fault may be the ENI's: its addresses no longer count, and another ENI is created. If several fail, the fault is
+the node's, and no further ENI helps. An ENI that was in use and was unplugged is always replaced.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ipamd.model.ids import EniId, MacAddress
 from ipamd.ports.kernel import HostNetwork
 
 STUCK_AFTER_S = 60.0
-"""Time after which the addresses of one ENI without host routing no longer count as supply. Ours: twice the interval at which host
-routing is compared (ipamd/host/network.py)."""
+"""Time after which the addresses of an ENI without host routing no longer count towards the pool's target. Ours: twice the interval at
+which host routing is compared (ipamd/host/network.py)."""
 
 ROUTING = "host routing"
 """Back-off key, with an ENI whose set-up failed."""
@@ -39,8 +39,10 @@ log = logging.getLogger(__name__)
 
 
 class EniRouting(Service):
-    """Sets up, freezes and tears down the routing of ENIs. Safe from any thread, because the state is in the datastore and the book.
-    The methods from `retry_due` on are for the pool's thread.
+    """Sets up, freezes and tears down the routing of ENIs.
+
+    Safe from any thread, because the state is in the datastore and the book. Only the pool's thread may call `retry_due` and the
+    public methods after it.
     """
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, book: EniBook) -> None:
@@ -202,7 +204,10 @@ class EniRouting(Service):
         return len(counted_facts) == 1 and self._is_stuck(counted_facts[0])
 
     def unplugged(self) -> frozenset[EniId]:
-        """Return the ENIs that were in use and have been without their link for long. Their addresses do not count as supply."""
+        """Return the ENIs that were in use and have been without their link for long.
+
+        Their addresses do not count towards the target.
+        """
         facts_of = {eni.eni_id: self._book.facts_of(eni.eni_id) for eni in self._unready()}
         return frozenset(eni_id for eni_id, facts in facts_of.items() if facts.is_unplugged and self._is_stuck(facts))
 
@@ -226,7 +231,7 @@ class EniRouting(Service):
         """Change `host_ready` of a recorded ENI, unless the ENI was removed meanwhile. Returns: whether it changed."""
         eni = self._datastore.eni(eni_id)
         if eni is None or (host_ready and eni.host_ready):
-            return False  # only True is left out here: another thread may be about to commit True, so False is always written
+            return False  # False is always written, because another thread may be about to commit True
         with self._datastore.transaction() as uow:
             eni = self._datastore.eni(eni_id)  # read again: nobody else changes it before this transaction ends
             if eni is None or (host_ready and (self._book.facts_of(eni_id).frozen or eni.state is not EniState.ATTACHED)):

@@ -24,14 +24,15 @@ from ipamd.model.words import first_of
 from ipamd.ports.cloud import Ec2
 
 CONDITION = "security groups"
-"""The condition; and the back-off key, with an ENI for which EC2 refused the change."""
+"""Name of the condition. Also the back-off key, with an ENI's ID, after EC2 refused to change the groups of that ENI."""
 
 log = logging.getLogger(__name__)
 
 
 class SecurityGroups(Service):
-    """Applies the primary ENI's groups to the others. Used by the pool's thread. The book has each ENI's groups as EC2 showed them
-    last.
+    """Applies the primary ENI's security groups to the secondary ENIs. Used by the pool's thread.
+
+    The book has each ENI's groups as EC2 showed them last.
     """
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, book: EniBook, follows_primary: Callable[[Eni], bool]) -> None:
@@ -48,7 +49,7 @@ class SecurityGroups(Service):
 
         Only one ENI is changed per call, because a call that EC2 throttles takes up to 40 s, and an ADD may wait for the pool
         meanwhile. An ENI that EC2 refuses does not delay the others: it is reported in a condition, and retried after a pause.
-        Never raises for an error of EC2 or its adapter. Returns: how many were changed.
+        Never raises for an error of EC2 or its adapter. Returns: how many ENIs were changed, 0 or 1.
         """
         changed = self._changed(identity.security_group_ids)
         self._backoffs.retain(CONDITION, changed)
@@ -61,7 +62,7 @@ class SecurityGroups(Service):
         return is_done
 
     def refusals(self) -> dict[Key, str]:
-        """Return why each ENI keeps its former groups, by the key of its pause. From any thread."""
+        """Return EC2's reason for each refused change of groups, by the back-off key of its pause. From any thread."""
         return {(CONDITION, eni_id): reason for eni_id, reason in self._refused.items()}
 
     def next_retry_s(self) -> float | None:

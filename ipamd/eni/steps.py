@@ -45,12 +45,12 @@ RELEASE_REFUSED = "release"
 """Condition: EC2 refuses to release surplus ENIs or addresses."""
 
 ENIS, ADDRESSES = "ENIs", "addresses"
-"""Parts of that condition: EC2 may refuse one kind of call and not the other."""
+"""Parts of the condition `RELEASE_REFUSED`: EC2 may refuse to release ENIs and not addresses, or the reverse."""
 
 MOVES_MAX = 3
-"""How often an ENI whose device index is taken is moved to another one. After that, or when no place is left, the ENI is deleted
-and the pool plans again, knowing the places that EC2 refused. Ours: if EC2 refuses every place (a fault did so on types with
-several network cards, cilium issue 42512), not all of them are tried."""
+"""How often a new ENI whose device index is taken is moved to another index. After that, or when no place is left, the ENI is deleted,
+and the next plan leaves out the places that EC2 refused. Ours: if EC2 refuses every place (as a fault made it do on types with several
+network cards, cilium issue 42512), not all of them are tried."""
 
 UNANSWERED_MAX_S = 900.0
 """Delete an ENI if EC2 has not confirmed its attachment after this long. Until then EC2 is asked again, because the ENI may be
@@ -63,8 +63,8 @@ limit.
 Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
 NOT_VISIBLE = "ENI not shown"
-"""Back-off key, with an intent's ID: EC2 did not show the ENI that it created. It counts as absent if EC2 does not show it after the
-pause either."""
+"""Back-off key, with an intent's ID: EC2 did not show the ENI, or the /80, of this intent. The object counts as absent if EC2 does not
+show it after the pause either."""
 
 OUTCOMES = {
     DeleteReason.UNATTACHED: "not attached: deleted",
@@ -88,9 +88,9 @@ class Work:
     """One running operation.
 
     `intent`: as it is on disk now.
-    `operation`: what the intent says, or the deletion to which a failed creation turns.
+    `operation`: the operation of the intent, or the deletion that follows a failed creation.
     `identity`: of this node, None while it is not known.
-    `is_first`: the intent was opened for this run, so no earlier one can have had an effect.
+    `is_first`: the intent was opened for this run, so no earlier run can have had an effect.
     `described`: the ENI as EC2 showed it last.
     `eni`: the ENI that was created and recorded.
     `outcome`: the text with which the intent is closed.
@@ -282,8 +282,9 @@ class OperationRunner(Service):
         return None
 
     def _is_absent(self, intent: Intent) -> bool:
-        """Record that an answer did not show the ENI. Returns: whether an answer GONE_AFTER_S ago did not show it either. A single
-        answer may lag behind Create (I11).
+        """Record that an answer did not show the ENI or /80 of an intent.
+
+        Returns: whether an answer at least GONE_AFTER_S ago did not show it either. A single answer may lag behind our call (I11).
         """
         key = (NOT_VISIBLE, intent.intent_id)
         if not self._backoffs.keys(*key):
@@ -384,10 +385,11 @@ class OperationRunner(Service):
                 self._enis.sync_with_ec2(work.node)
 
     def _give_up(self, work: Work, error: CloudError) -> State:
-        """Handle an ENI that could not be attached: move it to the next free place. If none is left, or EC2 shows an ENI that was not
-        known, delete the new ENI, because the pool may plan otherwise then.
+        """Handle a new ENI that could not be attached: move it to the next free place, or delete it.
 
-        Raises: the error, if the ENI may be attached.
+        It is deleted if no place is left, if the error is not about its place, or if EC2 shows an ENI that was not recorded, because
+        the pool may then plan otherwise.
+        Raises: the error, unless the ENI was moved or an ENI was adopted.
         """
         self._require_unattached(work, error)
         creation, eni_id, book = work.create, work.seen.eni_id, self._enis.book
@@ -417,7 +419,7 @@ class OperationRunner(Service):
             raise error  # it is recorded and sandboxes may use it, so it must not be deleted (I2)
 
     def _adopt_once(self, work: Work) -> bool:
-        """Adopt attached ENIs, but not twice in a row for the same creation. Returns: whether one was new."""
+        """Adopt attached ENIs, but not twice in a row for the same creation. Returns: whether an ENI was adopted."""
         was_adopted_before = self._adopted_for == work.intent.intent_id
         self._adopted_for = work.intent.intent_id
         return not was_adopted_before and self.adopt_enis(work.node)
@@ -465,7 +467,9 @@ class OperationRunner(Service):
         allocation = work.operation
         assert isinstance(allocation, Assign)
         work.outcome = "allocated"
-        result = self._enis.add_addresses(allocation.eni_id, work.addresses, work.prefixes, asked_count=allocation.supply_count)
+        result = self._enis.add_addresses(
+            allocation.eni_id, work.addresses, work.prefixes, asked_count=allocation.expected_address_count
+        )
         work.conflicts = result.contradictions
 
     def _read(self, work: Work) -> State | None:
@@ -718,11 +722,10 @@ class OperationRunner(Service):
             raise InterruptedByAddError(f"deleting ENI {work.delete.eni_id} is postponed", details="an ADD waits")
 
     def _undo(self, work: Work, error: CloudError) -> None:
-        """Undo a release that EC2 refused, or that a freeze stopped.
+        """Undo a release that EC2 refused, or that a freeze stopped: sandboxes may use its addresses again.
 
-        If this was the first try, nothing was released. The effect of an earlier try is known only when Describe cannot lag any
-        more. After a denial, or while the pool is frozen, sandboxes may then use the addresses that Describe shows, and the others
-        are removed.
+        If this was the first try, nothing was released. After an earlier try, the release is undone only because of a denial or a
+        freeze, and only once Describe must show what that try has released. Addresses that Describe does not show are then removed.
         Raises: CloudError.
         """
         if error.may_have_happened or not (work.is_first or self._is_settled(work, error)):
@@ -785,8 +788,8 @@ class OperationRunner(Service):
         is_old_eni = isinstance(work.operation, Delete) and work.operation.reason in (DeleteReason.RELEASED, DeleteReason.LEAKED)
         return not is_old_eni and self._log.age_s(work.intent) < GONE_AFTER_S
 
-    # Comparisons after a refusal of EC2, so that the pool plans again with ENIs and addresses of others. One Describe per refused
-    # action (I13).
+    # Comparisons after a refusal of EC2, so that the next plan takes ENIs and addresses of other programs into account. One Describe
+    # per refused action (I13).
 
     def adopt_changes(self, identity: InstanceIdentity) -> bool:
         """Compare with EC2 after a refused allocation, because others may have filled or detached the ENI. Returns: whether the

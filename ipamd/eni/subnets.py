@@ -1,7 +1,7 @@
 """Choose the subnet of a new ENI, try the next one when EC2 refuses because a subnet is full, and keep new pods off excluded ENIs.
 
 After a refusal, requests to a subnet are limited to its free addresses (`limits.py`). An ENI whose subnet is excluded keeps its
-sandboxes (I2), and gets no new ones. Overview: docs/subnets.md.
+sandboxes (I2), and gets no new ones. For operators: docs/subnets.md.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ at once; amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/a
 CONDITION = "subnets"
 
 DESCRIBE = ("DescribeSubnets",)
-"""Back-off key: the pause after IAM denied the call."""
+"""Back-off key: the pause after IAM denied DescribeSubnets."""
 EXCLUDED = ("excluded ENIs",)
 """Back-off key: the pause between two checks whether excluded ENIs may be used again."""
 FIRST = ("subnets after a start",)
@@ -73,8 +73,8 @@ class EniTarget:
 class Subnets(Service):
     """The subnets of the node's zone as EC2 described them, and the choice among them.
 
-    They are described when the pool is about to grow, and the answer is used for some minutes (I13). Used by the pool's thread;
-    `views` and `exclusion` from any.
+    They are described when the pool is about to grow, and the answer is used for ANSWER_VALID_S (I13). Used by the pool's thread; any
+    thread may call `views`, `exclusion`, `exclusion_under` and `check_network`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Subnets(Service):
         groups_of: Callable[[EniId], Collection[str]],
         pools: PodPools = NO_POOLS,
     ) -> None:
-        """`groups_of` returns the security groups of an ENI as EC2 showed them last, or none. `pools`: pools of pods."""
+        """`groups_of` returns the security groups of an ENI as EC2 showed them last, none before that. `pools`: pools of pods."""
         super().__init__(context)
         self._ec2 = ec2
         self._policy = policy
@@ -103,14 +103,17 @@ class Subnets(Service):
         self._candidates: dict[str, tuple[SubnetId, ...]] = {}
 
     def home(self, identity: InstanceIdentity) -> SubnetId:
-        """Return the default subnet of new ENIs: that of custom networking for this zone, otherwise the node's own."""
+        """Return the default subnet of new ENIs: the one that custom networking's file names for this zone, else the node's own."""
         zone = self._zone(identity)
         if zone is None:
             return identity.subnet_id
         return zone.subnet_id
 
     def home_of(self, pool: str, identity: InstanceIdentity) -> SubnetId | None:
-        """Return the default subnet of a pool: for one of pods that of its first ENI, or of its next one; None before it is known."""
+        """Return the default subnet of a pool.
+
+        For a pool of pods that is the subnet of its first ENI, else the first candidate for a new one; None before either is known.
+        """
         if not subnet_pool(pool):
             return self.home(identity)
         for eni in self._datastore.enis():
@@ -123,9 +126,9 @@ class Subnets(Service):
         return self._candidates.get(pool, ())
 
     def choose(self, action: CreateEni, identity: InstanceIdentity) -> Iterator[tuple[EniTarget, CreateEni]]:
-        """Yield the subnets for a new ENI, the one with most room first, each with the action reduced to the room that it has. The
-        caller takes the next subnet if EC2 refuses because a subnet is full.
+        """Yield the subnets for a new ENI, the one with most room first, each with the action reduced to the subnet's room.
 
+        The caller takes the next subnet if EC2 refuses because a subnet is full.
         Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room; CloudError if EC2 does not answer.
         """
         usable = self._usable_of_pool(action.pool, identity) if subnet_pool(action.pool) else self._usable(identity)
@@ -157,13 +160,14 @@ class Subnets(Service):
     def record_refusal(self, subnet_id: SubnetId, action: CreateEni, error: SubnetExhaustedError) -> None:
         """Record that EC2 refused a new ENI because the subnet is full, so that the next choice falls on another subnet.
 
-        The subnets are read again before that choice. A refusal of several prefixes only halves the next request.
+        The subnets are described again before that choice. A refusal of several prefixes does not exclude the subnet, because the next
+        request is only for half of them (`PREFIX_COUNT` in `limits.py`).
         """
         log.info("subnet full, trying the next one subnet=%s error=%s", subnet_id, log_text(error))
         self._listed_monotonic_s = -math.inf
         if action.prefix_count == 1:
             self._backoffs.back_off(("prefixes", subnet_id), ROOM)
-        elif not action.prefix_count:  # a refusal of several prefixes halves the next request
+        elif not action.prefix_count:
             self.limits.room_refused(subnet_id, action, error)
 
     def record_creation(self, subnet_id: SubnetId, action: CreateEni) -> None:
@@ -222,10 +226,10 @@ class Subnets(Service):
         return self.learn(identity)
 
     def learn_after_start(self, identity: InstanceIdentity) -> bool:
-        """Describe the subnets once after a start, for a pool that need not grow and would not do it for another reason.
+        """Describe the subnets once after a start, for a pool that need not grow.
 
-        A tag may have changed while no daemon ran, and such a pool may not grow for days. Returns: whether an exclusion changed.
-        Raises nothing.
+        A tag may have changed while no daemon ran, and a pool that does not grow may not describe the subnets for days.
+        Returns: whether an exclusion changed. Raises nothing.
         """
         if self._listed is not None or not self._backoffs.is_due(FIRST):
             return False
@@ -354,9 +358,12 @@ class Subnets(Service):
         return self._listed
 
     def _describe(self, identity: InstanceIdentity) -> Sequence[DescribedSubnet]:
-        """Describe the subnets of the node's zone, or the one that custom networking's file names. Pools of pods need both.
+        """Describe the subnets of the node's zone.
 
-        Raises: SubnetChoiceError if the file names none; CloudError.
+        With custom networking, only the subnet that its file names is described, unless there are pools of pods, which need all
+        subnets of the zone.
+
+        Raises: SubnetChoiceError if the file names no subnet for the zone; CloudError.
         """
         if self._policy.custom is None:
             return self._ec2.describe_subnets(vpc_id=identity.vpc_id, availability_zone=identity.availability_zone)
@@ -373,7 +380,7 @@ class Subnets(Service):
         return *described, *(subnet for subnet in others if subnet.subnet_id != zone.subnet_id)
 
     def _zone(self, identity: InstanceIdentity) -> ZoneNetwork | None:
-        """Return this node's zone in custom networking's file, None without a file or zone."""
+        """Return the settings of this node's zone in custom networking's file; None if there are none."""
         if self._policy.custom is None:
             return None
         return self._policy.custom.of_zone(identity.availability_zone)
@@ -459,7 +466,7 @@ class Subnets(Service):
 
 
 def why_not_usable(subnet: DescribedSubnet, identity: InstanceIdentity, policy: SubnetPolicy) -> str:
-    """Return why no new ENI may go to a subnet, by its tags and the settings; "" if one may. Concurrency: pure."""
+    """Return why no new ENI may be created in a subnet, by its tags and the settings; "" if one may be. Pure."""
     is_own = subnet.subnet_id == identity.subnet_id
     if policy.custom is not None:  # EC2 attaches no ENI of another VPC or zone
         if subnet.vpc_id != identity.vpc_id:

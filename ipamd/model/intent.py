@@ -85,11 +85,8 @@ class Create:
         return card_of_pool(self.tags.get(POOL_TAG, ""))
 
     @property
-    def supply_count(self) -> int:
-        """The number of addresses that the pool gets by this operation.
-
-        It is 0 after EC2 refused the repeated call, because then the ENI may not exist.
-        """
+    def expected_address_count(self) -> int:
+        """How many addresses the pool may get from the new ENI. 0 if EC2 refused the repeated call, because the ENI may not exist."""
         if self.refused:
             return 0
         return self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX
@@ -104,8 +101,8 @@ class Assign:
     is_of_prefixes: bool = False
 
     @property
-    def supply_count(self) -> int:
-        """The number of addresses that the pool gets by this operation."""
+    def expected_address_count(self) -> int:
+        """How many addresses the pool gets from this allocation."""
         return self.count * (ADDRESSES_PER_PREFIX if self.is_of_prefixes else 1)
 
 

@@ -1,1 +1,1 @@
-"""How many addresses the node should have ahead of need, and what EC2 refused: the planner's input and its loop."""
+"""The warm pool: `maintainer` plans and acts, `planned_pool` has the state of each pool, `demand_window` measures the demand."""

@@ -2,9 +2,10 @@
 
 Three values are maxima over the window: the busy addresses, their growth, and the negative surplus (`RollingMax`). A load that repeats
 within the window reaches its peak in each window, so a constant or periodic load releases nothing and allocates nothing again. After a
-batch of addresses was released the next batch waits for a window, so that a slow decline costs one call a window instead of one for
-each pod. The measurements are bounded and not stored: a restart begins with the addresses that are free then, so that it changes
-nothing, and waits for a window. There is no lock and no clock: the pool's thread, or a simulation, passes monotonic times.
+batch of addresses was released, the next batch waits for a window, so that a slow decline costs one call per window instead of one
+call per pod. The measurements are bounded and not stored. After a restart the pool keeps the addresses that are free then, and nothing
+is released before a whole window has passed. There is no lock and no clock: the pool's thread, or a simulation, passes monotonic
+times.
 
 Where whole ENIs are released, all surplus ENIs are kept for the window, unless a burst has just ended: then all but one of them go
 after ENI_HOLD_S. Keeping everything that a burst needed for an hour would cost more in addresses than the calls are worth, while a
@@ -35,8 +36,8 @@ START_COUNT = 10
 """Addresses that a node without any is expected to need. Ours: a new node is created because pods wait for one."""
 
 FILL_S = 300.0
-"""For this long a new node is being filled: its busy addresses then count as its first peak, and not as growth that may come again.
-Ours."""
+"""For this long after its start a new node is being filled: its busy addresses count as its first peak, and not as growth that may
+come again. Ours."""
 
 RATE_S, LONG_RATE_S = 60.0, 600.0
 """Times over which the rates of ADDs are measured."""
@@ -48,14 +49,15 @@ GROW_MAX_S = 120.0
 """Longest time to grow that is recorded. Ours."""
 
 NEWEST_WEIGHT = 0.2
-"""Weight of the newest growth duration in the average if it is shorter than the average; a longer one replaces the average at once."""
+"""Weight of the newest growth duration in the average if it is shorter than the average. A longer duration replaces
+the average at once."""
 
 WINDOW_S = 5.0
 """Demand lasts if ADDs took addresses in this window and in the one before it. Ours: amazon-vpc-cni-k8s checks every 5 s
 (pkg/ipamd/ipamd.go, StartNodeIPPoolManager) and so combines the ADDs of 5 s in one call."""
 
 SETTLE_S = WINDOW_S
-"""The pool is topped up to WARM_IP_TARGET this long after the last ADD, or earlier if it is low. Ours: as above."""
+"""The pool is topped up to WARM_IP_TARGET this long after the last ADD, or earlier if it is low. Ours: as long as `WINDOW_S`."""
 
 BURST_S = 600.0
 """Time within which the end of a burst shows. Ours: its pods end within minutes of each other, and ENIs are released one by one."""
@@ -106,8 +108,9 @@ class RollingMax:
         self._steps = [(at_s, min(value + count, 0)) for at_s, value in self._steps]
 
     def ends(self, window_s: float) -> Iterator[float]:
-        """Yield the times at which a step leaves the window: then the maximum falls unless a new value is recorded, or a whole window
-        has been seen.
+        """Yield the times at which `over` may change if no value is recorded until then.
+
+        At such a time a step leaves the window, so the maximum falls, or a whole window has been seen for the first time.
         """
         return (at_s + window_s for at_s, _ in self._steps)
 
@@ -195,13 +198,13 @@ class DemandWindow:
         )
 
     def quiet_in_s(self, delay_s: float, *, now_s: float) -> float:
-        """Seconds until the last ADD is `delay_s` ago; 0 if it is already."""
+        """Seconds until the last ADD that took an address is `delay_s` ago; 0 if it is that long ago already."""
         if not self._served:
             return 0.0
         return max(self._served[-1][0] + delay_s - now_s, 0.0)
 
     def record_surplus(self, count: int, settings: PoolSettings, *, now_s: float) -> None:
-        """Record how many addresses are surplus from now on."""
+        """Record the present number of surplus addresses."""
         self._negative_surplus.record(-count, now_s=now_s, kept_s=settings.release_hold_s)
 
     def stable_surplus(self, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> int | None:
@@ -235,7 +238,7 @@ class DemandWindow:
         return peak_count - busy_count >= kept_count and sqrt(peak_count) - sqrt(busy_count) >= BURST_SPREAD
 
     def record_release(self, count: int, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> None:
-        """Record a release: the released addresses no longer count as surplus, at no time in the window."""
+        """Record a release: subtract the released addresses from every surplus that was recorded in the window."""
         surplus = self.stable_surplus(settings, kept_count=kept_count, now_s=now_s) or 0
         began_s = self._batch[0]
         if kept_count is None and now_s >= began_s + settings.release_hold_s:
@@ -287,7 +290,7 @@ class DemandWindow:
 
     @staticmethod
     def _windows_s(settings: PoolSettings) -> tuple[float, float, float]:
-        """Return three windows: for surplus in general, for ENIs that a burst needed, and for ADDs that count as recent."""
+        """Return three windows in seconds: for surplus in general, for ENIs that a burst needed, and for recent ADDs."""
         hold_s = settings.release_hold_s
         return hold_s, min(ENI_HOLD_S, hold_s), min(LONG_RATE_S, hold_s)
 

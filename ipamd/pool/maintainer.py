@@ -70,11 +70,11 @@ MAX_ACTIONS_PER_WAKE = 32
 and one allocation."""
 
 PREFETCH_SUBNETS = ("subnets ahead of growth",)
-"""Back-off key: subnets are read once ahead of need, at the start of a node without a free address."""
+"""Back-off key: on a node without a free address, the subnets are described once while the instance's limits are not known yet."""
 
 
 class StepOutcome(Enum):
-    """What follows on a step for one pool: plan all again, plan the next pool, or end the cycle."""
+    """How a cycle goes on after a step for one pool: plan all pools again, plan the next pool, or end the cycle."""
 
     AGAIN = "again"
     NEXT = "next"
@@ -94,10 +94,9 @@ log = logging.getLogger(__name__)
 
 
 class PoolMaintainer(Service):
-    """The pools: the node's own, those of pods that the network file names, and those of further network cards. Each is planned by
-    itself.
+    """Plans each pool by itself: the node's own, the pools of pods in the network file, and those of further network cards.
 
-    There is no lock: everything that other threads read is a single reference, which is replaced as a whole.
+    There is no lock: each value that other threads read is a single reference, which is replaced as a whole.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class PoolMaintainer(Service):
         pools: PodPools = NO_POOLS,
         has_cards: bool = False,
     ) -> None:
-        """Keep what a turn needs.
+        """Keep the collaborators.
 
         Args:
             repeats: returns the addresses that pods hold beyond those of their present sandboxes.
@@ -139,7 +138,7 @@ class PoolMaintainer(Service):
         """The limits of the instance type; None until they are known."""
         self._refused = provisioner.subnets.limits
         self.pools = pools
-        """The further pools, those of network cards too."""
+        """The pools besides the node's own: of pods, and of further network cards."""
         self._has_cards = has_cards
         self._own = PlannedPool(None)
         self._planned = {OWN: self._own, **{name: PlannedPool(pool) for name, pool in pools.by_name.items()}}
@@ -250,8 +249,9 @@ class PoolMaintainer(Service):
     def run_once(self) -> float | None:
         """Do the work of one wake-up.
 
-        First each pool grows towards its target. Once the limits of the instance type are known, work on ENIs follows: due resyncs,
-        reservations of pinned addresses, leaked ENIs, the primary ENI's security groups for the others, and a denied call for subnets.
+        First `cycle` plans the pools, grows them, and releases surplus. Once the limits of the instance type are known, other due work
+        follows: resyncs, the check of CIDR reservations for pinned addresses, leaked ENIs, the security groups of secondary ENIs, and
+        the repetition of a denied DescribeSubnets.
 
         Returns: the monotonic time at which the plan must be made again even if nothing happens; None without one.
         """
@@ -274,9 +274,10 @@ class PoolMaintainer(Service):
         return due_deadline
 
     def cycle(self) -> Plan | None:
-        """Plan and act until every target is reached or no pool can grow.
+        """Plan and act until every target is reached or no pool can grow, or after one release or MAX_ACTIONS_PER_WAKE actions.
 
-        Returns: the last plan of the node's own pool; None without limits.
+        Returns: the last plan of the node's own pool; None without limits, or
+            after MAX_ACTIONS_PER_WAKE actions.
         """
         decided: dict[str, Plan] = {}
         for _ in range(MAX_ACTIONS_PER_WAKE):
@@ -292,7 +293,7 @@ class PoolMaintainer(Service):
         return None
 
     def _in_order(self) -> list[PlannedPool]:
-        """Return the pools in the order of planning: those first for which ADDs wait, and of them that with fewest ENIs."""
+        """Return the pools in the order of planning: those for which ADDs wait first, by their number of ENIs."""
         if not self.pools:
             return [self._own]
         eni_counts = Counter(eni.pool for eni in self._datastore.enis() if eni.managed)
@@ -359,7 +360,7 @@ class PoolMaintainer(Service):
         planned.window.record_surplus(surplus, settings, now_s=now_s)
         before = self._datastore.draining().enis
         planned.draining = draining(snapshot, settings, surplus=surplus, before=before)
-        self._datastore.set_draining(merged([each.draining for each in self._planned.values()]))
+        self._datastore.set_draining(merged([pool.draining for pool in self._planned.values()]))
         planned.is_postponed = decided.is_postponed
         planned.excess_count = decided.excess_count
         planned.note_plan(decided, snapshot, now_s=now_s)
@@ -369,7 +370,7 @@ class PoolMaintainer(Service):
     def _act(self, planned: PlannedPool, decided: Plan, snapshot: PoolSnapshot, *, is_urgent: bool) -> bool:
         """Recover open calls, or else do the plan's first action. Returns: whether to plan again now."""
         if self._provisioner.has_due_intents():
-            problems = self._provisioner.recover_due()  # their outcome changes the plan
+            problems = self._provisioner.recover_due()  # the outcome of open calls changes the plan
             self._note_recovery(problems, is_urgent=is_urgent)
             return True
         if not decided.actions:
@@ -387,7 +388,7 @@ class PoolMaintainer(Service):
         return True
 
     def _prepare_plan(self, planned: PlannedPool) -> tuple[int, int]:
-        """Do the work that cannot wait until a cycle ends, because each action may take seconds.
+        """Do the work that must not wait for the end of the cycle, in which each action may take seconds.
 
         Returns: how many ADDs of the pool wait, and the latest generation.
         """
@@ -475,24 +476,27 @@ class PoolMaintainer(Service):
         )
 
     def _slots_kept_free(self) -> Mapping[EniId, int]:
-        """Return how many slots may be used on the ENIs on which an address that a pod asked for gets one."""
+        """Return how many slots the pool may use on each ENI that needs a slot for an address that a pod asked for."""
         if self._pinned is None or self.limits is None:
             return {}
         return self._pinned.slot_caps(self.limits)
 
     def _release_limits(self, planned: PlannedPool, snapshot: PoolSnapshot) -> Hold:
-        """Return the stable surplus, and the addresses that may be released. Listing these costs a copy of the datastore's rows."""
+        """Return the limits of a release: the stable surplus, ages of ENIs, addresses that may be released, and a refusal.
+
+        The addresses are listed only if a plan may name them, because the list costs a copy of the datastore's rows.
+        """
         settings, now_s = self._settings_of(planned), self._clock.monotonic()
-        settled = planned.window.stable_surplus(settings, kept_count=self._kept_count(snapshot), now_s=now_s)
-        if settled is not None:
-            settled = min(settled, surplus_count(snapshot, settings))
+        stable_surplus = planned.window.stable_surplus(settings, kept_count=self._kept_count(snapshot), now_s=now_s)
+        if stable_surplus is not None:
+            stable_surplus = min(stable_surplus, surplus_count(snapshot, settings))
         if self._is_other_pool_starved(planned, now_s):
-            settled = surplus_count(snapshot, settings)
+            stable_surplus = surplus_count(snapshot, settings)
         addresses = {}
-        if self._may_name_addresses(snapshot, settled, settings):
+        if self._may_name_addresses(snapshot, stable_surplus, settings):
             addresses = releasable(self._datastore.snapshot(), withheld=self._datastore.withheld())
         return Hold(
-            stable_surplus=settled,
+            stable_surplus=stable_surplus,
             ages={eni_id: RECENT_S - left_s for eni_id, left_s in self._enis.book.added_enis().items()},
             releasable=addresses,
             refusal=self._release_refusal(),
@@ -506,14 +510,14 @@ class PoolMaintainer(Service):
         others = [other for other in self._planned.values() if other is not planned and card_of_pool(other.name) == card]
         return any(other.is_starved(now_s) for other in others)
 
-    def _may_name_addresses(self, snapshot: PoolSnapshot, settled: int | None, settings: PoolSettings) -> bool:
+    def _may_name_addresses(self, snapshot: PoolSnapshot, stable_surplus: int | None, settings: PoolSettings) -> bool:
         """Whether a plan may name single addresses or prefixes to release.
 
-        It may if there is a stable surplus and they are the unit of release, if an excluded ENI has free addresses, and if a /28 needs
-        a slot.
+        It may in three cases: addresses or prefixes are released one by one, and there is a stable surplus; an excluded ENI has free
+        addresses; or a /28 needs a slot. In the first two cases no ADD of the pool may wait.
         """
         if not snapshot.waiting_count:
-            if settled and self._releases_addresses(snapshot, settings):
+            if stable_surplus and self._releases_addresses(snapshot, settings):
                 return True
             if any(eni.is_excluded and eni.counts.free for eni in snapshot.enis):
                 return True
@@ -546,7 +550,10 @@ class PoolMaintainer(Service):
         return snapshot.limits.slots_per_eni
 
     def _grow(self, planned: PlannedPool, action: Growth, snapshot: PoolSnapshot) -> None:
-        """Do one action, but never one that EC2 has refused: the plan contains none unless it has a defect (I18)."""
+        """Do one action of growth.
+
+        An action that a refusal of EC2 forbids is not done; only a defect can put it into the plan (I18).
+        """
         refused = self._growth_refusal(action, snapshot)
         if refused is not None:
             log.error("the plan contains a refused action action=%s reason=%s", action, refused.reason)
@@ -680,8 +687,9 @@ class PoolMaintainer(Service):
         return pauses
 
     def _spare_eni_delay_s(self) -> float:
-        """Return the setting times a random number from 1 to 2, so that nodes that got pods at the same moment do not call EC2
-        together.
+        """Return the setting `spare_eni_delay_s` times this node's random number from 1 to 2.
+
+        So nodes that got pods at the same moment do not call EC2 together.
         """
         return self.settings.spare_eni_delay_s * self._refused.spread_factor
 
@@ -696,7 +704,7 @@ class PoolMaintainer(Service):
                 self._provisioner.steps.end_refusal(ENIS, ADDRESSES)  # there is no surplus any more that should be released
 
     def _note_recovery(self, problems: Collection[IpamError], *, is_urgent: bool) -> None:
-        """Report why recovered operations failed, each reason once. Operations that are in a pause count too."""
+        """Report why the recovery of operations failed, each reason once. Operations that wait for their next try are included."""
         for error in problems:
             self._note_failure(error)
         failures = (*problems, *self._provisioner.failures().values())
@@ -735,7 +743,8 @@ def _part(kind: str, pool: str) -> str:
 
 
 def is_reported(error: IpamError, *, is_urgent: bool) -> bool:
-    """Whether a failure of growth is reported as a condition. Throttling is reported only if an ADD waits, because other growth may be
-    late.
+    """Whether a failure of growth is reported as a condition.
+
+    Throttling is reported only if an ADD waits, because growth that no ADD waits for may be late.
     """
     return isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError))

@@ -1,4 +1,4 @@
-"""What the maintainer keeps of each pool that it plans: its demand, its last snapshot, and whether it lacks a place for an ENI."""
+"""The state that the maintainer keeps for each pool: its demand, its last snapshot, and whether it lacks a place for an ENI."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ some seconds, and no ENI is released while an ADD waits."""
 
 
 class PlannedPool:
-    """One pool of the node, with what the planner remembers of it from one cycle to the next.
+    """One pool of the node, with the state that is kept from one cycle to the next.
 
-    Used by the pool's thread; `last_cycle` is read by any thread, as one reference.
+    Used by the pool's thread. Any thread may read `last_cycle`, which is replaced as one reference.
 
     `pool`: None for the node's own.
+    `window`: the demand that was measured.
+    `last_cycle`: a function that makes a snapshot from the EC2 results of the last cycle, and the snapshot of that cycle; None before
+        the first one.
+    `is_postponed`: the last plan postponed an action, so the pool must be planned again soon.
+    `excess_count`: addresses above the target, by the last plan.
     `draining`: its ENIs and kinds of addresses that are assigned last.
     """
 
@@ -49,7 +54,7 @@ class PlannedPool:
         return self.pool.settings(own, max_pods=max_pods)
 
     def note_plan(self, decided: Plan, snapshot: PoolSnapshot, *, now_s: float) -> None:
-        """Record whether an ADD waits although the node has no place for an ENI of this pool."""
+        """Record whether an ADD waits for an ENI of this pool that has no place on the node (`is_starved`)."""
         is_full = decided.blocked is not None and decided.blocked.kind is Blocked.NODE_FULL
         if is_full and snapshot.waiting_count and not decided.actions:
             self._starved_deadline = now_s + STARVED_S
@@ -57,11 +62,11 @@ class PlannedPool:
             self._starved_deadline = -math.inf
 
     def is_starved(self, now_s: float) -> bool:
-        """Whether an ADD has lately found no place for an ENI."""
+        """Whether an ADD found no place for an ENI within the last STARVED_S, and nothing has helped since."""
         return now_s < self._starved_deadline
 
 
 def merged(parts: list[Draining]) -> Draining:
-    """Join what the pools assign last, for the datastore, which has one such choice for all of them."""
+    """Join the draining ENIs and kinds of addresses of all pools, because the datastore has one `Draining` for all of them."""
     enis: frozenset[EniId] = frozenset().union(*(part.enis for part in parts))
     return Draining(enis, prefixes=any(part.prefixes for part in parts), singles=any(part.singles for part in parts))

@@ -68,7 +68,7 @@ class FirstAddress(Service):
 
     def _wait(self) -> str:
         while not self._stopped.is_set():
-            supply, status = self._demand.supply_count, self._demand.status
+            announcement_count, status = self._demand.announcement_count, self._demand.status
             count, attached = assignable_count(self._datastore.stock()), len(self._datastore.attachments())
             if count or attached:
                 self._health.report(CONDITION, None)
@@ -79,7 +79,7 @@ class FirstAddress(Service):
                 return f"{counted(wired, 'sandbox')} wired and not recorded: this node was ready before"
             missing = problem(ConditionCode.NO_FIRST_ADDRESS, cause=status.shortage(), next_step=status.step())
             self._health.report(CONDITION, missing)
-            self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=CHECK_S)
+            self._demand.wait(seen_announcement_count=announcement_count, seen_status=status, timeout_s=CHECK_S)
         raise NotServingError("vpc-ipamd is shutting down")
 
     def _wired_count(self) -> int:

@@ -172,7 +172,7 @@ class AttachService(Service):
         if not self._cards.asks(request):
             return ()
         while True:
-            seen_supply, seen_status = self._demand.supply_count, self._demand.status
+            seen_announcement_count, seen_status = self._demand.announcement_count, self._demand.status
             card_pools = self._cards.further_pools()
             if card_pools is not None:
                 return card_pools
@@ -180,7 +180,9 @@ class AttachService(Service):
             remaining_s = deadline.remaining_s() - POOL_WAIT_MARGIN_S
             if remaining_s <= 0:
                 raise refusal(RefusalCode.MULTI_NIC_CARDS_UNKNOWN, pod=pod_of(request))
-            self._demand.wait(seen_supply=seen_supply, seen_status=seen_status, timeout_s=min(remaining_s, CARDS_LOOK_S))
+            self._demand.wait(
+                seen_announcement_count=seen_announcement_count, seen_status=seen_status, timeout_s=min(remaining_s, CARDS_LOOK_S)
+            )
 
     @contextmanager
     def _further_claimed(

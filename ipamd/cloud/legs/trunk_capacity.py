@@ -49,8 +49,8 @@ m8azn p5 trn1 x8aedz = 3:medium 8:large 18:xlarge 17:2xlarge 34:3xlarge 58:4xlar
 x2iedn = 11:xlarge 27:2xlarge 54:4xlarge 114:8xlarge 107:16xlarge,24xlarge,32xlarge,metal
 z1d = 13:large 28:xlarge 58:2xlarge 54:3xlarge,6xlarge 107:12xlarge,metal
 """
-"""Each paragraph has instance families, and then for each number the sizes that have it; 0 means that the type can have no trunk ENI.
-Not every family of a paragraph has every size that is listed in it."""
+"""Each paragraph has instance families, "=", and `number:size,size` parts: the number of branch ENIs that the trunk of these sizes can
+carry. 0 means that the type can have no trunk ENI. Not every family of a paragraph has every size that the paragraph lists."""
 
 
 def trunk_capacity(instance_type: str) -> int | None:

@@ -1,1 +1,1 @@
-"""What EC2 has to confirm about legs."""
+"""Comparisons of legs with EC2: whether EC2 confirms the ENI that a leg uses."""

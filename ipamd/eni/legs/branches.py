@@ -4,7 +4,8 @@ The annotation that names a pod's branch ENI is an untrusted claim until EC2 con
 mode has no routes until then, so EC2 is called at once, but not within the ADD (I12). For a sandbox in strict mode EC2 is called
 about 10 s later, and the host network's passes (`ipamd/host/network.py`) cut the sandbox off while EC2 contradicts the claim. A
 contradiction counts only after a second answer, a minute later. So does absence, in answers that show the trunk (I11). The outcome
-is stored in the sandbox's row, so that neither an idle node nor a restart calls EC2 again (I13). Rejected: a call within the ADD.
+is stored in the sandbox's row, so that EC2 is called again neither on an idle node nor after a restart (I13). Rejected: a call within
+the ADD.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ ABSENT = "it does not exist"
 """The objection to a branch ENI that two answers did not show."""
 
 CONDITION = UPLINKS
-"""The condition; and the back-off key, with a sandbox's key, of the next call about it."""
+"""Name of the condition. Also the back-off key, with a sandbox's key, of the next call about that sandbox."""
 
 CLAIMED = "branch claim"
 """Back-off key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to this ENI. Other sandboxes' claims to it share the
@@ -204,7 +205,7 @@ class BranchComparison(Service):
         self._backoffs.clear(*(doubt for doubt in doubts if doubt[2] != but))
 
     def _is_second(self, row: Attachment, objection: str) -> bool:
-        """Whether an answer at least a minute ago contradicted the row in the same way. If none did, remember this one."""
+        """Whether an earlier answer, at least a minute ago, contradicted the row in the same way. Otherwise remember this answer."""
         doubt = (SEEN, row.key, objection)
         is_known = doubt in self._backoffs.keys(SEEN)
         if is_known and self._backoffs.is_due(doubt):

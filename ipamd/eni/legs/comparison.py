@@ -1,4 +1,4 @@
-"""Compares with EC2 what legs rely on, beside the ENIs and addresses of the pool."""
+"""The interface of comparisons with EC2 that concern one kind of leg, and not the ENIs and addresses of the pool."""
 
 from __future__ import annotations
 

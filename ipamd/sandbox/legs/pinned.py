@@ -173,7 +173,7 @@ class PinnedSource(Service):
         address = None if wish is None else wish.address or self._last_address(wish.pod)
         if wish is None or address is None:
             return
-        seen_supply, seen_status = self._demand.supply_count, self._demand.status
+        seen_announcement_count, seen_status = self._demand.announcement_count, self._demand.status
         deadline.check(f"waiting for address {address}")
         remaining_s = deadline.remaining_s() - WAIT_MARGIN_S
         if remaining_s <= 0 or (why == FROM_EC2 and is_obtained):
@@ -181,4 +181,6 @@ class PinnedSource(Service):
         if why == FROM_EC2:
             self._obtain(wish, address, Deadline(deadline.clock, deadline.monotonic_s - WAIT_MARGIN_S, deadline.is_cancelled))
         else:
-            self._demand.wait(seen_supply=seen_supply, seen_status=seen_status, timeout_s=min(remaining_s, LOOK_S))
+            self._demand.wait(
+                seen_announcement_count=seen_announcement_count, seen_status=seen_status, timeout_s=min(remaining_s, LOOK_S)
+            )

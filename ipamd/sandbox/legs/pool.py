@@ -197,7 +197,7 @@ class PoolSource(Service):
         try:
             while True:
                 # Read these before trying, so that a change after this point ends the wait below at once.
-                supply, status = self._demand.supply_count, self._demand.status_of(pool)
+                announcement_count, status = self._demand.announcement_count, self._demand.status_of(pool)
                 try:
                     return self._take(key, egress, pool)
                 except PoolEmptyError as empty:
@@ -209,7 +209,9 @@ class PoolSource(Service):
                     is_blocked = is_planned and (status.blocked is not None or not is_demand)
                     if remaining_s <= 0 or (is_blocked and not self._changes_within(remaining_s, status, cooled_s)):
                         raise self._refusal(request, empty, status, cooled_s, pool) from None
-                self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(remaining_s, 1.0), pool=pool)
+                self._demand.wait(
+                    seen_announcement_count=announcement_count, seen_status=status, timeout_s=min(remaining_s, 1.0), pool=pool
+                )
         finally:
             self._demand.leave(is_demand=is_demand, pool=pool)
 

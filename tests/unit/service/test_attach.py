@@ -254,7 +254,7 @@ def test_an_add_waits_for_an_address_that_cools_in_time(node: FakeNode) -> None:
 
     def wait(**arguments: object) -> None:
         node.cool()
-        real_wait(seen_supply=-1, seen_status=node.demand.status, timeout_s=0)
+        real_wait(seen_announcement_count=-1, seen_status=node.demand.status, timeout_s=0)
 
     node.demand.wait = wait  # type: ignore[method-assign]
     assert node.add("waits").address is not None
