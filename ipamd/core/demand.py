@@ -99,7 +99,7 @@ class Demand:
 
     `announcement_count` counts the calls of `announce_supply`. An ADD reads it before it tries to reserve an address, and passes it to
     `wait`, so that it does not miss an announcement in between. Reading this count, or the values of a pool, needs no lock. The node's
-    own pool has the empty name.
+    own pool has the empty name. `triggered` is set to wake the maintainer.
     """
 
     def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:

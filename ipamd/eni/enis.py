@@ -28,7 +28,7 @@ from ipamd.eni.resync import EniSyncResult, ResyncReason, ResyncScheduler
 from ipamd.eni.routing import EniRouting
 from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
-from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
+from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Weighed, Witnesses, recorded
 from ipamd.model.eni import OPERATOR, Eni, EniState, operator_exclusion
 from ipamd.model.eni_tags import POOL_TAG, TRUNK, is_created_by_us, is_managed, pool_of
 from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
@@ -141,7 +141,8 @@ class EniService(Service):
         Args:
             identity: names the primary ENI, without which no answer is believed.
         Returns: the changes, and when to compare again. An answer that is not believed is a result, not an error.
-        Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then no row has changed (I11).
+        Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then no row has changed (I11). If what follows
+            from an answer could not be recorded, a resync is requested, because nothing else would end what the answer left in doubt.
         """
         began_monotonic_s = self._clock.monotonic()
         described = self._ec2.describe_enis(identity.instance_id)
@@ -162,22 +163,34 @@ class EniService(Service):
             outcome.attached = frozenset(eni.eni_id for eni in described if eni.attachment_status == "attached")
         outcome.compare_again(weighed.again_s)
         self._withhold(weighed.doubted | weighed.absent)
-        self._store_doubts()
+        if doubted_before - weighed.doubted - weighed.absent:
+            self._demand.announce_supply()  # at once, because what follows may fail
+        try:
+            self._store_doubts()
+            self._take_weighed(weighed, described, identity, outcome)
+        except Exception:
+            self._resyncs.request(ResyncReason.OTHER, "an answer could not be recorded")
+            raise
+        self._resyncs.record_result(outcome)
+        if outcome.added_count or outcome.healed_count:
+            self._demand.announce_supply()
+        return outcome
+
+    def _take_weighed(
+        self, weighed: Weighed, described: Collection[DescribedEni], identity: InstanceIdentity, outcome: EniSyncResult
+    ) -> None:
+        """Record what follows from an answer that was weighed. Raises: KernelDumpError, DatastoreError."""
         wired = self.wired_addresses()
         # Record the losses on all ENIs before the additions, because an address may have moved from one ENI to another.
-        self._lose(weighed.absent, outcome)
-        self._withhold(weighed.doubted)
+        refused = self._lose(weighed.absent, outcome)
+        self._withhold(weighed.doubted | refused)
         if not weighed.implausible:
             self._record_all(described, identity, wired, outcome)
-        elif primary:  # even an implausible answer proves that its ENIs exist and occupy their places
+        elif outcome.attached:  # even an implausible answer proves that its ENIs exist and occupy their places
             self.book.set_unrecorded(_places(described), is_whole=False)
         differences = [*outcome.contradictions, *outcome.unreadable]
         self.differences.take(differences, implausible=weighed.implausible, mass_loss=weighed.mass_loss)
         self.forget_unused()
-        self._resyncs.record_result(outcome)
-        if outcome.added_count or outcome.healed_count or doubted_before - weighed.doubted:
-            self._demand.announce_supply()
-        return outcome
 
     def _store_doubts(self) -> None:
         """Store the doubts for the next process, which withholds the same addresses and continues to count the answers."""
@@ -688,28 +701,32 @@ class EniService(Service):
         rows = self._datastore.addresses() if doubted else ()
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
-    def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
-        """Record that these ENIs and addresses are gone. A change that the datastore refuses is reported, and the other changes are
-        recorded.
+    def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> frozenset[CloudKey]:
+        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, that is reported, and the rest is
+        recorded. Returns: those that were refused; their addresses must stay withheld (I7).
         """
+        refused = set()
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]
         for key in sorted(absent, key=str):
             rows = [row for row in present_rows if key in (row.address, row.eni_id, stand_in(row.address))]
-            self._lose_key(key, rows, outcome)
+            if not self._lose_key(key, rows, outcome):
+                refused.add(key)
         if outcome.lost_count:
             self._demand.trigger()  # the pool has fewer addresses than planned
+        return frozenset(refused)
 
-    def _lose_key(self, key: CloudKey, rows: Collection[Address], outcome: EniSyncResult) -> None:
-        """Record that one ENI or address is gone, with its rows, and count what that changed."""
+    def _lose_key(self, key: CloudKey, rows: Collection[Address], outcome: EniSyncResult) -> bool:
+        """Record that one ENI or address is gone, with its rows, and count what that changed. Returns: False if it was refused."""
         eni_id = key if isinstance(key, str) else None
         if not self._store_loss(key, eni_id, rows, outcome):
-            return
+            return False
         if eni_id:  # set after the row is detaching, because `forget_unused` in another thread checks both
             self.book.observe(eni_id, is_absent=True)
             outcome.lost_eni_count += 1
             outcome.forced_eni_count += any(row.is_in_use for row in rows)
         for row in rows:
             self._count_lost(row, outcome)
+        return True
 
     def _store_loss(self, key: CloudKey, eni_id: EniId | None, rows: Iterable[Address], outcome: EniSyncResult) -> bool:
         """Store the loss of one ENI or address, with its rows, in one transaction. Returns: False if the datastore refused it."""

@@ -81,6 +81,7 @@ class LinkWatch(Service):
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
         self._questions: dict[EniId, _Question] = {}
+        self._is_readable = True
         self._last_logged = ""
 
     def turn(self) -> float:
@@ -120,6 +121,7 @@ class LinkWatch(Service):
         Returns: whether the list of links was usable.
         """
         with self._lock:
+            self._is_readable = False
             attached = self._attached()
             try:
                 present = self._hostnet.links([eni.mac for eni in self._datastore.enis()])
@@ -129,6 +131,7 @@ class LinkWatch(Service):
             if any(eni.is_primary and eni.mac not in present for eni in attached):
                 self._log_state("the primary ENI's link is not among them: nothing is concluded")
                 return False
+            self._is_readable = True
             self._log_state("")
             self._freeze([eni for eni in attached if eni.mac not in present], gone=gone)
             missing = self._missing()
@@ -140,9 +143,12 @@ class LinkWatch(Service):
         return True
 
     def next_question_s(self) -> float | None:
-        """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None without one. From any thread."""
+        """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None without one. From any thread.
+
+        None too while the list of links is unusable: a question that is due waits for the next reading, and does not hasten it.
+        """
         with self._lock:
-            next_s = soonest_s(question.next_s for question in self._questions.values())
+            next_s = soonest_s(question.next_s for question in self._questions.values()) if self._is_readable else None
         return None if next_s is None else max(next_s - self._clock.monotonic(), 0.0)
 
     def _ask_again(self, present: Collection[MacAddress]) -> None:

@@ -262,10 +262,12 @@ class ResyncScheduler(Service):
         return result
 
     def _requeue(self, requested: Mapping[str, ResyncReason], error: Exception) -> None:
-        """Make the reasons of a failed resync due again, after a pause."""
+        """Make the reasons of a failed resync due again, after a pause. A link that changed meanwhile shortens it, as in `request`."""
         for description, reason in requested.items():
             self._reasons.setdefault(description, reason)
         self._backoffs.back_off(AGAIN, EC2)
+        if ResyncReason.LINK in {reason for description, reason in self._reasons.copy().items() if description not in requested}:
+            self._backoffs.hasten(AGAIN)
         unanswered = problem(ConditionCode.RESYNC_UNANSWERED, reasons="; ".join(requested), cause=log_text(error))
         self._health.report(CONDITION, unanswered)
         self.changed.set()

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ipamd.eni.book import DETACHED, FROZEN, RETURNED
-from ipamd.eni.resync import ResyncReason
+from ipamd.eni.resync import EniSyncResult, ResyncReason
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.conditions import ConditionCode
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.errors import CloudError
+from ipamd.model.errors import CloudError, KernelDumpError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEventKind
@@ -241,6 +241,38 @@ def test_a_link_is_asked_about_although_a_long_pause_runs(node: FakeNode) -> Non
     node.ec2.fail.clear()
     link_event(node, detach_by_hand(node, SECOND).mac)
     assert seconds_until(node, lambda: is_forgotten(node)) <= 100.0
+
+
+def test_a_link_that_changes_while_a_resync_fails_is_asked_about_as_soon(node: FakeNode) -> None:
+    """The change comes during the call, after twenty minutes of failures: it does not wait for half an hour either."""
+    look = node.app.pool.resyncs
+    node.ec2.fail["describe_enis"] = [CloudError("away")] * 1000
+    look.request(ResyncReason.OTHER, "of a test")
+    for _ in range(240):
+        pass_time(node, STEP_S)
+    node.clock.advance(look.wait_s() or 0.0)
+
+    def compare() -> EniSyncResult:
+        look.request(ResyncReason.LINK, "of a test: a link is back")
+        raise CloudError("away")
+
+    assert look.run_due(compare) is None
+    assert 0.0 < (look.wait_s() or 0.0) <= 60.0
+
+
+def test_a_question_that_is_due_waits_for_links_that_can_be_read(node: FakeNode) -> None:
+    """The list of links is unusable when EC2 is to be asked again: the loop sleeps, and asks once the list is usable."""
+    node.metadata.freeze()
+    unplug(node)
+    pass_time(node, 1.0)
+    before = described(node)
+    node.hostnet.fail["links"] = [KernelDumpError("interrupted")] * 1000
+    pass_time(node, 70.0)
+    assert node.cloud_reconciler.pause_s() > 1.0
+    assert described(node) == before
+    node.hostnet.fail.clear()
+    pass_time(node, node.cloud_reconciler.pause_s())
+    assert described(node) == before + 1
 
 
 def test_a_freeze_that_began_while_ec2_was_away_does_not_wait_as_long_again(node: FakeNode) -> None:

@@ -13,12 +13,13 @@ from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.eni.legs.branches import SETTLED_S
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, LOOK_GAP_S, RECENT_S
 from ipamd.model.eni import EniState
-from ipamd.model.errors import DatastoreError, KernelDumpError, PoolEmptyError
+from ipamd.model.errors import DatastoreError, InvariantError, KernelDumpError, PoolEmptyError
+from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId
 from ipamd.model.legs.branch_evidence import TRUNK_TAG, VLAN_TAG
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
-from tests.stories.external_changes import detach_by_hand
+from tests.stories.external_changes import described, detach_by_hand, pass_time
 from tests.stories.stale_reads import run_sandboxes
 from tests.unit.service.branches import TRUNK_ENI, attach, branch_eni, node_with_trunk
 
@@ -119,6 +120,57 @@ def test_what_an_answer_lacks_is_withheld_although_the_survey_failed(node: FakeN
         assert state(node, OTHER) is EniState.ATTACHED
         with pytest.raises(PoolEmptyError):
             node.datastore.reserve(node.key("nobody"))
+
+
+def test_a_doubt_of_an_interrupted_comparison_does_not_last(node: FakeNode) -> None:
+    """EC2 refused an allocation, the comparison after that lacks the ENI, and the kernel does not tell what is wired. Nobody repeats
+    that comparison, so a resync is due: otherwise the doubt, which is stored, would hold the addresses for ever.
+    """
+    hear(node, is_shown=True)
+    node.app.context.freeze.set(FreezeCause.OPERATOR, "of a test")
+    node.metadata.freeze()
+    node.clock.advance(LOOK_GAP_S + 1)
+    node.ec2.hidden = {OTHER}
+    node.wiring.fail["survey"] = [KernelDumpError("interrupted")]
+    assert not node.provisioner.steps.adopt_enis(IDENTITY)
+    assert OTHER in node.datastore.doubts().plausible
+    node.ec2.hidden = set()
+    before = described(node)
+    for _ in range(5):
+        pass_time(node, 60.0)
+    assert OTHER not in node.datastore.doubts().plausible
+    assert described(node) == before + 1
+
+
+def test_the_end_of_a_doubt_is_announced_although_the_survey_failed(node: FakeNode) -> None:
+    """The answer shows the ENI again, so its addresses are free: an ADD that waits learns that at once, because the next answer
+    ends no doubt any more.
+    """
+    hear(node, is_shown=False)
+    before = node.demand.supply_count
+    node.wiring.fail["survey"] = [KernelDumpError("interrupted")]
+    with pytest.raises(KernelDumpError):
+        hear(node, is_shown=True)
+    node.datastore.reserve(node.key("nobody"))
+    assert node.demand.supply_count == before + 1
+
+
+def test_a_loss_that_the_datastore_refuses_gives_no_address(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7: two answers lack the ENI, and it stays recorded as attached. Its addresses stay withheld until EC2 shows it again."""
+    hear(node, is_shown=False)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise InvariantError("of a test")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(SqlUnitOfWork, "lose", refuse)
+        for _ in range(2):
+            hear(node, is_shown=False)
+            assert state(node, OTHER) is EniState.ATTACHED
+            with pytest.raises(PoolEmptyError):
+                node.datastore.reserve(node.key("nobody"))
+    hear(node, is_shown=True)
+    assert node.datastore.reserve(node.key("nobody"))
 
 
 def test_a_loss_gives_no_address_between_its_proof_and_its_record(node: FakeNode) -> None:
