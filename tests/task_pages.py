@@ -50,6 +50,15 @@ ELSEWHERE = {
     "ipamctl convert-values values-of-aws-vpc-cni.yaml > values.yaml": "tests/unit/ipamctl/test_convert_values.py: it needs no node",
     "kubectl ipamd clean-up NODE": "lab/cluster/debug_pods.py (`make cluster`), tests/unit/kubectl/test_nodes.py",
     **dict.fromkeys(
+        (
+            "kubectl debug node/NODE -n kube-system -it --image=IMAGE --profile=sysadmin \\\n"
+            "-- sh -c 'cd /host && rm -rf opt/cni/bin/vpc-cni* etc/cni/net.d/*vpc-ipamd* etc/cni/net.d/.*vpc-ipamd* \\\n"
+            "run/vpc-ipamd var/lib/vpc-ipamd'",
+            "kubectl -n kube-system delete pod DEBUG_POD",
+        ),
+        "lab/cluster/clean_up.py (`make cluster`); tests/lab/cluster/test_parts.py holds that it runs them",
+    ),
+    **dict.fromkeys(
         ("kubectl ipamd migrate --plan > over.sh", "kubectl ipamd migrate --plan --back > back.sh"),
         "tests/unit/kubectl/test_migrate.py runs the command and what it prints",
     ),

@@ -6,89 +6,138 @@ Both start a privileged pod with the daemon's image by `kubectl debug`, as docs/
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from kubectl_ipamd.judgement import NodeState
-from lab.cluster import objects, programs
+from lab.cluster import objects
 from lab.cluster.api import Object
-from lab.cluster.cluster import CONTROL, NAMESPACE, Cluster
-from lab.cluster.control_plane import FOLDER
+from lab.cluster.cluster import IMAGE, NAMESPACE, WORKERS, Release
+from lab.cluster.flow import Flow
+from lab.cluster.operator import Answer, Operator
 from lab.cluster.report import Report
-from lab.cluster.trial import ECHO
-from lab.node.node import REPOSITORY
+from lab.cluster.trial import Trial
 
-BUNDLES = "/run/bundles"
-TIMEOUT_S = 240.0
-"""For a command that starts a pod and collects an archive on a busy machine."""
+STATUS = "kubectl ipamd status"
+BUNDLE = "kubectl ipamd bundle NODE --debug"
+PREVIOUS = "kubectl -n kube-system logs POD -c ipamd --previous"
+IN_DEBUG_POD = "kubectl ipamd exec --debug NODE"
+CLEAN_UP = "kubectl ipamd clean-up NODE"
+BY_HAND = (
+    "kubectl debug node/NODE -n kube-system -it --image=IMAGE --profile=sysadmin "
+    "-- ipamctl --socket /host/run/vpc-ipamd/ipamd.sock status"
+)
+DELETE = "kubectl -n kube-system delete pod DEBUG_POD"
 
-EXIT_ATTENTION = 1
+TIMEOUT_S = 120.0
+EXIT_ATTENTION, EXIT_NO_ANSWER = 1, 3
+NAMED_FIRST = f"{NodeState.CRASH_LOOP}: "
 DEBUG_POD = "node-debugger-"
+WRONG_SETTING = "WARM_ENI_TARGET"
+FROM_DAEMON = {"status.json", "attachments.json", "metrics.txt"}
+"""Some of what a bundle cannot have while no daemon runs."""
+
+FROM_NODE = {"history.jsonl", "rules.jsonl", "routes.jsonl", "nft.txt", "log.txt", "MANIFEST.json"}
+"""What it has all the same."""
 
 
 class DebugPods:
     """Commands of an operator. Concurrency: one thread."""
 
-    def __init__(self, cluster: Cluster, report: Report) -> None:
-        """Nothing happens yet."""
-        self._cluster = cluster
-        self._report = report
+    def __init__(self, trial: Trial, report: Report, *, now: Release) -> None:
+        """Nothing happens yet. Args: now: whose image the commands name."""
+        self._trial, self._cluster, self._report = trial, trial.cluster, report
+        self._image = f"{IMAGE}:{now.tag}"
+        self._operator = Operator(trial.cluster)
 
     def look_into_crash_loop(self) -> None:
         """Find the node with the crash loop by `kubectl ipamd status`, and look into it by `--debug`. Makes the verdicts."""
-        shown = self._kubectl_ipamd("status", "--output", "json")
-        nodes = json.loads(shown.stdout)["nodes"]
-        looping = [row["node"] for row in nodes if row["state"] == NodeState.CRASH_LOOP]
-        states = ", ".join(f"{row['node']}: {row['state']}" for row in nodes)
-        is_named = len(looping) == 1 and nodes[0]["node"] == looping[0] and shown.returncode == EXIT_ATTENTION
-        self._report.check("crash loop: kubectl ipamd status names the node first", is_named, states)
-        if not looping:
-            return
-        self._collect_bundle(looping[0])
-        addresses = [pod["status"]["podIP"] for pod in self._cluster.pods(ECHO) if pod["spec"]["nodeName"] == looping[0]]
-        history = self._kubectl_ipamd("exec", "--debug", looping[0], "history", addresses[0])
-        detail = f"status {history.returncode}, {len(history.stdout.splitlines())} lines {history.stderr.strip()[-300:]}"
-        self._report.check("crash loop: kubectl ipamd exec --debug shows the history", self._has_answered(history), detail)
-        self._check_no_debug_pod("crash loop: the debug pods are gone")
+        shown = self._operator.run(f"{STATUS} -o json", {})
+        rows: list[dict[str, Any]] = json.loads(shown.stdout)["nodes"]
+        found = [(row["node"], row["state"]) for row in rows]
+        first = found[0][0]
+        others = [(name, NodeState.READY) for name in WORKERS if name != first]
+        ok = found == [(first, NodeState.CRASH_LOOP), *others] and shown.returncode == EXIT_ATTENTION
+        self._report.check("crash loop: kubectl ipamd status names the node first", ok, f"{found}; {rows[0]['reason']}")
+        pods = self._trial.pods_on(first)
+        flow = Flow(self._trial.control, pods.values())
+        try:
+            self._follow_next_step(first)
+            self._collect_bundle(first)
+            self._ask(first, next(iter(pods.values())))
+            self._ask_by_hand(first)
+        finally:
+            flow.close_asking()
+        self._report.check("crash loop: living pods answer all the time", *flow.verdict())
 
-    def clean_up(self, node: str) -> subprocess.CompletedProcess[str]:
+    def clean_up(self, node: str) -> Answer:
         """Remove what is ours from a node that has gone back, by the command of docs/migration.md."""
-        return self._kubectl_ipamd("clean-up", node)
+        return self._operator.run(CLEAN_UP, {"NODE": node})
+
+    def run_by_hand(self, command: str, node: str) -> Answer:
+        """Run a command with `kubectl debug` on a terminal, as `-it` asks for, and delete the pod that it leaves."""
+        done = self._operator.run(command, {"NODE": node, "IMAGE": self._image}, on_terminal=True)
+        for name in self._debug_pods():
+            self._operator.run(DELETE, {"DEBUG_POD": name})
+        return done
+
+    def gone(self, name: str) -> None:
+        """Make a verdict: no debug pod is left."""
+        spent = self._cluster.api.wait(lambda: ", ".join(self._debug_pods()), what=name, timeout_s=TIMEOUT_S)
+        self._report.check(name, True, f"no pod is left after {spent:.1f} s")
+
+    def _follow_next_step(self, node: str) -> None:
+        """What stands below the table: the log of the last end, and a bundle."""
+        lines = self._operator.run(STATUS, {}).stdout.splitlines()
+        step = next((line for line in lines if line.startswith(NAMED_FIRST)), "")
+        ok = step == f"{NAMED_FIRST}{PREVIOUS}; then {BUNDLE}"
+        self._report.check("crash loop: it names the next step", ok, step)
+        pod = self._trial.daemon_pod(node)["metadata"]["name"]
+        log = self._operator.run(PREVIOUS, {"POD": pod}).stdout
+        self._report.check("crash loop: which shows the cause", WRONG_SETTING in log, log[-300:])
 
     def _collect_bundle(self, node: str) -> None:
-        collected = self._kubectl_ipamd("bundle", "--debug", node, "--directory", BUNDLES, "--output", "json")
-        row = json.loads(collected.stdout)["bundles"][0]
-        archive = Path(self._control_root + BUNDLES) / f"{node}.tar.gz"
-        names = []
-        if archive.exists():
-            with tarfile.open(archive) as opened:
-                names = opened.getnames()
-        is_whole = collected.returncode in (0, EXIT_ATTENTION) and "MANIFEST.json" in " ".join(names)
-        detail = f"{row['bytes']} bytes, {', '.join(names)}; {row['problem'] or 'nothing is missing'}"
-        self._report.check("crash loop: kubectl ipamd bundle --debug collects an archive", is_whole, detail)
+        done = self._operator.run(f"{BUNDLE} -d bundles", {"NODE": node})
+        parts, log = _archive(Path(f"{self._operator.home}/bundles/{node}.tar.gz"))
+        missing = sorted(FROM_NODE - parts)
+        ok = done.returncode == EXIT_ATTENTION and not missing and not parts & FROM_DAEMON and WRONG_SETTING in log
+        detail = f"status {done.returncode}; {', '.join(sorted(parts))}; lacks {missing}; {said(done)}"
+        self._report.check("crash loop: kubectl ipamd bundle --debug has all but the daemon's answers", ok, detail)
+        self.gone("crash loop: the debug pod of the bundle is gone")
 
-    def _has_answered(self, done: subprocess.CompletedProcess[str]) -> bool:
-        return done.returncode == 0 and bool(done.stdout.strip())
+    def _ask(self, node: str, address: str) -> None:
+        done = self._operator.run(f"{IN_DEBUG_POD} status", {"NODE": node})
+        ok = done.returncode == EXIT_NO_ANSWER and "crash loop" in said(done)
+        detail = f"status {done.returncode}; {said(done)}"
+        self._report.check("crash loop: ipamctl status in a debug pod says so", ok, detail)
+        done = self._operator.run(f"{IN_DEBUG_POD} history {address}", {"NODE": node})
+        ok = done.returncode == 0 and address in done.stdout
+        detail = f"status {done.returncode}; {said(done)}"
+        self._report.check("crash loop: ipamctl history in a debug pod has a living pod", ok, detail)
+        self.gone("crash loop: the debug pods of exec are gone")
 
-    def _check_no_debug_pod(self, name: str) -> None:
-        self._cluster.api.wait(
-            lambda: ", ".join(str(pod["metadata"]["name"]) for pod in self._debug_pods()), what=name, timeout_s=TIMEOUT_S
-        )
-        self._report.check(name, True, "no pod is left")
+    def _ask_by_hand(self, node: str) -> None:
+        done = self.run_by_hand(BY_HAND, node)
+        self._report.check("crash loop: ipamctl status by kubectl debug says so", "crash loop" in done.stdout, said(done))
+        self.gone("crash loop: the debug pod made by hand is gone")
 
-    def _debug_pods(self) -> list[Object]:
-        pods = self._cluster.api.items(objects.collection("pods", namespace=NAMESPACE))
-        return [pod for pod in pods if str(pod["metadata"]["name"]).startswith(DEBUG_POD)]
+    def _debug_pods(self) -> list[str]:
+        pods: list[Object] = self._cluster.api.items(objects.collection("pods", namespace=NAMESPACE))
+        return [name for name in (str(pod["metadata"]["name"]) for pod in pods) if name.startswith(DEBUG_POD)]
 
-    @property
-    def _control_root(self) -> str:
-        return self._cluster.lab.node(CONTROL).root
 
-    def _kubectl_ipamd(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `kubectl ipamd` as the administrator, whatever its exit status."""
-        access = ["--kubectl", programs.program("kubectl"), "--kubeconfig", f"{FOLDER}/admin.conf", "--namespace", NAMESPACE]
-        argv = [sys.executable, "-m", "kubectl_ipamd", *access, *words]
-        node = self._cluster.lab.node(CONTROL)
-        return node.run(argv, cwd=str(REPOSITORY), timeout_s=TIMEOUT_S, check=False, env={"HOME": "/run"})
+def said(done: Answer) -> str:
+    """What a command said, in one line."""
+    return "; ".join(line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip())[:900]
+
+
+def _archive(file: Path) -> tuple[set[str], str]:
+    """The names of a bundle's parts, and the daemon's log in it."""
+    if not file.exists():
+        return set(), ""
+    with tarfile.open(file) as archive:
+        members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}
+        stream = archive.extractfile(members["log.txt"]) if "log.txt" in members else None
+        text = stream.read().decode(errors="replace") if stream is not None else ""
+    return set(members), text

@@ -134,7 +134,7 @@ class Migration:
             self._cluster.kubectl("label", "node", name, f"{LABEL}-")
             self._api.wait(self._ours_is_here, what="without our daemon", timeout_s=START_TIMEOUT_S)
             self._api.wait(self._other_is_not_ready, what="the other's", timeout_s=START_TIMEOUT_S)
-            done = DebugPods(self._cluster, self._report).clean_up(name)
+            done = DebugPods(self._trial, self._report, now=self._now).clean_up(name)
         left = [one for one in self._node.run(["nft", "list", "tables"]).stdout.splitlines() if "vpc-ipamd" in one]
         left += [str(path) for path in Path(f"{self._node.root}/etc/cni/net.d").glob("*vpc-ipamd.conflist")]
         printed = f"{done.stdout} {done.stderr}".strip().replace("\n", "; ")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from lab.cluster import judge, objects, pod_marks, pods_api, programs
 from lab.cluster.churn import CONTROL_GROUP, Churn
+from lab.cluster.clean_up import CleanUp
 from lab.cluster.cluster import IMAGE, NAMESPACE, RELEASE, WORKERS, Cluster, Release
 from lab.cluster.debug_pods import DebugPods
 from lab.cluster.http import get
@@ -23,9 +24,9 @@ CROWD = "crowd"
 CROWD_SIZE, ROLLS = 100, 20
 HOGS, STARVED_LEAST, STARVED_AWAY_MAX_S = 2, 4, 50.0
 AFTER_ABSENCE_S = 2.0
-LOOPING_RESTARTS = 3
-"""Then kubelet waits 40 s before the next one, in which an operator can look into the node."""
-
+LOOPING_RESTARTS = 4
+"""Then kubelet waits 80 s before the next one, in which an operator can look into the node."""
+CRASH_LOOP_TIMEOUT_S = 240.0
 CROWD_TIMEOUT_S = 300.0
 STEPS = (
     "answers",
@@ -43,6 +44,7 @@ STEPS = (
     "iptables",
     "other-release",
     "migration",
+    "clean-up",
     "short-of-cpu",
 )
 """Names of the steps after the first, in order."""
@@ -92,6 +94,7 @@ class Story:
             self._iptables,
             self._other_release,
             Migration(self._trial, self._report, now=self._now).run,
+            CleanUp(self._trial, self._report, now=self._now).run,
             self._starved_rolls,
         )
         return dict(zip(STEPS, steps, strict=True))
@@ -224,9 +227,9 @@ class Story:
         cluster = self._cluster
         bad = {"extraEnv": [{"name": "WARM_ENI_TARGET", "value": "several"}]}  # the schema refuses it among `settings`
         cluster.install(Release(self._now.chart, self._now.tag, bad))
-        self._api.wait(self._crashing, what="in a crash loop", timeout_s=START_TIMEOUT_S)
+        self._api.wait(self._crashing, what="in a crash loop", timeout_s=CRASH_LOOP_TIMEOUT_S)
         self._report.check("pods go on while a daemon loops", *self._trial.asked_by_name())
-        DebugPods(cluster, self._report).look_into_crash_loop()
+        DebugPods(self._trial, self._report, now=self._now).look_into_crash_loop()
         cluster.helm("rollback", RELEASE)
         spent = cluster.wait_rolled_out("daemonsets", RELEASE, namespace=NAMESPACE)
         self._report.check("helm rollback mends a crash loop", True, f"{spent:.1f} s; {judge.settle(cluster)}")

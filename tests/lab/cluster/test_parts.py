@@ -12,8 +12,10 @@ import pytest
 from ipamd.model.aws_node import agent_pod
 from ipamd.model.ids import ContainerId
 from ipamd.model.sandbox import Sandbox, SandboxState
-from lab.cluster import migration, objects, programs
+from kubectl_ipamd.judgement import NEXT_STEPS, NodeState
+from lab.cluster import clean_up, debug_pods, migration, objects, programs
 from lab.cluster.cluster import Release
+from lab.cluster.operator import filled
 from lab.cluster.reboot import too_early
 from lab.cluster.report import Report, spread
 from lab.cluster.watcher import PodTime, Seen, Watcher
@@ -166,6 +168,26 @@ def test_the_commands_of_a_migration_are_those_of_its_page() -> None:
     """In its order; `ipamd clean-up` runs in a debug pod (`debug_pods`)."""
     page = [command for command in commands("migration.md", Runner.NODE) if "clean-up" not in command]
     assert [" ".join(words) for words in migration.COMMANDS] == page
+
+
+def test_the_commands_of_debug_pods_are_those_of_the_pages() -> None:
+    """What looks into a crash loop, by the plugin's next step or by hand, and what removes the last of ours."""
+    pages = {page: " ".join((ROOT / "docs" / page).read_text().split()) for page in ("kubectl.md", "troubleshooting.md")}
+    next_step = NEXT_STEPS[NodeState.CRASH_LOOP].format(namespace="kube-system")
+    assert next_step == f"{debug_pods.PREVIOUS}; then {debug_pods.BUNDLE}"
+    assert f"{debug_pods.NAMED_FIRST}{next_step}" in pages["kubectl.md"]
+    assert f"`{debug_pods.IN_DEBUG_POD} status`" in pages["troubleshooting.md"]
+    assert f"`{debug_pods.BY_HAND}`" in pages["troubleshooting.md"]
+    elsewhere = commands("migration.md", Runner.ELSEWHERE)
+    wanted = [debug_pods.CLEAN_UP, clean_up.REMOVE_FILES, debug_pods.DELETE]
+    assert [command for command in elsewhere if command in wanted] == wanted
+
+
+def test_the_readers_words_in_a_command_are_replaced() -> None:
+    """Each as one word of the shell, wherever it stands alone."""
+    assert filled("kubectl debug node/NODE --image=IMAGE NODES", {"NODE": "a", "IMAGE": "i:1 x"}) == (
+        "kubectl debug node/a --image='i:1 x' NODES"
+    )
 
 
 def test_the_stand_in_is_kept_off_nodes_with_our_label() -> None:
