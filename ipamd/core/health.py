@@ -496,9 +496,9 @@ class Health:
         """Answer CNI STATUS: return, or raise PluginNotAvailableError.
 
         STATUS fails if, for longer than STATUS_GRACE_S, ADD was not served, or this node could not assign its first address of this
-        boot. (A runtime calls STATUS before the first *ready* of a boot if an earlier boot left a conflist.) STATUS does not fail if
-        the pool becomes empty later, because the pods of a node that is NotReady for minutes are evicted. It does not fail while ADDs
-        are blocked because of another daemon.
+        boot. A runtime calls STATUS so early if an earlier boot left a conflist. STATUS does not fail if the pool becomes empty later,
+        because the pods of a node that is NotReady for minutes are evicted. It does not fail while ADDs are blocked because of another
+        daemon.
         """
         phase, are_adds_blocked = self.phase, bool(self._add_blocks)
         for_s = self._clock.monotonic() - self._patient_since_s

@@ -1,4 +1,4 @@
-"""Refused ADDs, recorded for people: which pod, when, with which code, why, and what to do next.
+"""Refused ADDs, recorded for people: the pod, the time, the code, the cause and the next step of each refusal.
 
 A runtime repeats a refused ADD every few seconds, possibly for days, each time with a new sandbox. So the refusals of one pod for one
 cause are counted as one series. A series is written to the history at its 1st, 2nd, 4th, 8th ... refusal and once an hour. If the

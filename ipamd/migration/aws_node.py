@@ -220,9 +220,8 @@ class FileAwsNode:
         return self._extra_state.addresses(family)
 
     def has_conflist(self) -> bool:
-        return (
-            self._theirs.is_symlink() or self._theirs.is_file()
-        )  # `exists` is not enough, because a setting may name a directory
+        # `exists` is not enough, because a setting may name a directory.
+        return self._theirs.is_symlink() or self._theirs.is_file()
 
     def save_conflist(self) -> str:
         if not self._rename(self._theirs, self._saved):

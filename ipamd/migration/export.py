@@ -155,9 +155,7 @@ class ExportService(Service):
         if listener:
             details = "its daemon would overwrite the exported file: export before its DaemonSet aws-node comes to this node"
             raise failure(TakeoverError, FailureCode.EXPORT_OTHER_SERVES, listener=listener, advice=details)
-        if (
-            aws_node.has_run_since()
-        ):  # our rows lack the addresses that aws-node assigned, and some of these may be free in our rows
+        if aws_node.has_run_since():  # some of the addresses that aws-node assigned may be free in our rows
             details = (
                 "our rows are older than its file: restart vpc-ipamd, which then takes over the addresses that the other gave"
             )

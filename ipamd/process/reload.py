@@ -41,7 +41,7 @@ class SettingsReload(FollowedFile):
         environ: Mapping[str, str] = os.environ,
         spread: Callable[[float], float] = lambda most_s: random.uniform(0.0, most_s),  # noqa: S311  # no secret
     ) -> None:
-        """Keep what the reload needs.
+        """Keep the collaborators of the reload.
 
         Args:
             wake: makes the loop check the files now.

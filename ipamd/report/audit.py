@@ -75,7 +75,7 @@ def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
 
 
 def _addresses_given_twice(sources: Sources) -> list[AuditFinding]:
-    """Report the addresses that aws-node gave to another sandbox besides ours."""
+    """Report the addresses that aws-node has assigned to one sandbox, and our daemon to another."""
     return [finding(FindingCode.GIVEN_TWICE, pair.ours.address, pair=pair) for pair in sources.given_twice()]
 
 

@@ -42,7 +42,7 @@ def beyond(
 
 
 def _outside(target: PathTarget, *, is_translated: bool) -> Iterator[UnseenPart]:
-    """List what is between the VPC and other networks."""
+    """List the parts of AWS between the VPC and other networks, or the internet."""
     if not target.address.is_global:  # private ranges, and 100.64.0.0/10, which VPCs use too
         routes = f"{target.address}, and its route back"
         if is_translated:

@@ -133,9 +133,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                 error=encode_error(error, cni_version=requested_version(request.config)),
             )
             verb_text, cause = request.verb[:VERB_MAX], cause_of(error)
-            if (
-                type(error) is DatastoreError
-            ):  # not a subclass, because subclasses are defects of ours, and no failure of the disk
+            if type(error) is DatastoreError:  # a subclass is a defect of ours, and no failure of the disk
                 self._health.report_refused_change(error)
             self._health.record_error(_name(verb_text, request), error)
             if isinstance(error, IpamError):

@@ -111,10 +111,8 @@ class UnixServer:
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
                 ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
-                (
-                    "grpc.http2.bdp_probe",
-                    0,
-                ),  # otherwise gRPC sends a ping with each call, which is a twelfth of the cost of the call
+                # If this is not off, gRPC sends a ping with each call, which is a twelfth of the cost of the call.
+                ("grpc.http2.bdp_probe", 0),
             ],
         )
         self._add(server)

@@ -107,7 +107,7 @@ class ServiceWatch:
         end: Callable[[str], None],
         end_overdue: Callable[[], tuple[str, ...]] = CALLS.end_overdue,
     ) -> None:
-        """Keep what a turn needs.
+        """Keep the collaborators of a turn.
 
         Args:
             server: the server that is watched.

@@ -80,7 +80,7 @@ class AttachService(Service):
         policy: PolicyEnforcement | None = None,
         cards: MultiNicChoice | None = None,
     ) -> None:
-        """Keep what ADD needs.
+        """Keep the collaborators of ADD.
 
         Args:
             pool: the source of the first leg of every sandbox for which no source in `sources` offers one.
@@ -190,7 +190,7 @@ class AttachService(Service):
     ) -> Iterator[list[_Interface]]:
         """Reserve an address of each further network card, in the order of the cards.
 
-        If one of them cannot be reserved, the addresses that were reserved before, also that of the first interface, are returned. The
+        If one of them cannot be reserved, all addresses that were reserved before, also that of the first interface, are freed. The
         locks of the further interfaces are taken after the lock of the first one, in the order of the cards.
         Raises: what `PoolSource.claimed` raises.
         """

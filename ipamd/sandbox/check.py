@@ -1,4 +1,4 @@
-"""CHECK: compare a sandbox's wiring with its record, and the host's networking with what the sandbox needs.
+"""CHECK: compare a sandbox's wiring with its record, and the host's networking with the needs of the sandbox.
 
 CHECK reports every difference at once and repairs nothing: repairs are the work of the host network reconciler. CHECK also fails for a
 sandbox whose address somebody has taken away at EC2. Nothing on the node is wrong then, but the sandbox has lost the network that ADD

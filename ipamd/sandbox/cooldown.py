@@ -1,4 +1,4 @@
-"""What happens to an address from its DEL until it is free again (I4, I8).
+"""Let addresses cool after their DEL, and free them again (I4, I8).
 
 The dying link is deleted, the address cools, the tracked connections that name it are deleted, and then it is free. Deleting a link
 costs 16 to 20 ms of waiting in the kernel, so DEL only marks the link, and this thread deletes all marked links in one call. Cooldowns
@@ -301,7 +301,7 @@ class Cooldown(Service):
         with self._lock:
             has_new, self._has_new = self._has_new, False
         if has_new:
-            self._demand.trigger()  # a sandbox less needs an address, so the pool may have a surplus
+            self._demand.trigger()  # fewer addresses are in demand, so the pool may have a surplus
         last_error: IpamError | None = None
         aborts = [partial(self._write_abort, address, reason) for address, reason in self._pending_rollbacks.copy().items()]
         steps: list[Callable[[], object]] = [self.sweep, *aborts, self.free_cooled]

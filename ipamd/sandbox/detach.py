@@ -46,11 +46,11 @@ class DetachService(Service):
         is_named_by_pod: bool = False,
         policy: PolicyEnforcement | None = None,
     ) -> None:
-        """Keep what DEL needs.
+        """Keep the collaborators of DEL.
 
         Args:
-            is_source_checked: returns whether our nftables rules drop what a sandbox sends from an address that is not routed to it.
-                If it does, DEL leaves the link up, which is faster than taking it down.
+            is_source_checked: returns whether our nftables rules drop packets that a sandbox sends from an address that is not routed
+                to it. If they do, DEL leaves the link up, which is faster than taking it down.
             is_named_by_pod: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched
                 for by its alias.
             policy: records which pods the network policy agent has to forget. Maintenance calls the agent later, so no DEL waits for

@@ -183,7 +183,7 @@ class SandboxJudge(Service):
         Args:
             listed: container IDs of the runtime's sandboxes, None if it did not answer.
             survey: None if the kernel could not be read.
-            is_declared_gone: the runtime's list of valid attachments in a GC lacks it.
+            is_declared_gone: whether the sandbox is missing from the runtime's list of valid attachments in a GC.
         Returns: the evidence, and the judgement by it.
         """
         container_id = attachment.key.container_id
@@ -227,7 +227,7 @@ class SandboxJudge(Service):
             uow.record_event(LedgerEvent.KEPT, key=key, detail=judgement.text)
 
     def _record_of(self, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
-        """Classify what the datastore has about a veth without attachment.
+        """Classify the records of the datastore about a veth whose sandbox has no attachment.
 
         If an ADD ended before its reply, the row of the address that it had reserved is free or cooling. A veth whose address has no
         row, or a row with an owner, was not left by such an ADD. Its own row may be missing because EC2 did not show the address when

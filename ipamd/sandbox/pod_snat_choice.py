@@ -3,8 +3,7 @@
 The pod's annotation chooses, if a setting allows the annotation in the pod's namespace. Without an annotation the lists in the
 settings choose. If the pod is in neither list, nothing is chosen, and the node's default applies. The namespace comes from CNI_ARGS,
 which the runtime writes, and never from an annotation, which the pod's author writes. If an annotation is not allowed or cannot be
-followed, the
-ADD is refused: if the pod ran with another source address than it asked for, only its peers would notice.
+followed, the ADD is refused: if the pod ran with another source address than it asked for, only its peers would notice.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class StartupReconciler(Service):
         is_datastore_intact: bool,
         is_datastore_lost: bool,
     ) -> None:
-        """Keep what the reconciliation needs.
+        """Keep the collaborators of the reconciliation.
 
         Args:
             runtime: None if CRI is off.

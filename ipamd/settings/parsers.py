@@ -309,7 +309,7 @@ def parse_cri_socket(text: str) -> str:
 
 
 def parse_listen_address(text: str) -> str:
-    """Accept `host:port` with a host that is an IP address or empty, or `off`. Raises: ValueError."""
+    """Accept `off`, or `host:port` with a host that is an IP address, `localhost` or empty. Raises: ValueError."""
     if text == "off":
         return text
     host, colon, port = single_line(text).rpartition(":")

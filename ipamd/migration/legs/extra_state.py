@@ -1,4 +1,4 @@
-"""Read and write the files in which the egress plugins of amazon-vpc-cni-k8s record the addresses that they gave."""
+"""Read and write the files in which the egress plugins of amazon-vpc-cni-k8s record the addresses that they have assigned."""
 
 from __future__ import annotations
 

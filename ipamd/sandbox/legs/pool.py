@@ -61,7 +61,7 @@ class PoolSource(Service):
         has_source_tree: Callable[[], bool] = lambda: False,
         request_list: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keep what a reservation needs.
+        """Keep the collaborators of a reservation.
 
         Args:
             mtu: returns the MTU of a new sandbox in bytes.
