@@ -161,7 +161,7 @@ def _imported(folder: str) -> set[str]:
     return names - set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("folder", ["ipamd", "lab"])
+@pytest.mark.parametrize("folder", ["ipamd", "kubectl_ipamd", "lab"])
 def test_daemon_and_lab_import_nothing_of_the_tests(folder: str) -> None:
     """`make demo`, `make chaos` and `make cluster` run on what an installed daemon needs."""
     settings = configparser.ConfigParser()
@@ -171,7 +171,7 @@ def test_daemon_and_lab_import_nothing_of_the_tests(folder: str) -> None:
     names = {
         module: {one.lower().replace("_", "-") for one in ones} for module, ones in metadata.packages_distributions().items()
     }
-    ours = {"ipamd", "lab", "cni_plugin"}
+    ours = {"ipamd", "lab", "cni_plugin", "kubectl_ipamd"}
     assert {module for module in _imported(folder) - ours if not names.get(module, set()) & there} == set()
 
 
