@@ -23,7 +23,7 @@ HOLD_TIMEOUT_S = 60.0
 
 
 class ArmedFailpoint:
-    """Kills the process or pauses the thread, once: when the process reaches the named point for the given number of times."""
+    """Kills the process or pauses the thread when the process reaches the named point for the COUNT-th time, and never again."""
 
     def __init__(self, text: str, *, run_dir: Path) -> None:
         name, _, action = text.partition("=")

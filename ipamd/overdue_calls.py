@@ -17,8 +17,8 @@ GRACE_S = 1.0
 """Time after its deadline during which grpcio may still end a call. Ours: grpcio usually ends it within milliseconds."""
 
 CONNECT_S = 1.0
-"""Longest wait for the connection that reads a socket's bound name. Ours: the kernel connects at once if the listener's queue has
-room."""
+"""Longest wait for a connection to a server's socket, which is opened only to learn the name to which that socket is bound. Ours:
+the kernel connects at once if the listener's queue has room."""
 
 DESCRIPTORS = "/proc/self/fd"
 

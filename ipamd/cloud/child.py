@@ -123,7 +123,9 @@ class Ec2Child(Ec2Client):
         return dict(document["answer"])
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """See `Ec2Client.release_idle`. A failed start is reported by the next call, which tries again."""
+        """See `Ec2Client.release_idle`. If it is needed soon, the process is started. If that fails, the next call starts it again
+        and reports a failure.
+        """
         with self._lock:
             if is_needed_soon and self._process is None:
                 with suppress(OSError):

@@ -81,7 +81,9 @@ def lack_of(
 
 
 def _named_by_exception(error: Exception, text: str, party: Party, environ: Mapping[str, str]) -> MissingCredentials | None:
-    """Return the party that the exception shows; None if only the environment can decide."""
+    """Return which provider of credentials (`Party`) failed, and why, if the exception shows it; None if only the environment can
+    decide.
+    """
     if isinstance(error, OSError) and error.filename is not None:
         return _of_file(error, environ)
     if isinstance(error, RuntimeError) and _ENDED_ALREADY in str(error):

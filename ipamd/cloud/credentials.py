@@ -83,7 +83,7 @@ class HeldCredentials(Credentials):
             raise NoCredentialsError
         self._keys = self._source.get_frozen_credentials()
         if isinstance(self._source, RefreshableCredentials) and self._source.refresh_needed():
-            self._pause()  # botocore has just failed to renew them, and raises nothing while they are valid
+            self._pause()  # botocore failed to renew the credentials, and raises nothing while the old ones are valid
 
     def _hold(self) -> bool:
         """Whether there are keys that EC2 still accepts."""

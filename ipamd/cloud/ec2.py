@@ -248,7 +248,7 @@ class BotoEc2(Ec2Calls, Ec2):
         self.call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
 
     def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
-        """Replace the ENI's security groups, at least one.
+        """Replace all security groups of an ENI. `security_group_ids` has at least one.
 
         Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyNetworkInterfaceAttribute.html, SecurityGroupId:
         the groups that are sent replace the existing ones.

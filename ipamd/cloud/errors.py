@@ -271,7 +271,9 @@ def _rule_for(code: str, message: str, status: int) -> ErrorRule:
 
 
 def failed(api: str, subject: str, failure: AttemptFailure) -> AttemptError:
-    """Translate any failure of an attempt into the error of our tree with what to do about it, and the outcome by which to retry."""
+    """Translate a failed attempt. Returns: an error of `ipamd/model/errors.py`, which names the next step, and the outcome that
+    decides whether the call is retried.
+    """
     if failure.lack is not None:
         return without_credentials(api, subject, MissingCredentials(**failure.lack))
     if failure.code is not None:

@@ -28,11 +28,12 @@ INVENTORY_OPERATIONS: Mapping[str, str] = {
 INVENTORY_DATA_DIR = Path(__file__).with_name("inventory_data")
 
 PAGE_BYTES_MAX = 64 << 20
-"""Ours: a page of 1,000 ENIs with 50 addresses each has 9 MB in the lab, whose answers are shorter than EC2's; 50 tags of the longest
-kind on each add 20 MB."""
+"""Largest answer that is read. Ours: a page of 1,000 ENIs with 50 addresses each has 9 MB in the lab, whose answers are shorter
+than EC2's; 50 tags of the longest kind on each add 20 MB."""
 
 PAGE_S = 60
-"""Seconds that a whole answer may take at least. Ours: EC2 needs seconds for a page of 1,000 ENIs, and nobody waits for this job."""
+"""The timeout of a whole answer is at least this, in seconds, even if HTTP_TIMEOUT is shorter. Ours: EC2 needs seconds for a page
+of 1,000 ENIs, and nobody waits for this job."""
 
 
 class InventoryClient(Ec2Client):

@@ -112,7 +112,8 @@ class Backoffs:
             return pause_s
 
     def put(self, key: Key, *, in_s: float, schedule: Schedule | None = None) -> None:
-        """Begin a pause of a given length, which replaces a running one. A failure after that begins with its schedule's first pause.
+        """Begin a pause of a given length, which replaces a running one. The next failure is followed by the first pause of its
+        schedule.
 
         Args:
             in_s: the length of the pause in seconds.

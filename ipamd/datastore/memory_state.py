@@ -101,7 +101,7 @@ class View:
         return row
 
     def addresses_of(self, eni_id: EniId) -> list[Address]:
-        """Return all addresses of one ENI, ascending, each claimed."""
+        """Claim all addresses of one ENI for this unit of work, and return them in ascending order."""
         addresses = sorted(address for address, row in self.addresses.all().items() if row.eni_id == eni_id)
         return [self.known_address(address) for address in addresses]
 

@@ -695,7 +695,8 @@ def _require_in_prefix(address: IpAddress, prefix: IpNetwork) -> None:
 def _require_not_uplinked(address: IpAddress, prefix: IpNetwork | None, uplinked: Mapping[IpAddress, AttachmentKey]) -> None:
     """Raise InvariantError if a sandbox has the address by its uplink (I1).
 
-    A /80 is checked as a whole when its last address is added, so that no ADD has to check for such addresses.
+    The row of the last address of a /80 stands for all its addresses without a row. So the whole /80 is checked when that row is
+    added, and no ADD has to check whether a sandbox has the address by an uplink.
     """
     whole_prefix = prefix if prefix is not None and family_of(prefix).is_sparse else None
     for own_address, key in uplinked.items():

@@ -57,7 +57,7 @@ DETACHED = "external changes: its link is gone, and EC2 does not show it attache
 """The same once two answers of EC2 have decided."""
 
 RETURNED = "external changes: its link is back; it is used again as soon as EC2 or metadata shows it"
-"""The same once the link is back."""
+"""Why an ENI is still frozen after its link has come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,9 @@ class EniBook(Service):
         return None
 
     def enis_with_conflicting_slots(self) -> list[EniId]:
-        """Return the ENI of each slot with an address that is recorded elsewhere: the slot is used, without a row on that ENI."""
+        """Return, once for each such slot, the ENI on which EC2 shows an address that is recorded in another place. The slot is
+        taken, although no row of ours shows it on this ENI.
+        """
         taken: set[IpAddress] = {eni.primary_address for eni in self._datastore.enis()}
         taken |= {attachment.address for attachment in self._datastore.attachments() if not attachment.is_of_pool}
         eni_ids = []

@@ -40,8 +40,9 @@ from ipamd.model.record import dataclass
 from ipamd.ports.cloud import Metadata
 
 TURN_S = 60.0
-"""Least time between two turns of metadata. Ours: no minute has more requests than one turn; amazon-vpc-cni-k8s compares once a minute
-too (pkg/ipamd/ipamd.go, nodeIPPoolReconcileInterval)."""
+"""Least time between the beginnings of two turns. In a turn the daemon reads instance metadata and compares it with its rows. Ours:
+no minute has more requests than one turn makes; amazon-vpc-cni-k8s compares once a minute too (pkg/ipamd/ipamd.go,
+nodeIPPoolReconcileInterval)."""
 
 TURN_JITTER = 0.25
 """Up to this part of a turn is added at random, so that the nodes of a cluster do not send requests at the same time. Ours."""

@@ -92,7 +92,7 @@ class Call(Enum):
     ADD = auto()  # store these addresses
     READ = auto()  # read the addresses of an ENI from EC2, because the answer to ASSIGN was lost
     UNASSIGN = auto()  # have EC2 release addresses and prefixes
-    FINISH = auto()  # remove the rows of what EC2 has released
+    FINISH = auto()  # remove the rows of the addresses and prefixes that EC2 has released
 
 
 class OnFailure(Enum):

@@ -328,9 +328,9 @@ class PinnedAddresses(Service):
         return _Former(holder.eni_id, f"{holder.eni_id} of {holder.instance_id}, which was {holder.state}")
 
     def _unattached_eni(self, want: _Want) -> _Former | None:
-        """Return the unattached ENI that has an address; None if no ENI has it. One call.
+        """Return the unattached ENI that has the wanted address; None if no ENI has it. One call.
 
-        Raises: PinnedAddressError if the ENI is attached or managed by a service, if it must not lose the address; CloudError.
+        Raises: PinnedAddressError if the ENI is attached, is managed by a service, or must not lose the address; CloudError.
         """
         self._unattached.discard(want.address)
         enis = self._ec2.find_address(want.address)

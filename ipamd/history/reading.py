@@ -33,7 +33,8 @@ LINE_BYTES_MAX = 65536
 may have lines of any length."""
 
 RECORDS_MAX = 10_000
-"""Records of one answer, the latest ones. Ours: some MB in the daemon, whose budget is 100 MiB; an address has a few a day."""
+"""Most records in one answer; the latest are kept. Ours: they take some MB of the daemon's budget of 100 MiB, and an address gets a
+few records a day."""
 
 LATEST_MAX = 20_000
 """Most records of each kind in a support archive, the latest ones. Ours: they are 6 MB as text, in the memory of the daemon's

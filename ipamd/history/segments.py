@@ -159,7 +159,7 @@ class Appender:
         try:
             self._write(head)
         except OSError:
-            path.unlink(missing_ok=True)  # a full disk still makes empty files, one at each try
+            path.unlink(missing_ok=True)  # on a full disk an empty file can still be created, and each try would leave one
             raise
 
     def _open(self, now_s: float) -> None:

@@ -248,9 +248,9 @@ class HistoryWriter:
     def _catch_up(self, directory: Path, now_s: float) -> None:
         """Catch up with an earlier daemon at the first write.
 
-        If the newest segment is of an earlier boot, a new segment is begun. Its first line, the mark of the boot, ends every tenure of
-        the earlier boot, and these ends are logged. If the newest segment is of this boot, the records that a killed daemon committed
-        and did not write are taken from the ledger.
+        If the newest segment is of an earlier boot, a new segment is begun. Its first line, the mark of the boot, ends every
+        assignment that was open in the earlier boot; a log line reports each end. If the newest segment is of this boot, the
+        records that a killed daemon committed and did not write are taken from the ledger.
         """
         history = self._appenders["history"]
         segments = []

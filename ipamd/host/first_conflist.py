@@ -58,11 +58,12 @@ class FirstConflist:
 
 
 def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | None:
-    """Follow the file that a runtime uses instead of ours; None if there is none.
+    """Find the file that a runtime uses instead of ours, and follow its references to our plugin; None if the runtime uses ours.
 
     Args:
         ours: path of our conflist.
-        own_parts: the renderings of our part with which a copy is compared (`lines_of_copy`).
+        own_parts: the versions of our part of the conflist. A copy of our part in another file must equal one of them
+            (`lines_of_copy`).
     """
     first = sorts_before(ours)
     if not first:

@@ -57,8 +57,8 @@ from ipamd.sandbox.quarantine import QuarantineService
 log = logging.getLogger(__name__)
 
 RECONCILE_INTERVAL_S = 30.0
-"""Time between two passes by the clock. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s, and a pass costs
-milliseconds."""
+"""Time between two passes that no notification triggers. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s, and
+a pass costs milliseconds."""
 
 CLOCK_PASS = ("host pass",)
 """Key in `Backoffs` of the next pass by the clock."""

@@ -97,7 +97,9 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
 
 
 def _concerns_routing(change: HostChange, datastore: Datastore) -> bool:
-    """Whether a change that concerns no sandbox's address concerns a route table, subnet or priority of ours."""
+    """Whether a change concerns a route table, subnet or rule priority of ours. The caller has handled changes of sandboxes'
+    addresses.
+    """
     address = change.address
     if _is_uplink_table(change.table, datastore):
         return True

@@ -18,7 +18,7 @@ SUMS_NAME = "SHA256SUMS"
 """Name of the list of plugins and their SHA-256, beside the plugins in the image. `tools/build_reference_plugins.sh` writes it."""
 
 RECORD_NAME = ".vpc-ipamd-plugins"
-"""Name of the list of plugins that we put into the node's plugin directory, in that directory and in the same form."""
+"""Name of a list in the node's plugin directory: the plugins that we have put there, in the form of the image's list of checksums."""
 
 SCRATCH = ".{}.vpc-ipamd"
 """Name of a file while it is written; {} is its final name."""

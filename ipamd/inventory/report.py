@@ -35,8 +35,9 @@ class ReadGap:
 
 @dataclass(frozen=True, slots=True)
 class SubnetForecast:
-    """Seconds until no address and no /28 is free (`forecast.exhausted_in_s`): None if not known, infinity if the count does not
-    fall."""
+    """When a subnet will be full, in seconds from now (`forecast.exhausted_in_s`): when no address is free, and when no /28 is.
+    None if not known; infinity if the count does not fall.
+    """
 
     addresses_s: float | None = None
     prefixes_s: float | None = None

@@ -205,7 +205,11 @@ class ArchiveFilter:
         self._verdicts: dict[str, bool] = {}
 
     def keep(self, file: str, text: str) -> tuple[str, FieldCounts]:
-        """Filter the text of one file. Returns: the filtered text, and the counts. Raises: KeyError if the file is not in FILES."""
+        """Filter the text of one file.
+
+        Returns: the filtered text, and how many of its fields and words were kept and left out.
+        Raises: KeyError if the file is not in FILES.
+        """
         counts = FieldCounts()
         return FILES[file](self, text, counts), counts
 

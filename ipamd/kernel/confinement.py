@@ -199,9 +199,8 @@ class Confinement:
         return differences + [routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=refusal) for refusal in refusals]
 
     def has_strict(self) -> bool:
-        """Whether sandboxes have uplinks in strict mode: by the settings or the datastore's rows.
-
-        If those rows were lost, the kernel's policy rules show it.
+        """Whether sandboxes have uplinks in strict mode: by the settings, by the datastore's rows or, if the rows were lost, by the
+        kernel's rules.
         """
         return bool(self._strict_veths) or ruleset.has_strict(self.config, self._attachments())
 

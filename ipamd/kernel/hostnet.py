@@ -552,9 +552,10 @@ class KernelHostNetwork(HostNetwork):
         addresses: Container[IpAddress] = (),
         backed_off: Collection[RepairedObject] = (),
     ) -> tuple[list[RepairReport], list[WiringError]]:
-        """Repair the node's own part. Every comparison is tried even if another one fails, so a read-only sysctl costs no SNAT.
+        """Repair the node's own part. Every comparison is tried even if another one fails: SNAT is repaired although a sysctl is
+        read-only.
 
-        Returns: one report per repair, and the refusals.
+        Returns: one report for each repair, and the errors of the repairs that the kernel refused.
         """
         link = host_state.links.get(identity.primary_mac)
         if link is None:

@@ -33,10 +33,10 @@ from ipamd.model.source_rules import RulePlace
 from ipamd.ports.kernel import VlanLinks
 
 RULE_READS = 6
-"""Most reads of rules or IPv6 routes. If no two successive reads agree, the result has every entry of every read. While nothing
-changes, two reads are enough. Ours: while 50 sandboxes a second come and go beside 730 others, a quarter of the reads lacks some rule.
-If sandboxes come and go in step with the reads, two reads could lack the same rule. So the datagrams of every second read end at other
-entries."""
+"""The largest number of reads of rules or IPv6 routes. Reading ends when two successive reads agree; if none do, the result has
+every entry of every read. While nothing changes, two reads are enough. Ours: while 50 sandboxes a second come and go beside 730
+others, one read in four lacks a rule. Every second read uses shorter datagrams: otherwise changes in step with the reads could hide
+the same rule from two successive reads."""
 
 read_link = lru_cache(maxsize=2048)(answers.read_link)
 _route = lru_cache(maxsize=4096)(answers.read_route)
@@ -173,7 +173,7 @@ def sandboxes_behind(
     ours: Collection[answers.Link],
     attachments: Collection[Attachment],
 ) -> dict[int, AttachmentKey]:
-    """Return the links of other software that lead into a sandbox's namespace, of any kind: index -> sandbox.
+    """Return the links of any kind of other software that lead into a sandbox's namespace: index -> sandbox.
 
     If a link leads into the namespace of a recorded sandbox and is not the recorded link, it counts as other software's, even if it
     looks like ours. If a sandbox's own veth is gone, its namespace is looked up by its path, because a sandbox may delete its veth to

@@ -520,7 +520,8 @@ class KernelWiring(Wiring):
             host.carry_out(self._own_rule_removals(host, all_specs), operation="removal of our own rules")
 
     def _own_rule_removals(self, host: NetlinkSocket, specs: Iterable[WiringSpec]) -> list[Message]:
-        """Return the removals of our rules, and of routes that end tables, which amazon-vpc-cni-k8s would leave behind.
+        """Return the messages that remove what amazon-vpc-cni-k8s would leave behind: our rules, and the routes with which a route
+        table ends.
 
         The routes in OWN_TABLE are not among them, because the kernel removes them together with their links.
         """

@@ -102,7 +102,8 @@ def sandbox_routes(leg: Leg, index: int, name: str) -> list[Message]:
 
 
 def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table: int) -> list[Message]:
-    """Add or delete the rule to an address (priority 512), and unless `route_table` is main the rule from it (priority 1536).
+    """Return the messages that add or delete the rule to an address (priority 512) and, unless `route_table` is main, the rule from it
+    (priority 1536).
 
     amazon-vpc-cni-k8s and earlier releases made these rules. DEL removes both, whichever program added them
     (`sandbox_rule_removals`). `make`: `messages.add_rule` or `delete_rule`.

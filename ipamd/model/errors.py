@@ -33,7 +33,7 @@
     |  +- NothingWiredError           105  yes    the kernel refused the link itself: the address did not reach the sandbox
     +- KernelDumpError                106  yes    a dump was interrupted, so it is no evidence
     +- DatastoreError                 107  yes    SQLite refused; nothing was changed
-    |  +- IllegalTransitionError      108  no     an address state pair that is not in the table
+    |  +- IllegalTransitionError      108  no     a change of an address's state that is not allowed
     |  +- InvariantError              109  no     a constraint that encodes I1-I9 refused
     |  +- SchemaVersionError          110  no     this release cannot read the file's schema
     +- RuntimeUnreachableError        111  yes    CRI did not answer completely

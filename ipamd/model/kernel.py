@@ -211,9 +211,9 @@ class KernelSurvey:
 
     @cached_property
     def _named(self) -> Mapping[tuple[str | AttachmentKey | None, bool], list[HostVeth]]:
-        """The host veths by name and by key, each with whether it is of a first leg.
+        """An index of the host veths, with the keys (name, is first leg) and (attachment key, is first leg).
 
-        Without this index a search for each sandbox would take time that grows with the square of their number.
+        Without it, finding the veths of all sandboxes would take time that grows with the square of the number of sandboxes.
         """
         named = defaultdict[tuple[str | AttachmentKey | None, bool], list[HostVeth]](list)
         for veth in self.host_veths:

@@ -174,7 +174,9 @@ def pool_exclusion(
 
 
 def _group_exclusion(eni: Eni, pool: PodPool, security_group_ids: Collection[str]) -> str:
-    """Return why its security groups exclude an ENI; "" if they do not. While they are not known, the recorded reason stays."""
+    """Return why the security groups of an ENI exclude it from the pool; "" if they do not. While they are not known, the ENI's
+    recorded reason is returned, if it is this one.
+    """
     other_groups = f"{OTHER_GROUPS}{pool.name}"
     if not pool.security_group_ids:
         return ""

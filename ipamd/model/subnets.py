@@ -297,7 +297,7 @@ def exclusion(
             return ""
         return eni.excluded
     subnet = subnets.get(eni.subnet_id)
-    # `is_primary=True` for any subnet: as with the node's own subnet, a missing ROLE_TAG excludes no ENI that is attached already.
+    # `is_primary=True` for any subnet: as with the node's own subnet, an ENI that is attached already stays usable without ROLE_TAG.
     reason = "" if subnet is None else why_unusable(subnet.tags, is_primary=True, cluster_name=policy.cluster_name)
     if reason:
         return f"its subnet {eni.subnet_id} is {reason}"

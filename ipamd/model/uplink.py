@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Uplink(Protocol):
-    """How a sandbox is connected to its uplink."""
+    """The link by which a sandbox's packets leave the node, with its route table."""
 
     @property
     def link(self) -> str:

@@ -35,7 +35,7 @@ WAIT_S = 2.0
 cmd/routed-eni-cni-plugin/cni.go, npAgentConnTimeout, which bounds only the connection there."""
 
 CLEANUP = "policy cleanup"
-"""Subject of the condition about names that the agent refused to forget, and of the pauses between attempts."""
+"""Subject of the condition about names of pods that the agent refused to forget, and back-off key of the attempts."""
 
 FAILPOINTS = ("policy.owed", "policy.forgotten-first", "policy.enforced", "policy.due", "policy.forgotten")
 

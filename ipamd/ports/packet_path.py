@@ -13,7 +13,7 @@ from ipamd.model.routing_difference import RoutingDifference
 
 
 class PacketPaths(Protocol):
-    """Answers questions about one packet by the kernel and by our own rules. Nothing is sent or changed. Safe from any thread."""
+    """Answers what the kernel and our own rules would do with one packet. Nothing is sent or changed. Safe from any thread."""
 
     def inside(self, netns: str, packet: RoutedPacket) -> RouteAnswer:
         """Look up the route of a packet that a process in a sandbox sends. Time and memory are bounded, whatever the sandbox

@@ -269,9 +269,10 @@ class Lifecycle:
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
-        app.pool.subnets.mark_exclusions()  # by the present settings, because EC2 may not have answered yet
+        # EC2's first answer would mark them too, but it may not have come yet.
+        app.pool.subnets.mark_exclusions()
         self._serve()
-        self._files.follow(self._conflist)  # plugins are asked for their versions while EC2 is asked
+        self._files.follow(self._conflist)  # before the wait for EC2, so that plugins are asked for their versions meanwhile
         self._cloud.loop.wake()
         if runtime is not None:
             runtime.begin()

@@ -86,7 +86,9 @@ class NetworkConf:
 
 
 def _name(verb: str, request: cni_pb2.ExecRequest) -> str:
-    """Return the subject of a request in the last error: the verb and the beginning of the container ID."""
+    """Return the name of a request, as it stands in the last error of `ipamctl status`: the verb and the beginning of the container
+    ID.
+    """
     return f"{verb} {request.container_id[:13]}"
 
 

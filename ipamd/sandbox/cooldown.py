@@ -280,7 +280,7 @@ class Cooldown(Service):
         return max(min(deadlines), self._connections_due_s) - now if deadlines else None
 
     def next_free_s(self) -> float | None:
-        """Seconds until the next address that any pod may have has cooled; None if no such address is cooling.
+        """Seconds until an address has cooled that any pod may have; None if no such address is cooling.
 
         An address that is kept for a pod, or that is in a range from which only named addresses are given, does not count.
         """

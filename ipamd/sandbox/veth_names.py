@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class VethNames(Service):
-    """Names host veths. Locks are taken in this order: of the sandbox, which the caller holds, of the name, of the predecessor."""
+    """Names host veths. Locks are taken in this order: the lock of the new sandbox, which the caller holds; the lock of the name;
+    the lock of the earlier sandbox that has the name.
+    """
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class Adapted:
 
 
 def adapt(given: Mapping[str, str]) -> Adapted:
-    """Adapt settings by name. An invalid value stays unchanged, so that its parser refuses it. Pure."""
+    """Adapt settings. `given`: their values by name. An invalid value stays unchanged, so that its parser refuses it. Pure."""
     adapted = {name: text for name, text in given.items() if len(text) <= TEXT_MAX}
     differences: list[str] = []
     for step in STEPS:

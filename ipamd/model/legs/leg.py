@@ -124,7 +124,9 @@ class Leg(ABC):
 
     @property
     def is_mtu_known(self) -> bool:
-        """Whether `mtu` is the MTU with which the leg was wired. A caller that wires the sandbox itself does not report it."""
+        """Whether `mtu` is the MTU with which the leg was wired. It is not known if amazon-vpc-cni-k8s's plugin wired the leg,
+        which does not report it.
+        """
         return bool(self.mtu) and self.others_mac != ""
 
     @property
