@@ -160,7 +160,7 @@ class EniService(Service):
         )
         outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, missing=weighed.missing)
         if primary:  # even an implausible answer proves what it shows
-            outcome.attached = frozenset(eni.eni_id for eni in described if eni.attachment_status == "attached")
+            outcome.attached = _attached_ids(described)
         outcome.compare_again(weighed.again_s)
         self._withhold(weighed.doubted | weighed.absent)
         if doubted_before - weighed.doubted - weighed.absent:
@@ -758,6 +758,11 @@ class EniService(Service):
         recorded_eni = self._datastore.eni(eni_id)
         if recorded_eni is not None:
             uow.put_eni(replace(recorded_eni, state=EniState.DETACHING, host_ready=False))
+
+
+def _attached_ids(described: Iterable[DescribedEni]) -> frozenset[EniId]:
+    """Return the ENIs that an answer shows attached."""
+    return frozenset(eni.eni_id for eni in described if eni.attachment_status == "attached")
 
 
 def _places(described: Iterable[DescribedEni]) -> dict[EniId, Place]:

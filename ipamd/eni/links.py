@@ -195,23 +195,28 @@ class LinkWatch(Service):
     def thaw_confirmed(self) -> None:
         """Thaw the ENIs whose link is back, if EC2 has shown them attached later, or metadata has listed them later."""
         recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
-        listed = self._book.readings()
         confirmed = []
         with self._lock:
             for eni_id, link in self._missing().items():
-                eni, since_s = recorded.get(eni_id), link.back_monotonic_s
+                eni = recorded.get(eni_id)
                 if eni is None:
                     self._routing.thaw(eni_id)  # the ENI was removed because EC2 did not show it any more
-                elif since_s is not None and eni.state is EniState.ATTACHED:
-                    is_listed = eni.mac in listed and self._book.listed_monotonic_s > since_s
-                    if is_listed or self._resyncs.is_shown(eni_id, since_monotonic_s=since_s):
-                        self._routing.thaw(eni_id)
-                        confirmed.append(eni_id)
+                elif self._is_confirmed(eni, link):
+                    self._routing.thaw(eni_id)
+                    confirmed.append(eni_id)
         for eni_id in self._missing():
             self._routing.report_frozen(eni_id)  # EC2 may have answered since
         for eni_id in confirmed:
             log.info("ENI link restored, ENI unfrozen eni=%s", eni_id)
             self._routing.set_up_again(eni_id)  # outside the lock: it may wait for the link
+
+    def _is_confirmed(self, eni: Eni, link: MissingLink) -> bool:
+        """Whether the link of an attached ENI is back, and EC2 or metadata has shown the ENI since."""
+        since_s = link.back_monotonic_s
+        if since_s is None or eni.state is not EniState.ATTACHED:
+            return False
+        is_listed = eni.mac in self._book.readings() and self._book.listed_monotonic_s > since_s
+        return is_listed or self._resyncs.is_shown(eni.eni_id, since_monotonic_s=since_s)
 
     def _missing(self) -> dict[EniId, MissingLink]:
         return {eni_id: facts.link for eni_id, facts in self._book.all().items() if facts.link is not None}

@@ -147,12 +147,12 @@ def test_the_end_of_a_doubt_is_announced_although_the_survey_failed(node: FakeNo
     ends no doubt any more.
     """
     hear(node, is_shown=False)
-    before = node.demand.supply_count
+    before = node.demand.announcement_count
     node.wiring.fail["survey"] = [KernelDumpError("interrupted")]
     with pytest.raises(KernelDumpError):
         hear(node, is_shown=True)
     node.datastore.reserve(node.key("nobody"))
-    assert node.demand.supply_count == before + 1
+    assert node.demand.announcement_count == before + 1
 
 
 def test_a_loss_that_the_datastore_refuses_gives_no_address(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
