@@ -25,6 +25,9 @@ pytestmark = [pytest.mark.privileged, EACH_FAMILY_HEAVY_IPV6]
 OF_A_TALK = 3
 """Packets that each side of one sends at least; of the talk before, that side has two left to send: an acknowledgement and its end."""
 
+CUT_OFF_S = 3.0
+"""How long a talk is tried that must not succeed."""
+
 EACH_MODE = pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "standard"])
 
 
@@ -415,9 +418,9 @@ def test_cut_off_and_back(node, vpc_address):
     )
     assert node.wiring.cut_off(spec).after == f"{spec.host_veth}, {spec.uplink.link}"
     with pytest.raises(OSError):  # noqa: PT011  # no route, or no answer
-        talk(node.vpc, vpc_address, pod)
+        talk(node.vpc, vpc_address, pod, patience_s=CUT_OFF_S)
     with pytest.raises(OSError):  # noqa: PT011
-        talk(pod, str(spec.address), node.vpc)
+        talk(pod, str(spec.address), node.vpc, patience_s=CUT_OFF_S)
     assert "packets 0 " in node.host.sh("nft list chain inet watch out"), "nothing goes by the node's ENI"
     assert not any(one.is_up for one in (*node.wiring.survey().uplinked, *node.wiring.survey().vlans) if "5" in one.name[-1:])
     assert node.wiring.check(other) == [], "the other sandbox keeps its links"

@@ -26,18 +26,18 @@ from tests.patience import PATIENCE_S
 pytestmark = [pytest.mark.privileged, EACH_FAMILY]
 
 
-def talk(server, server_address, client):
+def talk(server, server_address, client, *, patience_s=PATIENCE_S):
     """Send a line over TCP from one namespace to another; what the server saw as the client's address."""
     with contextlib.ExitStack() as stack:
         kind = socket.AF_INET6 if ":" in server_address else socket.AF_INET
         listener = stack.enter_context(server.call(lambda: socket.create_server((server_address, 0), family=kind)))
-        listener.settimeout(PATIENCE_S)
+        listener.settimeout(patience_s)
         sender = stack.enter_context(client.call(socket.socket, kind))
-        sender.settimeout(PATIENCE_S)
+        sender.settimeout(patience_s)
         sender.connect((server_address, listener.getsockname()[1]))
         accepted, peer = listener.accept()
         with accepted:
-            accepted.settimeout(PATIENCE_S)
+            accepted.settimeout(patience_s)
             sender.sendall(b"hello\n")
             assert accepted.recv(16) == b"hello\n"
         return peer[0]

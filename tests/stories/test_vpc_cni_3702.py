@@ -105,6 +105,7 @@ def test_a_taken_route_refuses_the_add(node: Node, tmp_path: Path, monkeypatch: 
 def test_it_stops_where_both_are_missing(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the address given at once and EEXIST taken for success the new pod does what was reported."""
     give_at_once(monkeypatch)
+    monkeypatch.setattr("tests.netns.egress.PATIENCE_S", 3.0)  # nothing can arrive here, however long one waits
     add_route = messages.add_route
     monkeypatch.setattr(
         "ipamd.kernel.messages.add_route",
