@@ -36,7 +36,7 @@ _FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
 _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
 
 _SET = re.compile(r"^  set (\w+) {\n    type (\w+)", re.M)
-"""These find the chains and the sets of a table in the commands that make it."""
+"""_CHAIN and _SET find the chains and the sets of a table in the commands that make it."""
 
 
 def generation(host: HostNetns) -> bytes | None:
@@ -166,7 +166,7 @@ class OwnTables:
         """Replace tables that differ, in one transaction if the kernel accepts it.
 
         The report about a table whose commands have changed has the code TABLE_FOLLOWED. If other software changes nftables meanwhile,
-        everything is compared again, at most TRIES times. The next repair then compares again.
+        everything is compared again, at most TRIES times. If the last try is disturbed too, the next repair compares everything again.
         """
         if self.is_unchanged(commands):
             return [], {}

@@ -64,7 +64,7 @@ class OtherSoftware:
         It takes less than a millisecond while no rule changes.
 
         Args:
-            addresses: suspicions about any other single address are left out.
+            addresses: the addresses of sandboxes. A suspicion about a single address that is not among them is left out.
             has_strict: whether the node has sandboxes in strict mode.
         """
         differences = [

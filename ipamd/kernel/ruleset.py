@@ -1,7 +1,8 @@
 """Make the text of our nftables table: which traffic is SNATed, and which connections stay on the primary ENI. Pure.
 
     mark_in   prerouting  mangle (-150)    before kube-proxy's DNAT: NodePort connections that arrive on the primary ENI get
-                                           the bit in their conntrack mark; packets of sandboxes get it from there
+                                           the bit `connmark` of the settings in their conntrack mark; packets of sandboxes
+                                           get the bit from the conntrack mark
     mark_out  prerouting  dstnat+10 (-90)  after DNAT: a sandbox's new connections to outside the VPC get the bit
     snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap: SNAT to the node's primary address
 

@@ -175,7 +175,7 @@ class UnitOfWork(Protocol):
     def quarantine(self, address: IpAddress, *, reason: str) -> None:
         """Make an address quarantined (free, reserved or cooling -> quarantined), because the sources disagree about its sandbox.
 
-        A reservation ends: the ADD that made it cannot confirm it after this call.
+        If the address was reserved, the ADD that reserved it cannot confirm it after this call.
         """
 
     def resolve(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
@@ -248,7 +248,7 @@ class Datastore(Protocol):
         Addresses are preferred in this order: not suspected (`suspect`), not draining, on the densest ENI, in the densest prefix,
         free for longest. Ties go to the lower network card, device index, prefix and address; single addresses come before prefixes.
         In a /80 the address after the one that was assigned last is taken, so that no address is assigned again before all others
-        were (I8). Only addresses of attached, host-ready, managed ENIs are taken (I7), and no lost or withheld ones. See
+        have been assigned (I8). Only addresses of attached, host-ready, managed ENIs are taken (I7), and no lost or withheld ones. See
         docs/life.md, "The life of an ADD". Cost: the number of ENIs.
 
         Args:
@@ -280,8 +280,8 @@ class Datastore(Protocol):
     def suspect(self, addresses: frozenset[IpAddress]) -> None:
         """Replace the set of addresses that `reserve` takes only if there is no other. In memory only.
 
-        By a hint, such as instance metadata, EC2 has taken these addresses away. The hint alone proves nothing (I7, I11). The set may
-        contain addresses that are not free or not known.
+        A hint, such as instance metadata, says that EC2 has taken these addresses away. The hint alone proves nothing (I7, I11). The
+        set may contain addresses that are not free or not known.
         """
 
     def draining(self) -> Draining:
@@ -339,10 +339,12 @@ class Datastore(Protocol):
         """Return the number of recorded sandboxes with an address of the pool, for each pod that has more than one."""
 
     def open_intents(self) -> tuple[Intent, ...]:
-        """Return the open intents, oldest first. A settled intent stays open too, as long as EC2 may show what it released."""
+        """Return the open intents, oldest first. An intent whose success is recorded stays open too, as long as EC2 may still show the
+        objects that it released.
+        """
 
     def policy_pods(self) -> dict[PodName, datetime]:
-        """Return the pods for whose names the network policy agent may have state, each with the time since when."""
+        """Return the pods for whose names the network policy agent may have state, each with the time from which on it may."""
 
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment, for readers that need consistent rows. Reserved addresses are included as reserved.
@@ -364,7 +366,7 @@ class Datastore(Protocol):
         """
 
     def keep_history(self, history: History) -> None:
-        """Pass the ledger rows of every later commit to a history (`History.enqueue`), which uses no disk (I10)."""
+        """Pass the ledger rows of every later commit to a history (`History.enqueue`), which does not access the disk (I10)."""
 
     def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Return the last `limit` ledger rows of an address, or of container IDs that begin with `subject`, oldest first.
