@@ -40,8 +40,8 @@ NEEDS = (
 
 _GENERIC_HEADER = struct.Struct("=BBH")  # nfgenmsg: family, version, resource ID
 _FLAGS = struct.Struct("=I")
-# A tuple up to its addresses: headers of the tuple, of CTA_TUPLE_IP and of the source; the source; header of the destination; the
-# destination.
+# The beginning of a tuple, up to its second address: headers of the tuple, of CTA_TUPLE_IP and of the source; the source; header
+# of the destination; the destination.
 _TUPLE = {IPV4.number: struct.Struct("=HHHHHH4sHH4s"), IPV6.number: struct.Struct("=HHHHHH16sHH16s")}
 
 

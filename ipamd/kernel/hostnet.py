@@ -77,7 +77,7 @@ ENI_STEPS = 5
 class KernelHostNetwork(HostNetwork):
     """Host networking through netlink, /proc/sys and nftables.
 
-    Concurrency: safe from any thread; one operation at a time. While its lock is held, only that of `Nftables` is taken.
+    Concurrency: safe from any thread; one operation at a time. While its lock is held, only the lock of `Nftables` is taken.
     """
 
     def __init__(

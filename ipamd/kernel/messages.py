@@ -588,7 +588,8 @@ def _mac(text: str) -> bytes:
 
 
 _NO_STATS = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
-"""Without counters an answer is a third as large, so a datagram has more links and fewer dumps are interrupted."""
+"""The attribute that asks for links without statistics. Without these counters an answer is a third as large, so a datagram has more
+links and fewer dumps are interrupted."""
 
 _ONE_QUEUE = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
 """One queue for each end of a veth. By default the kernel allocates one for each possible CPU and uses only one (drivers/net/veth.c,

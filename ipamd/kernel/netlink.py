@@ -84,7 +84,7 @@ class Message:
 class AnswerOutcome:
     """The kernel's answer to one message.
 
-    `errno`: 0 if the kernel carried the message out, or its errno; -1 for a query that has no answer yet.
+    `errno`: 0 if the kernel carried the message out; the kernel's errno if it refused; -1 for a query that has no answer yet.
     `text`: the kernel's own error text, "" if it sent none.
     `replies`: bodies of the messages that answer a query.
     """

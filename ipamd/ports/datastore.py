@@ -30,15 +30,16 @@ class UnitOfWork(Protocol):
 
     All changes of one unit have the same time, at which the unit was opened; a `cooldown` begins at this time. Nothing outside
     SQLite may be called while a unit is open (I10). Every method raises InvariantError if a constraint refuses its change, and
-    IllegalTransitionError if the state of an address does not fit. Such an error fails the whole unit, so that a caller that catches
-    it cannot commit half of the unit.
+    IllegalTransitionError if the state of an address does not allow its change. Such an error fails the whole unit, so that a caller
+    that catches it cannot commit half of the unit.
     """
 
     def lose(self, address: IpAddress, *, reason: str) -> None:
         """Mark an address as lost, because EC2 does not show it any more. It is not assigned again (I7).
 
-        A lost address keeps its state and its sandbox (I2), and is removed when it would become free. If the row that stands for the
-        rest of a /80 is marked, all addresses of the /80 are lost. The call can be repeated; an unknown address is no error.
+        A lost address keeps its state and its sandbox (I2), and is removed when it would become free. One row stands for all
+        addresses of a /80 that have no row of their own; if it is marked, all addresses of the /80 are lost. The call can be
+        repeated; an unknown address is no error.
         """
 
     def heal(self, address: IpAddress, *, reason: str) -> None:
@@ -120,7 +121,9 @@ class UnitOfWork(Protocol):
         """
 
     def record_contradiction(self, key: AttachmentKey, *, contradiction: str) -> Attachment:
-        """Record how EC2 contradicts that an attached sandbox's ENI is the pod's. A ledger row is written if this changed.
+        """Record why, by EC2's answer, the ENI of an attached sandbox cannot be the ENI of its pod.
+
+        A ledger row is written if the recorded text changes.
 
         `contradiction`: as in `Attachment`; "" if EC2 does not contradict.
         Returns: the changed attachment. Raises: UnknownAttachmentError, which does not fail the unit, if the key has no attachment.
@@ -299,7 +302,8 @@ class Datastore(Protocol):
     def may_have_lost_row_of(self, key: AttachmentKey) -> bool:
         """Whether the row of a sandbox may be missing because an earlier file of the datastore was lost.
 
-        The answer depends on what was known when the present file was opened.
+        The answer depends on the records in the present file when it was opened. After `mark_restored` it is true only for the
+        sandboxes `unplaced`; before, it is true for every sandbox if rows were lost.
         """
 
     def eni(self, eni_id: EniId) -> Eni | None:
@@ -321,16 +325,16 @@ class Datastore(Protocol):
         """Return the ENIs with their counts, and the sum of the counts, all of one moment. Cost: the number of ENIs."""
 
     def enis(self) -> tuple[Eni, ...]:
-        """Return all ENIs, by network card and device index."""
+        """Return all ENIs, sorted by network card and device index."""
 
     def addresses(self, *, state: AddressState | None = None) -> tuple[Address, ...]:
-        """Return all addresses, or those in one state, ascending, including lost ones.
+        """Return all addresses, or the addresses in one state, in ascending order. Lost addresses are included.
 
         Cost: the number of addresses, so an ADD should not call it.
         """
 
     def attachments(self) -> tuple[Attachment, ...]:
-        """Return all attachments, by creation. Cost: the number of attachments, so an ADD should not call it."""
+        """Return all attachments, sorted by their time of creation. Cost: the number of attachments, so an ADD should not call it."""
 
     def sandboxes_of(self, pod: PodId) -> frozenset[str]:
         """Return the container IDs of the pod's recorded sandboxes that have an address of the pool."""

@@ -148,7 +148,7 @@ class Wiring(Protocol):
 
         Args:
             host_veth: the name of the link; None: no link is removed.
-            address: None: the address in the link's alias, unless this address is routed through another link.
+            address: the address; None: the address in the link's alias, unless this address is routed through another link.
             key: the sandbox, if the alias does not name it.
             uplink: an uplink to remove with its table and the rules that look up the table. It is removed if the alias of its link
                 names this address or none.

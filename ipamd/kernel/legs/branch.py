@@ -53,8 +53,8 @@ class BranchWiring(LegWiring[BranchLeg]):
     def host_side(self, leg: BranchLeg, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
         naming_veth = wiring_messages.name_host_veth(leg, veth, ipv4_conf)
         if leg.sandbox.is_kept_down:
-            # While its links are kept down, no rule may name the sandbox's address: another host may have that address, and this node
-            # may forward that host's packets.
+            # While the links of a sandbox are kept down, no rule may name its address: another host may have that address, and this
+            # node may forward that host's packets.
             return naming_veth + uplink_side_kept_down(leg, link=uplink)
         batch = [*diversion_from_main(leg), *naming_veth, *uplink_side(leg, link=uplink, veth=veth)]
         if leg.is_in_shared_tables:
