@@ -1,7 +1,7 @@
 """A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), in the form in which netlink reports and sets them.
 
 Setting them by netlink needs only NET_ADMIN, while /proc/sys is read-only in an ordinary container. An ENI's link must forward, and
-that of the primary ENI must also accept replies to addresses of the other ENIs. The settings of host veths are the second line of a
+the primary ENI's link must also accept replies to addresses of the other ENIs. The settings of host veths are the second line of a
 sandbox's confinement; the first is the nftables tables (`confinement_ruleset`, docs/adr/0021).
 """
 

@@ -129,9 +129,9 @@ def host_events(
 
 
 def _change(notice: Notice, host: HostNetns) -> HostChange | None:
-    """Convert a notification about something else than a link.
+    """Convert a notification about anything other than a link.
 
-    Returns: None for our own changes of routes and rules, and for changes that no comparison needs.
+    Returns: None for our own changes of routes and rules, and for changes after which nothing needs to be compared.
     """
     kind, port, body = notice
     if kind in RULES:

@@ -106,7 +106,7 @@ class OwnTables:
         Args:
             repaired_object: the object that reports of repairs name.
             follows: text for reports that names the inputs from which the tables are made.
-            optional: tables that a kernel may refuse; the other tables are in place without them.
+            optional: tables that a kernel may refuse. If it refuses no other table, the tables count as in place.
         """
         self._host = host
         self._nft = nft

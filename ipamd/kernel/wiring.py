@@ -488,7 +488,7 @@ class KernelWiring(Wiring):
             # Another namespace may be at the path by now. The link of the first leg proves which namespace is this sandbox's.
             if link is None or not link.netnsid or link.netnsid != survey.namespace_number(host, leg.netns):
                 raise failure(WiringError, FailureCode.VETH_ASTRAY, link=spec.host_veth, netns=leg.netns)
-            # The MACs of a link that another program made are not recorded.
+            # The new link gets MACs of ours: the MAC inside the sandbox of a link that amazon-vpc-cni-k8s made is not recorded.
             again = replace(spec, others_mac=None, mtu=spec.mtu or link.mtu)
             self._wire(again, [replace(leg, sandbox=again)])
         except (NetnsError, WiringError) as exc:

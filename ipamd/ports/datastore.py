@@ -109,8 +109,9 @@ class UnitOfWork(Protocol):
 
         Until COMMIT has succeeded the address stays reserved in memory, so that the caller can abort. A sandbox whose address is not
         from the pool has no reservation: its attachment is recorded, no row of an address changes, and no address cools later.
-        Raises: InvariantError if another key has the reservation. For a sandbox whose address is not from the pool: if the sandbox
-        has an address already, if its DEL was done, or if a part of its uplink belongs to another sandbox or ENI (I1).
+        Raises: InvariantError if another key has the reservation. A sandbox whose address is not from the pool is
+        refused with this error if it has an address already, if its DEL was done, or if a part of its uplink belongs to another
+        sandbox or ENI (I1).
         """
 
     def adopt(self, attachment: Attachment) -> None:

@@ -10,8 +10,8 @@
     standard      the sandbox has the routes that every sandbox of the pool has, and a rule of priority 1536 sends its packets to table
                   100+ID
 
-Source of the form: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Deliberate differences: an
-existing link is replaced only if it is not this sandbox's, and DEL finds links by their aliases, not by their names.
+Source of this arrangement: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Deliberate
+differences: an existing link is replaced only if it is not this sandbox's, and DEL finds links by their aliases, not by their names.
 """
 
 from __future__ import annotations
