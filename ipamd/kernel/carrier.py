@@ -15,11 +15,14 @@ from ipamd.model.ids import EniId
 from ipamd.model.routing_difference import RoutingDifference, routing_difference
 
 GRACE_S = 1.0
-"""How long a carrier must be missing before it is reported. Ours: a driver's reset takes a fraction of that."""
+"""How long a carrier must be missing before it is reported. Ours: a driver's reset takes a fraction of a second."""
 
 
 class CarrierMonitor:
-    """Records since when links have no carrier. Concurrency: one call at a time, by the lock of its owner."""
+    """Remembers when each link without a carrier was first seen without it.
+
+    Concurrency: one call at a time; the owner's lock ensures that.
+    """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -81,7 +81,7 @@ class Confinement:
         self.config = config
         """The settings in force, set by the owner; the next repair applies a change."""
         self.router_link = 0
-        """Index of the primary ENI's link if it is a virtual one, set by the owner as `config` is; otherwise 0."""
+        """Index of the primary ENI's link if that link is virtual; otherwise 0. Like `config`, it is set by the owner."""
         self.foreign = tuple[ForeignLink, ...]()
         """Links of other software that led into sandboxes when the links were last read."""
         self.dropped = dict[str, int]()
@@ -175,7 +175,7 @@ class Confinement:
         return reports, refusals
 
     def _repair_ipv6_settings(self, links: Iterable[answers.Link]) -> bool:
-        """Turn IPv6 off on links of sandboxes without IPv6, and router advertisements on all others.
+        """Turn IPv6 off on the links if sandboxes have no IPv6. Make all other links ignore router advertisements and redirects.
 
         Returns: whether any setting was wrong.
         """
@@ -374,7 +374,10 @@ class Confinement:
         return [RepairReport(RepairCode.VALUE_SET, CONFINEMENT, target, before="off", after="on")]
 
     def _overruling_sysctl(self) -> list[WiringError]:
-        """Report the sysctl that overrules extra sources: the kernel uses the higher rp_filter of `conf.all` and of the veth."""
+        """Report the sysctl rp_filter of `conf.all` if it makes the kernel drop packets from extra sources.
+
+        The kernel compares the rp_filter of `conf.all` with that of the veth, and applies the higher one.
+        """
         if not self.config.extra_sources:
             return []
         try:
@@ -398,7 +401,7 @@ class Confinement:
     def _set_ipv6(self, veths: Iterable[answers.Link], **values: int) -> None:
         """Write IPv6 settings, which netlink cannot set.
 
-        They are only a second line of defence, so a refusal, as of a read-only /proc/sys, is not a fault.
+        They are only a second line of defence. So it is not a fault if they cannot be written, for example to a read-only /proc/sys.
         """
         with self._host.entered():
             for link in veths:
@@ -446,7 +449,10 @@ def _sandbox_routes(routes: Iterable[answers.Route]) -> set[tuple[int, IpAddress
 
 
 def _make_permanent(sock: NetlinkSocket, veth: answers.Link, address: IpAddress, neighbour: answers.Neighbour | None) -> None:
-    """Make the neighbour entry of a sandbox permanent, with the MAC inside the sandbox, or with the MAC that the entry has."""
+    """Make the neighbour entry of a sandbox permanent.
+
+    It gets the MAC of the link inside the sandbox. If the kernel does not report that MAC, the entry keeps the MAC that it has.
+    """
     if neighbour is not None and neighbour.is_permanent:
         return
     mac = checks.mac_inside(sock, veth) or (neighbour.mac if neighbour else "")

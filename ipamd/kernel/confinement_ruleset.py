@@ -18,7 +18,7 @@ sandbox sends is counted by a separate counter when it is dropped.
 
 A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
 and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
-net/ipv4/netfilter/nft_fib_ipv4.c, nft_fib4_eval). These tables are separate from that of `ruleset`, so that a new CIDR of the VPC
+net/ipv4/netfilter/nft_fib_ipv4.c, nft_fib4_eval). These tables are separate from the table of `ruleset`, so that a new CIDR of the VPC
 does not change them, and a fault in that table leaves them in place. Each family has its own table, because kernels without IPv6
 lack the combined family `inet`. Why nftables and not rp_filter, and why one check is enough: docs/adr/0021.
 """
@@ -206,8 +206,8 @@ def _strict_chains(rules: Iterable[str], has_strict: bool) -> list[str]:
     set_bit = f"meta mark set meta mark or {STRICT_MARK:#x}"
     clear_bit = f"meta mark set meta mark and {STRICT_MARK ^ 0xFFFFFFFF:#x}"
     link_of_source = "fib saddr . mark oifname"
-    # The pattern of host veths in strict mode matches the names of VLAN links too. The lookup finds a VLAN link if the packet is for a
-    # sandbox in standard mode, because it then follows the rule of that sandbox. Such a packet forges nothing, so it passes.
+    # The pattern of host veths in strict mode matches the names of VLAN links too. If the packet is for a sandbox in
+    # standard mode, the lookup follows the rule of that sandbox and so finds a VLAN link. Such a packet forges nothing, so it passes.
     strict_source_rule = f'{link_of_source} "{STRICT_VETH_PREFIX}*" {link_of_source} != "{LINK_PREFIX}*" {_drop("foreign")}'
     return [
         *_counters("multicast"),

@@ -27,9 +27,9 @@ from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
 from ipamd.ports.process import ConnectionTracking
 
 WHOLE_DUMP_MAX = 10_000
-"""Up to this number of entries one dump of the whole table is cheaper than four filtered dumps for one address. For n addresses the
-limit is n * n times as high. Measured on two cores with 262,144 hash buckets: a dump that matches nothing takes 9 ms, and 47 ms with
-200,000 entries; a dump of all of these takes 0.7 s."""
+"""The largest number of entries in the table for which one dump of the whole table is cheaper than four filtered dumps for one
+address. For n addresses this bound is multiplied by n * n. Measured on two cores with 262,144 hash buckets: a dump that matches
+nothing takes 9 ms, and 47 ms with 200,000 entries; a dump of all of these takes 0.7 s."""
 
 COUNT = "net/netfilter/nf_conntrack_count"
 BUCKETS = "net/netfilter/nf_conntrack_buckets"
@@ -40,8 +40,8 @@ NEEDS = (
 
 _GENERIC_HEADER = struct.Struct("=BBH")  # nfgenmsg: family, version, resource ID
 _FLAGS = struct.Struct("=I")
-# A tuple up to its addresses: headers of the tuple, of CTA_TUPLE_IP and of the source; the source; header of the destination; the
-# destination.
+# The beginning of a tuple, up to its second address: headers of the tuple, of CTA_TUPLE_IP and of the source; the source; header
+# of the destination; the destination.
 _TUPLE = {IPV4.number: struct.Struct("=HHHHHH4sHH4s"), IPV6.number: struct.Struct("=HHHHHH16sHH16s")}
 
 
@@ -148,7 +148,10 @@ def _identity(body: bytes) -> bytes:
 
 
 def _deletion(family: Family, identity: bytes) -> Message:
-    """Delete one entry. Without a tuple this message would delete the whole table; `_identity` always has one."""
+    """Return the message that deletes one entry.
+
+    Without a tuple this message would delete the whole table; `_identity` always has one.
+    """
     head = _GENERIC_HEADER.pack(family.number, 0, 0)
     return Message("delete a tracked connection", uapi.IPCTNL_MSG_CT_DELETE, 0, head + identity, frozenset({errno.ENOENT}))
 

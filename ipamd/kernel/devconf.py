@@ -1,7 +1,7 @@
 """A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), in the form in which netlink reports and sets them.
 
 Setting them by netlink needs only NET_ADMIN, while /proc/sys is read-only in an ordinary container. An ENI's link must forward, and
-that of the primary ENI must also accept replies to addresses of the other ENIs. The settings of host veths are the second line of a
+the primary ENI's link must also accept replies to addresses of the other ENIs. The settings of host veths are the second line of a
 sandbox's confinement; the first is the nftables tables (`confinement_ruleset`, docs/adr/0021).
 """
 
@@ -17,8 +17,8 @@ from ipamd.model.family import IPV4, IPV6, Family
 OFF = 0
 STRICT = 1
 LOOSE = 2
-"""Values of rp_filter. OFF: sources are not checked. STRICT: the source must be routed back through the link. LOOSE: the source must
-be routed through any link.
+"""Values of rp_filter. OFF: sources are not checked. STRICT: the source must be routed back through the link. LOOSE: there must
+be a route to the source, through whatever link.
 
 On a link without an address of its own, such as a host veth, the kernel treats LOOSE as STRICT. Source: the kernel's
 net/ipv4/fib_frontend.c, __fib_validate_source (no_addr).
@@ -89,7 +89,8 @@ def has_ipv6(link: answers.Link) -> bool | None:
 
 
 ACCEPT_RA_ALWAYS = 2
-"""Value of accept_ra: also while the link forwards. Source: the kernel's Documentation/networking/ip-sysctl.rst."""
+"""Value of accept_ra with which a link accepts router advertisements even while it forwards.
+Source: the kernel's Documentation/networking/ip-sysctl.rst."""
 
 
 def accepts_router_messages(link: answers.Link) -> bool:

@@ -58,15 +58,15 @@ def may_be_eni(link: answers.Link, *, veth_prefix: str) -> bool:
 def eni_links(links: Collection[answers.Link], *, veth_prefix: str) -> list[answers.Link]:
     """Choose the links of ENIs from all links of the node, as far as kind and name show it.
 
-    If the node has hardware links, only these: a sandbox with NET_ADMIN can make virtual links with any MAC and any free index on the
-    node. The node of a lab has no hardware.
+    If the node has hardware links, only these are chosen: a sandbox with NET_ADMIN can make virtual links with any MAC and any free
+    index on the node. The node of a lab has no hardware.
     """
     candidates = [link for link in links if may_be_eni(link, veth_prefix=veth_prefix)]
     return [link for link in candidates if is_hardware(link)] or candidates
 
 
 def is_hardware(link: answers.Link) -> bool:
-    """Whether a link belongs to a device, so that nobody can make it by a message. The loopback has no MAC and is no device."""
+    """Whether a link belongs to a device, so that no netlink message can make it. The loopback has no MAC and is no device."""
     return not link.kind and link.mac.strip("0:") != ""
 
 

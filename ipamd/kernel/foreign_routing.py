@@ -59,7 +59,7 @@ def foreign_differences(
     differences = list(_misplaced_addresses(sock, host_state, addresses, eni_indexes))
     differences += _refusing_rules(host_state, addresses)
     if not any(_leads_to_main(rule) for rule in host_state.rules):
-        # `ip rule flush` leaves the node like this. The kernel made that rule at boot, and nothing restores it.
+        # `ip rule flush` removes the rule to table main. The kernel made this rule at boot, and nothing restores it.
         ip = "ip" if family is IPV4 else "ip -6"
         differences.append(routing_difference(DifferenceCode.MAIN_RULE_MISSING, NODE, ip=ip))
     default = _best_default(host_state)

@@ -28,7 +28,7 @@ class ForeignRule:
 
     `handle`: nftables' number of the rule in its table.
     `drops`: the rule's own action is drop or reject. A jump to a chain that drops does not count.
-    `has_condition`: the rule may not select every packet.
+    `has_condition`: the rule has a condition, so it possibly selects only some packets.
     `compared`: the values that a field of the packet, or the name of its link, must equal.
     """
 

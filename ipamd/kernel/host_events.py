@@ -4,8 +4,8 @@ Our own ADDs and DELs cause most notifications of a node. The thread waits for S
 of them, so a burst wakes it at most ten times a second. Notifications of routes and rules contain the port of the socket that made the
 change: changes by our sockets are ignored. Notifications of links contain no port. So only the last state of each link is read, and
 `ipamd/host/notifications.py` compares it with the records. An ENI's link that appears or goes away is a `LinkEvent`. If the queue is
-full, the kernel drops notifications and reports the loss once; this becomes a MISSED of each type. Changes inside sandboxes cause no
-notification here.
+full, the kernel drops notifications and reports the loss once; `HostEvents.follow` then yields a `LinkEvent` MISSED and a `HostChange`
+MISSED. Changes inside sandboxes cause no notification here.
 
 Rejected: only comparing everything at regular intervals, which finds the same changes half a minute later.
 
@@ -129,9 +129,9 @@ def host_events(
 
 
 def _change(notice: Notice, host: HostNetns) -> HostChange | None:
-    """Convert a notification about something else than a link.
+    """Convert a notification about anything other than a link.
 
-    Returns: None for our own changes of routes and rules, and for changes that no comparison needs.
+    Returns: None for our own changes of routes and rules, and for changes after which nothing needs to be compared.
     """
     kind, port, body = notice
     if kind in RULES:

@@ -71,13 +71,13 @@ from ipamd.ports.kernel import HostNetwork, VlanLinks
 from ipamd.settings import NetworkConfig
 
 ENI_STEPS = 5
-"""Number of comparisons of one ENI (`_eni_repairs`): settings of its link, the link, addresses, table, rules."""
+"""Number of comparisons of one ENI (`_eni_repairs`): its link's settings, its link's MTU and state, addresses, table, rules."""
 
 
 class KernelHostNetwork(HostNetwork):
     """Host networking through netlink, /proc/sys and nftables.
 
-    Concurrency: safe from any thread; one operation at a time. While its lock is held, only that of `Nftables` is taken.
+    Concurrency: safe from any thread; one operation at a time. While its lock is held, only the lock of `Nftables` is taken.
     """
 
     def __init__(
@@ -418,7 +418,7 @@ class KernelHostNetwork(HostNetwork):
     def _secondary(self, enis: Iterable[Eni]) -> list[Eni]:
         """Return the ENIs that need routing of their own: for IPv4 all but the primary one.
 
-        For IPv6 only an ENI that has the node's /80, or that we created.
+        For IPv6 these are only the ENI that has the node's /80, and the ENIs that we created.
         """
         secondary = [eni for eni in enis if not eni.is_primary]
         if self._config.family is IPV4:
@@ -624,8 +624,8 @@ class KernelHostNetwork(HostNetwork):
         current = self._config.connmark
         sock = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
         try:
-            # If the current mark contains the bits of the former mark, every new connection has these bits too. Such connections do
-            # not need the former rule, so those with the other bits of the current mark are left out.
+            # If the current mark contains the bits of the former mark, every new connection has these bits too, but does not need the
+            # former rule. A new connection also has the other bits of the current mark, so connections with those are left out.
             without = 0
             if mark & current == mark:
                 without = current & ~mark

@@ -1,8 +1,8 @@
-"""Find and remove our tables, rules and routes on a node that has gone back to amazon-vpc-cni-k8s, and that no daemon of ours keeps.
+"""Find and remove our tables, rules and routes on a node that has gone back to amazon-vpc-cni-k8s.
 
-An object that a pod of ours still needs stays, and is reported with the reason. Links of pods stay too, and so do their rules at
-priorities 512 and 1536: amazon-vpc-cni-k8s uses the same priorities, and removes these rules with the pod. Every other object is
-recognised by a name or number that nobody else uses.
+No daemon of ours maintains these objects any more. An object that a pod of ours still needs stays, and is reported with the reason.
+Links of pods stay too, and so do their rules at priorities 512 and 1536: amazon-vpc-cni-k8s uses the same priorities, and removes
+these rules with the pod. Every other object is recognised by a name or number that nobody else uses.
 """
 
 from __future__ import annotations

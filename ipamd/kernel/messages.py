@@ -36,7 +36,7 @@ LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
 
 ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
 
-# fib_rule_hdr has the same layout, with the action for the type
+# fib_rule_hdr has the same layout, with the action in place of the type
 ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
 
 NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
@@ -44,7 +44,8 @@ NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, ty
 U32 = struct.Struct("=I")
 
 _LOOK_UP_FLAGS = {IPV4.number: uapi.RTM_F_LOOKUP_TABLE, IPV6.number: 0}
-"""IPv6 always names the table, and refuses the flag (the kernel's net/ipv6/route.c, inet6_rtm_valid_getroute_req)."""
+"""Number of a family -> the flags of a route lookup. IPv4 names the route's table only if the flag requests it. IPv6 always names the
+table, and refuses the flag (the kernel's net/ipv6/route.c, inet6_rtm_valid_getroute_req)."""
 
 
 def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
@@ -170,7 +171,7 @@ def disable_ipv6_autoconfiguration(index: int, *, step: str) -> Message:
 def reset_ipv6(index: int, *, mtu: int) -> list[Message]:
     """Give a link the IPv6 settings of a new link, and no address; it is then down, without routes and neighbours.
 
-    This also resets disable_ipv6, which netlink cannot set and /proc/sys may not either, if it is read-only. It works because an MTU
+    This also resets disable_ipv6, which netlink cannot set, and which cannot be set if /proc/sys is read-only. It works because an MTU
     below 1280 removes IPv6 and its settings from a link. Source: the kernel's net/ipv6/addrconf.c, addrconf_notify (NETDEV_CHANGEMTU).
     """
     step = "renew IPv6"
@@ -234,11 +235,12 @@ def add_route(
     is_replaced: bool = False,
     metric: int = 0,
 ) -> Message:
-    """Add a route to one address, or for None the default route.
+    """Add a route to one address. With `destination` None add the default route.
 
     Args:
         index: of the link that the route leads through.
-        via: the next hop; None: the destination is on the link. A default route has the next hop's family, and without one IPv4.
+        via: the next hop; None: the destination is on the link. A default route is of the next hop's family, or of IPv4 if it has no
+            next hop.
         is_replaced: replace a route with the same destination and metric. Otherwise the kernel answers EEXIST if there is one.
         metric: 0 for the default metric of the family.
     """
@@ -322,7 +324,7 @@ def delete_route(
         length: length of the destination's prefix.
         index: of the link that the route leads through; 0 for any link.
         metric: 0 for any metric.
-        via: the next hop; None for any. A default route has the next hop's family, and without one IPv4.
+        via: the next hop; None for any. A default route is of the next hop's family, or of IPv4 if it has no next hop.
     """
     body = _route_body(destination, via, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
@@ -369,7 +371,7 @@ def match_route(destination: IpAddress, *, index: int, source: IpAddress | None 
 
 
 def get_neighbour(index: int, address: IpAddress) -> Message:
-    """Ask for one neighbour entry. The kernel answers ENOENT if there is none, and a kernel before 5.0 always EOPNOTSUPP."""
+    """Ask for one neighbour entry. The kernel answers ENOENT if there is none. A kernel before 5.0 always answers EOPNOTSUPP."""
     body = NEIGHBOUR.pack(family_of(address).number, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
     return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
 
@@ -471,7 +473,7 @@ def _rule(
 
 
 def _further_selectors(mark: int, incoming: str, protocol: int) -> tuple[bytes, str]:
-    """Pack the selectors of a rule other than addresses. Returns: the attributes, and the same as `ip rule` prints it."""
+    """Pack the selectors of a rule other than addresses. Returns: the attributes, and the selectors as `ip rule` prints them."""
     body, words = b"", ""
     if mark:
         body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
@@ -586,7 +588,8 @@ def _mac(text: str) -> bytes:
 
 
 _NO_STATS = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
-"""Without counters an answer is a third as large, so a datagram has more links and fewer dumps are interrupted."""
+"""The attribute that asks for links without statistics. Without these counters an answer is a third as large, so a datagram has more
+links and fewer dumps are interrupted."""
 
 _ONE_QUEUE = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
 """One queue for each end of a veth. By default the kernel allocates one for each possible CPU and uses only one (drivers/net/veth.c,

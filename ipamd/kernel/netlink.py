@@ -28,7 +28,8 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.record import dataclass, field
 
 RECEIVE_TIMEOUT_S = 5
-"""Ours: answers are queued when the send returns; five seconds without one mean a fault."""
+"""How long a receive waits for an answer before it fails. Ours: all answers are queued when the send returns, so an answer that does
+not come within five seconds is a fault."""
 
 BUFFER_BYTES = 65536
 """Room for one datagram. The kernel fills datagrams of a dump up to 32 KiB if the reader has room for that (af_netlink.c,
@@ -45,11 +46,12 @@ KERNEL_PORT = 0
 """The kernel's port. Source: netlink(7), nl_pid."""
 
 DUMP_TRIES = 5
-"""Attempts of a dump before it fails as interrupted. Ours: one dump of 110 sandboxes takes a millisecond or two."""
+"""How many times a dump is attempted. If all attempts are interrupted, it fails. Ours: one dump of 110 sandboxes takes a millisecond
+or two."""
 
 DUMP_PAUSE_S = 0.002
-"""Pause after an interrupted attempt; it doubles each time. Ours: an ADD changes links and routes for two milliseconds, so the same
-ADD would interrupt several attempts without a pause between them."""
+"""Pause after the first interrupted attempt; the pause doubles after each further one. Ours: an ADD changes links and routes for two
+milliseconds, so the same ADD would interrupt several attempts without a pause between them."""
 
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
@@ -82,7 +84,7 @@ class Message:
 class AnswerOutcome:
     """The kernel's answer to one message.
 
-    `errno`: 0 if the kernel carried the message out, or its errno; -1 for a query that has no answer yet.
+    `errno`: 0 if the kernel carried the message out; the kernel's errno if it refused; -1 for a query that has no answer yet.
     `text`: the kernel's own error text, "" if it sent none.
     `replies`: bodies of the messages that answer a query.
     """
@@ -120,7 +122,7 @@ class NetlinkSocket:
 
         Args:
             groups: a bit mask of multicast groups to listen to (RTMGRP_LINK).
-            datagram_bytes: the room for one datagram, at least that of the largest message, which is below 16 KiB.
+            datagram_bytes: the room for one datagram. The largest message must fit into it; it is smaller than 16 KiB.
         Raises: WiringError.
         """
         try:

@@ -101,7 +101,10 @@ class HostNetns:
         return sock
 
     def is_own(self, port: int) -> bool:
-        """Whether a netlink port belongs to one of our sockets, or did a moment ago. A notification with it reports our own change."""
+        """Whether a netlink port belongs to one of our sockets, or did a moment ago.
+
+        A notification with such a port reports our own change.
+        """
         sock = self._ports.get(port)
         return sock is not None and _is_remembered(sock)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ipamd.model.record import dataclass
 
 MOUNTS = "/proc/thread-self/mountinfo"
-"""Source of the format: proc_pid_mountinfo(5)."""
+"""The file that lists the mounts of the calling thread's mount namespace. Source of the format: proc_pid_mountinfo(5)."""
 
 _PROPAGATION = ("shared:", "master:")
 """Tags of a mount that receives the mounts made below it elsewhere. Source: mount_namespaces(7)."""

@@ -36,7 +36,7 @@ _FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
 _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
 
 _SET = re.compile(r"^  set (\w+) {\n    type (\w+)", re.M)
-"""These find the chains and the sets of a table in the commands that make it."""
+"""_CHAIN and _SET find the chains and the sets of a table in the commands that make it."""
 
 
 def generation(host: HostNetns) -> bytes | None:
@@ -106,7 +106,7 @@ class OwnTables:
         Args:
             repaired_object: the object that reports of repairs name.
             follows: text for reports that names the inputs from which the tables are made.
-            optional: tables that a kernel may refuse; the other tables are in place without them.
+            optional: tables that a kernel may refuse. If it refuses no other table, the tables count as in place.
         """
         self._host = host
         self._nft = nft
@@ -166,7 +166,7 @@ class OwnTables:
         """Replace tables that differ, in one transaction if the kernel accepts it.
 
         The report about a table whose commands have changed has the code TABLE_FOLLOWED. If other software changes nftables meanwhile,
-        everything is compared again, at most TRIES times. The next repair then compares again.
+        everything is compared again, at most TRIES times. If the last try is disturbed too, the next repair compares everything again.
         """
         if self.is_unchanged(commands):
             return [], {}

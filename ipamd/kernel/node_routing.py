@@ -73,7 +73,7 @@ def strict_repairs(rules: Collection[answers.PolicyRule], config: NetworkConfig,
 
 
 class _StrictRules(NamedTuple):
-    """The rules of the node that strict mode compares.
+    """The rules of the node that `strict_repairs` compares.
 
     `local_priorities`: priorities of the rules that lead every packet to table local.
     `has_router`: whether the rule to table local for packets of the VPC's IPv6 router exists.
@@ -86,7 +86,7 @@ class _StrictRules(NamedTuple):
 
     @classmethod
     def among(cls, rules: Collection[answers.PolicyRule]) -> Self:
-        """Pick the rules that strict mode compares from all rules of the node."""
+        """Pick the rules that `strict_repairs` compares from all rules of the node."""
         to_local = [rule for rule in rules if rule.table == uapi.RT_TABLE_LOCAL]
         router = (kernel_numbers.LOCAL_PRIORITY, IPV6_GATEWAY, uapi.IPPROTO_ICMPV6)
         reverse = (kernel_numbers.STRICT_PRIORITY, kernel_numbers.STRICT_TABLE, STRICT_MARK, STRICT_MARK, "lo")
@@ -111,8 +111,8 @@ def _move_local_rule(present: _StrictRules, family: Family, *, old: int, new: in
         yield rule_repair(new, table=uapi.RT_TABLE_LOCAL, family=family, is_wanted=True)
     if not has_old:
         return
-    # Entering strict mode, the router's rule has the priority `old` too, and the kernel would remove it instead of the old rule:
-    # `strict_repairs` adds it again. Leaving strict mode, it is not needed any more.
+    # When strict mode begins, the router's rule has the priority `old` too, and the kernel would remove it instead of the old rule.
+    # So it is removed first, and `strict_repairs` adds it again. When strict mode ends, the router's rule is not needed any more.
     if present.has_router:
         yield _router_repair(family, is_wanted=False)
     yield rule_repair(old, table=uapi.RT_TABLE_LOCAL, family=family, is_wanted=False)
@@ -141,7 +141,7 @@ def _reverse_repair(family: Family, *, is_wanted: bool) -> Repair:
 
 
 def mark_removals(marks: Iterable[int]) -> Iterator[Repair]:
-    """Yield the repairs that remove the rules of former marks. `marks`: those that no connection carries any more."""
+    """Yield the repairs that remove the rules of former marks. `marks`: the former marks that no connection has any more."""
     for mark in marks:
         priority = kernel_numbers.MARK_PRIORITY
         change = messages.delete_rule(priority, table=uapi.RT_TABLE_MAIN, mark=mark)

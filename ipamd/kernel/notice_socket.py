@@ -17,7 +17,8 @@ QUEUE_BYTES = 4 << 20
 """Size of the queue. Ours: room for some 1,500 notifications of links, the largest. Memory is used only while they wait."""
 
 TAKEN_MAX = 4096
-"""Datagrams read at once, so that a flood is handled in parts and the list does not grow without bound. Ours."""
+"""The largest number of datagrams that one `take` reads, so that a flood is handled in parts and the list does not grow without bound.
+Ours."""
 
 GROUPS = {
     IPV4: (uapi.RTMGRP_IPV4_IFADDR | uapi.RTMGRP_IPV4_ROUTE | uapi.RTMGRP_IPV4_RULE, (uapi.RTNLGRP_IPV4_NETCONF,)),
@@ -103,7 +104,7 @@ class NoticeSocket:
     def _enlarge_queue(self) -> None:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, uapi.SO_RCVBUFFORCE, QUEUE_BYTES)
-        except PermissionError:  # without CAP_NET_ADMIN: as far as net.core.rmem_max allows
+        except PermissionError:  # without CAP_NET_ADMIN the queue grows only as far as net.core.rmem_max allows
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, QUEUE_BYTES)
 
     def _join_routing_groups(self, families: Iterable[Family]) -> None:

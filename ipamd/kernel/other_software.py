@@ -56,7 +56,8 @@ class OtherSoftware:
         self._nft = nft
         self._families = families
         self._veth_prefix = veth_prefix
-        self._last_findings: tuple[object, list[RoutingDifference]] | None = None  # (generation, families), findings
+        self._last_findings: tuple[object, list[RoutingDifference]] | None = None
+        """The generation and the families at the last reading, and its findings."""
 
     def find(self, addresses: Container[IpAddress] = (), has_strict: bool = False) -> list[RoutingDifference]:
         """Return a difference for each finding, with the command that ends it. Raises: WiringError if nftables cannot be read.
@@ -64,7 +65,7 @@ class OtherSoftware:
         It takes less than a millisecond while no rule changes.
 
         Args:
-            addresses: suspicions about any other single address are left out.
+            addresses: the addresses of sandboxes. A suspicion about a single address that is not among them is left out.
             has_strict: whether the node has sandboxes in strict mode.
         """
         differences = [

@@ -196,7 +196,10 @@ def _deciding_rule(
 
 
 def _best_route(sock: NetlinkSocket, table: int, packet: RoutedPacket) -> answers.Route | None:
-    """Return the route of a table with the longest prefix for a destination, and the lowest metric."""
+    """Return the route of a table that the kernel prefers for a packet: the longest prefix, and among equal ones the lowest metric.
+
+    None if no route of the table leads to the packet's destination.
+    """
     routes = list(_routes_to(survey.routes_of(sock, table=table, family=family_of(packet.destination)), packet.destination))
     return min(routes, key=lambda route: (-route.length, route.metric), default=None)
 

@@ -118,7 +118,8 @@ class PodSnatSets:
     def leave(self, address: IpAddress) -> None:
         """Take an address out of the sets.
 
-        If nftables refuses, the next repair takes it out. An ADD that gets the address before that tries again (`enter`).
+        If nftables refuses, the next repair takes the address out. If an ADD gets the address before that repair, its call of
+        `enter` corrects the sets.
         """
         try:
             self.enter(address, None)

@@ -70,8 +70,8 @@ def _checked_links(
     for leg in legs:
         veth = links.get(leg.host_veth)
         if veth is None:
-            # `wiring_differences` reports the missing link. It is no fault after a DEL whose record the disk refused: then the row
-            # stays until the DEL is repeated.
+            # `wiring_differences` reports the missing link. A missing link is no fault if the disk refused to
+            # record a DEL: then the row stays until the DEL is repeated.
             continue
         is_first = leg.route_table not in tables_seen
         paths = LegPaths(veth, links, eni_links, refusals[family_of(leg.address)], mark, is_first_of_table=is_first)

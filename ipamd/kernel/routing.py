@@ -143,8 +143,8 @@ def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), 
     """Return messages that remove everything in the ENI's table, and our rules that look it up. Dumps.
 
     `remaining`: ENIs that stay. If one of them has the same table (a successor with the same device index), the table belongs to it
-    now, and the rules of sandboxes may. Then only the rule from this ENI's primary address is removed, and not even that if the
-    successor has the same address. The kernel has removed the routes through this ENI's link together with the link.
+    now, and the rules of sandboxes may belong to it too. Then only the rule from this ENI's primary address is removed, and not even
+    that if the successor has the same address. The kernel has removed the routes through this ENI's link together with the link.
     """
     table = eni.route_table
     successors = [other for other in remaining if other.route_table == table and other.eni_id != eni.eni_id]
@@ -174,7 +174,8 @@ def _rule_removals(
 
 
 def _table_removals(sock: NetlinkSocket, table: int, family: Family) -> list[Message]:
-    # Default routes first: the kernel removes one by itself only together with its link, not with the route to its next hop.
+    # Default routes come first, because the kernel does not remove a default route together with the route to its next hop. (It
+    # removes a default route only together with its link.)
     routes = sorted(survey.routes_of(sock, table=table, family=family), key=lambda route: route.length)
     return [route_removal(route, f"delete route {route.destination or 'default'} of table {table}") for route in routes]
 

@@ -1,7 +1,8 @@
 """Make the text of our nftables table: which traffic is SNATed, and which connections stay on the primary ENI. Pure.
 
     mark_in   prerouting  mangle (-150)    before kube-proxy's DNAT: NodePort connections that arrive on the primary ENI get
-                                           the bit in their conntrack mark; packets of sandboxes get it from there
+                                           the bit `connmark` of the settings in their conntrack mark; packets of sandboxes
+                                           get the bit from the conntrack mark
     mark_out  prerouting  dstnat+10 (-90)  after DNAT: a sandbox's new connections to outside the VPC get the bit
     snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap: SNAT to the node's primary address
 
@@ -70,7 +71,8 @@ Choices = Mapping[family.IpAddress, PodSnat]
 _VPC_SET = "vpc"
 
 UPLINKS = "vlan*"
-"""Uplinks of sandboxes, whose packets keep their address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go (`! -o vlan+`)."""
+"""Pattern for the names of uplinks. Packets that leave by an uplink keep their address.
+Source: amazon-vpc-cni-k8s pkg/networkutils/network.go (`! -o vlan+`)."""
 
 
 def replace_table(
@@ -85,13 +87,14 @@ def replace_table(
     """Return commands that replace our table, to be run as one transaction.
 
     Args:
-        vpc_cidrs: at least one, or none with external SNAT; these and `config.exclude_snat_cidrs` are reached without SNAT.
+        vpc_cidrs: the CIDRs of the VPC, at least one if the table translates. They and `config.exclude_snat_cidrs` are reached
+            without SNAT.
         primary_address: the node's primary address, to which packets are translated.
         primary_link: name of the primary ENI's link.
         former: values of earlier settings that sandboxes and connections still need.
         choices: the SNAT choices of single sandboxes, by address; None: the table gets no sets for them.
     Returns: only the removal of the table if it would have no chain, as with external SNAT and without marks, or with a pool of IPv6.
-    Raises: WiringError if `vpc_cidrs` is empty and SNAT is not external: all traffic would be SNATed (I11).
+    Raises: WiringError if `vpc_cidrs` is empty, and SNAT is not external or there are `choices`: all traffic would be SNATed (I11).
     Concurrency: pure.
     """
     has_snat = translates(config)
@@ -265,7 +268,7 @@ def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[
 
 
 def _address_set(name: str) -> str:
-    """Return the text of an empty set of IPv4 addresses within its table. Commands of `elements` fill it, also later."""
+    """Return the text of an empty set of IPv4 addresses within its table. Commands of `elements` fill it, and may refill it later."""
     return f"  set {name} {{\n    type {family.IPV4.nft_address};\n  }}"
 
 

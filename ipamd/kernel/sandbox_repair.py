@@ -250,7 +250,7 @@ class SandboxRepair:
         return seen.has_own_rule and seen.own_routes.get(self.leg.address) == self.leg.host_veth
 
     def _stale_rule_removals(self, source: IpAddress | IpNetwork, places: Iterable[RulePlace]) -> list[SandboxChange]:
-        """Return the removals of rules from a source that look up another table than the sandbox's. `places`: of all such rules."""
+        """Return the removals of rules from a source that look up another table than the sandbox's. `places`: of all rules from it."""
         removals: list[SandboxChange] = []
         for priority, table in dict.fromkeys(places):
             if table != self.leg.route_table:

@@ -1,9 +1,9 @@
 """Compare and write the `goto` rules that lead packets to the buckets of rules from single addresses (`source_rules`).
 
 A `goto` rule skips only rules that do not select its packets, so packets go the same way without it, and it may be missing at any
-time. In two cases a `goto` rule could skip a rule that does select its packets, and then it must be removed: a rule of other software
-has a priority among ours; or an old `goto` rule divides the subnet of a new ENI in another way, until the ENI's first sandbox is
-wired.
+time. In two cases a `goto` rule could skip a rule that does select its packets, and must be removed. First, a rule of other software
+may have a priority among ours. Second, an old `goto` rule may divide the subnet of a new ENI in another way; it must be removed before
+the ENI's first sandbox is wired.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SourceTree:
         return changes
 
     def _is_needed(self, rules: Iterable[answers.PolicyRule], subnets: Collection[IPv4Network]) -> bool | None:
-        """Whether the node needs `goto` rules; None while that is not known."""
+        """Whether the node needs `goto` rules; None if that is not known yet."""
         has_bucket_rules = any(_is_in_bucket(rule) for rule in rules)
         if self.is_chosen is None and not has_bucket_rules:
             return None

@@ -209,7 +209,7 @@ def namespace_number(sock: NetlinkSocket, path: str) -> bytes:
 
 
 def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0, family: Family) -> list[answers.Route]:
-    """Return a family's routes of a table and of a link, 0 for any; a table that does not exist has none.
+    """Return a family's routes in a table (0 for all tables) through a link (0 for all links); none if the table does not exist.
 
     Raises: KernelDumpError, WiringError.
     """
@@ -326,7 +326,9 @@ def _sandbox_routes(routes: Iterable[answers.Route]) -> dict[int, dict[IpAddress
 def _sandbox_rules(
     rules: Iterable[answers.PolicyRule],
 ) -> tuple[frozenset[IpAddress], dict[IpAddress, tuple[RulePlace, ...]], dict[IpNetwork, tuple[int, ...]]]:
-    """Return the addresses with a rule 512, the rules from single addresses, and the tables of the rules 1536 by prefix."""
+    """Return the addresses to which a rule of priority 512 leads, the places of the rules from each single address, and the tables to
+    which rules of priority 1536 from each prefix lead.
+    """
     to_rules = set[IpAddress]()
     rule_places: dict[IpAddress, tuple[RulePlace, ...]] = {}
     from_prefixes: dict[IpNetwork, tuple[int, ...]] = {}
@@ -385,7 +387,7 @@ def _second_links(
 
     Args:
         recorded: names of the recorded host veths.
-        recorded_namespaces: numbers of the namespaces into which these lead.
+        recorded_namespaces: numbers of the namespaces into which the recorded host veths lead.
     """
     links: list[answers.Link] = []
     for link in ours:

@@ -48,7 +48,8 @@ def _find_table() -> str:
 
 def _find_wiring(veth_prefix: str) -> str:
     with closing(HostNetns()) as host, host.netlink() as sock:
-        for family in (IPV4, IPV6):  # a survey of each family, because `has_own_rule` needs the rule in every surveyed family
+        # One survey for each family, because `has_own_rule` is true only if every surveyed family has the rule.
+        for family in (IPV4, IPV6):
             seen = survey(sock, veth_prefix=veth_prefix, families=(family,))
             if seen.has_own_rule or seen.own_routes:
                 return "routing of ours"

@@ -70,7 +70,7 @@ Failpoint = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The veth pair of a leg, which was created.
+    """The veth pair that was created for a leg.
 
     `host_index`: link index of the host's end.
     `sandbox_index`: link index of the sandbox's end, in the sandbox's namespace.
@@ -83,13 +83,13 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _DyingLink:
-    """The host veth of a leg, which is to be marked for deletion."""
+    """A leg's host veth that is to be marked for deletion."""
 
     link: answers.Link
     leg: Leg
 
     def taking_down(self) -> Message:
-        """Take the link down, so that the kernel removes its routes, and put it into the dying group."""
+        """Return the message that puts the link into the dying group and takes it down, so that the kernel removes its routes."""
         link = self.link
         return messages.change_link(
             link.index,
@@ -100,7 +100,9 @@ class _DyingLink:
         )
 
     def routes_removal(self) -> Iterator[Message]:
-        """Remove the routes to the address through the link, and then put the link into the dying group. It stays up."""
+        """Yield the messages that remove the routes to the address through the link, and then put the link, which stays up, into the
+        dying group.
+        """
         link, address = self.link, self.leg.address
         for table in self.leg.route_tables:
             yield messages.delete_route(
@@ -486,7 +488,7 @@ class KernelWiring(Wiring):
             # Another namespace may be at the path by now. The link of the first leg proves which namespace is this sandbox's.
             if link is None or not link.netnsid or link.netnsid != survey.namespace_number(host, leg.netns):
                 raise failure(WiringError, FailureCode.VETH_ASTRAY, link=spec.host_veth, netns=leg.netns)
-            # The MACs of a link that another program made are not recorded.
+            # The new link gets MACs of ours: the MAC inside the sandbox of a link that amazon-vpc-cni-k8s made is not recorded.
             again = replace(spec, others_mac=None, mtu=spec.mtu or link.mtu)
             self._wire(again, [replace(leg, sandbox=again)])
         except (NetnsError, WiringError) as exc:

@@ -115,7 +115,7 @@ def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table:
 
 
 def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]:
-    """Remove the rule to an address (priority 512), and the rule from the address to a table, at any priority.
+    """Return the messages that remove the rule to an address (priority 512), and the rule from it to a table, at any priority.
 
     The priority is not given, because it depends on the bucket, and the subnet that determines the bucket may be unknown. The second
     removal is sent twice: while a pass moves the rule, there is one at priority 1536 and one in a bucket.

@@ -1,6 +1,6 @@
 """What amazon-vpc-cni-k8s has on this node: its file of allocations, its conflist, and the address where its daemon listens.
 
-In this module "its" means that of amazon-vpc-cni-k8s.
+In this module "its" means "of amazon-vpc-cni-k8s".
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class AwsNode(Protocol):
         """Return the network name in its conflist, also if `save_conflist` renamed the file; its default name if none is readable."""
 
     def has_conflist(self) -> bool:
-        """Whether its conflist is in the runtime's directory. It sorts before ours, so the runtime would use it."""
+        """Whether its conflist is in the runtime's directory. Its name sorts before the name of ours, so the runtime would use it."""
 
     def save_conflist(self) -> str:
         """Rename its conflist so that runtimes do not load it.

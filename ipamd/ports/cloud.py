@@ -26,7 +26,7 @@ class Ec2(Protocol):
     CloudError, the call ends. The thread that makes these calls sets it."""
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
-        """Return all ENIs that are attached to the instance (one paginated call), by device index."""
+        """Return all ENIs that are attached to the instance (one paginated call), sorted by device index."""
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         """Return one ENI. Raises: CloudNotFoundError if it does not exist."""
@@ -35,20 +35,22 @@ class Ec2(Protocol):
         """Return the ENIs with these IDs (at most 200), attached or not; without those that EC2 does not show (one paginated call)."""
 
     def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
-        """Return the ENIs that a creation with a client token made, by ID (one paginated call). Their tag INTENT_TAG has the token.
+        """Return the ENIs that a creation with a client token made, sorted by ID (one paginated call). Their tag INTENT_TAG has the
+        token.
 
         An empty result proves nothing, because EC2 may not show a new ENI yet (I11).
         """
 
     def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
-        """Return the detached ENIs (`available`) of the node's VPC that have all these tags, by ID (one paginated call).
+        """Return the detached ENIs (`available`) of the node's VPC that have all these tags, sorted by ID (one paginated call).
 
         `tags`: at least one tag; the value "" stands for any value. An empty result proves nothing (I11).
         """
 
     def find_address(self, address: IpAddress, *, subnet_id: SubnetId | None = None) -> tuple[DescribedEni, ...]:
-        """Return the ENIs of the node's VPC that have an address, by ID (one paginated call). An empty result proves nothing (I11).
+        """Return the ENIs of the node's VPC that have an address, sorted by ID (one paginated call).
 
+        An empty result proves nothing (I11).
         `subnet_id`: also return ENIs of this subnet that have a prefix which contains the address; None: do not search for prefixes.
         """
 
@@ -68,7 +70,9 @@ class Ec2(Protocol):
         """Return a subnet's IPv4 CIDR. It is cached for the life of the process."""
 
     def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
-        """Return the subnets of a VPC in one zone, by ID (one paginated call). Subnets that other accounts own are not among them."""
+        """Return the subnets of a VPC in one zone, sorted by ID (one paginated call). Subnets that other accounts own are not among
+        them.
+        """
 
     def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
         """Return one subnet as it is now. Raises: CloudNotFoundError if it does not exist."""
@@ -158,8 +162,8 @@ class Metadata(Protocol):
     def notices(self) -> Mapping[FreezeCause, str]:
         """Return EC2's notices about the end of this instance: the cause of a freeze -> a sentence; empty if there are none.
 
-        On a spot instance it makes two requests, on others none, and one more until the instance's life cycle is known. Each is
-        attempted once. Raises: CloudError; then it is not known whether there are notices.
+        The call makes two requests on a spot instance, and none on any other. Until the instance's life cycle is known, it makes one
+        more. Each request is attempted once. Raises: CloudError; then it is not known whether there are notices.
         """
 
     def ipv6_address(self) -> str:

@@ -30,15 +30,16 @@ class UnitOfWork(Protocol):
 
     All changes of one unit have the same time, at which the unit was opened; a `cooldown` begins at this time. Nothing outside
     SQLite may be called while a unit is open (I10). Every method raises InvariantError if a constraint refuses its change, and
-    IllegalTransitionError if the state of an address does not fit. Such an error fails the whole unit, so that a caller that catches
-    it cannot commit half of the unit.
+    IllegalTransitionError if the state of an address does not allow its change. Such an error fails the whole unit, so that a caller
+    that catches it cannot commit half of the unit.
     """
 
     def lose(self, address: IpAddress, *, reason: str) -> None:
         """Mark an address as lost, because EC2 does not show it any more. It is not assigned again (I7).
 
-        A lost address keeps its state and its sandbox (I2), and is removed when it would become free. If the row that stands for the
-        rest of a /80 is marked, all addresses of the /80 are lost. The call can be repeated; an unknown address is no error.
+        A lost address keeps its state and its sandbox (I2), and is removed when it would become free. One row stands for all
+        addresses of a /80 that have no row of their own; if it is marked, all addresses of the /80 are lost. The call can be
+        repeated; an unknown address is no error.
         """
 
     def heal(self, address: IpAddress, *, reason: str) -> None:
@@ -108,8 +109,9 @@ class UnitOfWork(Protocol):
 
         Until COMMIT has succeeded the address stays reserved in memory, so that the caller can abort. A sandbox whose address is not
         from the pool has no reservation: its attachment is recorded, no row of an address changes, and no address cools later.
-        Raises: InvariantError if another key has the reservation. For a sandbox whose address is not from the pool: if the sandbox
-        has an address already, if its DEL was done, or if a part of its uplink belongs to another sandbox or ENI (I1).
+        Raises: InvariantError if another key has the reservation. A sandbox whose address is not from the pool is
+        refused with this error if it has an address already, if its DEL was done, or if a part of its uplink belongs to another
+        sandbox or ENI (I1).
         """
 
     def adopt(self, attachment: Attachment) -> None:
@@ -120,7 +122,9 @@ class UnitOfWork(Protocol):
         """
 
     def record_contradiction(self, key: AttachmentKey, *, contradiction: str) -> Attachment:
-        """Record how EC2 contradicts that an attached sandbox's ENI is the pod's. A ledger row is written if this changed.
+        """Record why, by EC2's answer, the ENI of an attached sandbox cannot be the ENI of its pod.
+
+        A ledger row is written if the recorded text changes.
 
         `contradiction`: as in `Attachment`; "" if EC2 does not contradict.
         Returns: the changed attachment. Raises: UnknownAttachmentError, which does not fail the unit, if the key has no attachment.
@@ -175,7 +179,7 @@ class UnitOfWork(Protocol):
     def quarantine(self, address: IpAddress, *, reason: str) -> None:
         """Make an address quarantined (free, reserved or cooling -> quarantined), because the sources disagree about its sandbox.
 
-        A reservation ends: the ADD that made it cannot confirm it after this call.
+        If the address was reserved, the ADD that reserved it cannot confirm it after this call.
         """
 
     def resolve(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
@@ -248,7 +252,7 @@ class Datastore(Protocol):
         Addresses are preferred in this order: not suspected (`suspect`), not draining, on the densest ENI, in the densest prefix,
         free for longest. Ties go to the lower network card, device index, prefix and address; single addresses come before prefixes.
         In a /80 the address after the one that was assigned last is taken, so that no address is assigned again before all others
-        were (I8). Only addresses of attached, host-ready, managed ENIs are taken (I7), and no lost or withheld ones. See
+        have been assigned (I8). Only addresses of attached, host-ready, managed ENIs are taken (I7), and no lost or withheld ones. See
         docs/life.md, "The life of an ADD". Cost: the number of ENIs.
 
         Args:
@@ -280,8 +284,8 @@ class Datastore(Protocol):
     def suspect(self, addresses: frozenset[IpAddress]) -> None:
         """Replace the set of addresses that `reserve` takes only if there is no other. In memory only.
 
-        By a hint, such as instance metadata, EC2 has taken these addresses away. The hint alone proves nothing (I7, I11). The set may
-        contain addresses that are not free or not known.
+        A hint, such as instance metadata, says that EC2 has taken these addresses away. The hint alone proves nothing (I7, I11). The
+        set may contain addresses that are not free or not known.
         """
 
     def draining(self) -> Draining:
@@ -299,7 +303,8 @@ class Datastore(Protocol):
     def may_have_lost_row_of(self, key: AttachmentKey) -> bool:
         """Whether the row of a sandbox may be missing because an earlier file of the datastore was lost.
 
-        The answer depends on what was known when the present file was opened.
+        The answer depends on the records in the present file when it was opened. After `mark_restored` it is true only for the
+        sandboxes `unplaced`; before, it is true for every sandbox if rows were lost.
         """
 
     def eni(self, eni_id: EniId) -> Eni | None:
@@ -321,16 +326,16 @@ class Datastore(Protocol):
         """Return the ENIs with their counts, and the sum of the counts, all of one moment. Cost: the number of ENIs."""
 
     def enis(self) -> tuple[Eni, ...]:
-        """Return all ENIs, by network card and device index."""
+        """Return all ENIs, sorted by network card and device index."""
 
     def addresses(self, *, state: AddressState | None = None) -> tuple[Address, ...]:
-        """Return all addresses, or those in one state, ascending, including lost ones.
+        """Return all addresses, or the addresses in one state, in ascending order. Lost addresses are included.
 
         Cost: the number of addresses, so an ADD should not call it.
         """
 
     def attachments(self) -> tuple[Attachment, ...]:
-        """Return all attachments, by creation. Cost: the number of attachments, so an ADD should not call it."""
+        """Return all attachments, sorted by their time of creation. Cost: the number of attachments, so an ADD should not call it."""
 
     def sandboxes_of(self, pod: PodId) -> frozenset[str]:
         """Return the container IDs of the pod's recorded sandboxes that have an address of the pool."""
@@ -339,10 +344,12 @@ class Datastore(Protocol):
         """Return the number of recorded sandboxes with an address of the pool, for each pod that has more than one."""
 
     def open_intents(self) -> tuple[Intent, ...]:
-        """Return the open intents, oldest first. A settled intent stays open too, as long as EC2 may show what it released."""
+        """Return the open intents, oldest first. An intent whose success is recorded stays open too, as long as EC2 may still show the
+        objects that it released.
+        """
 
     def policy_pods(self) -> dict[PodName, datetime]:
-        """Return the pods for whose names the network policy agent may have state, each with the time since when."""
+        """Return the pods for whose names the network policy agent may have state, each with the time from which on it may."""
 
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment, for readers that need consistent rows. Reserved addresses are included as reserved.
@@ -364,7 +371,7 @@ class Datastore(Protocol):
         """
 
     def keep_history(self, history: History) -> None:
-        """Pass the ledger rows of every later commit to a history (`History.enqueue`), which uses no disk (I10)."""
+        """Pass the ledger rows of every later commit to a history (`History.enqueue`), which does not access the disk (I10)."""
 
     def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Return the last `limit` ledger rows of an address, or of container IDs that begin with `subject`, oldest first.

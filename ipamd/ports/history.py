@@ -13,7 +13,9 @@ class History(Protocol):
     """Keeps records of events on disk, also after a reboot of the node. Safe to call from any thread."""
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
-        """Accept records, which are written later. It uses no disk, never waits and never fails, because ADD and DEL call it."""
+        """Accept records, which are written later. It does not access the disk, never waits and never fails, because ADD and DEL call
+        it.
+        """
 
     def read(self, subject: str) -> RecordedHistory:
         """Read the records about a subject, including records that are not written yet. If a file cannot be read, the result's

@@ -51,7 +51,8 @@ class Wiring(Protocol):
         A namespace that is gone is no error. Raises: WiringError.
 
         Args:
-            identity: the namespace at the time of the ADD. If another one is at the path by now, nothing in it is changed. None: any.
+            identity: the namespace at the time of the ADD. If another namespace is at the path by now, nothing in it is changed.
+                None: the namespace at the path is not compared.
         """
 
     def mark_for_deletion(
@@ -64,7 +65,8 @@ class Wiring(Protocol):
         Args:
             is_source_checked: whether the host drops packets whose source is not routed back (`HostNetwork.is_source_checked`). Then
                 the host veths may stay up until the sweep, if no route to the address is left.
-            owner: the first host veth is not changed if its alias does not name this sandbox; None: the alias must have the address.
+            owner: the first host veth is not changed if its alias does not name this sandbox; None: it is not changed if
+                its alias does not have the sandbox's address.
         Returns: the first host veth as it was before, even if it was not changed because its alias names another address or owner;
             None if there was none.
         """
@@ -80,7 +82,10 @@ class Wiring(Protocol):
         """
 
     def sweep(self) -> None:
-        """Delete all links that are marked for deletion, in one kernel call, and return when they are gone. None is no error."""
+        """Delete all links that are marked for deletion, in one kernel call, and return when they are gone.
+
+        It is no error if there are none.
+        """
 
     def check(self, spec: WiringSpec) -> list[WiringDifference]:
         """Compare a sandbox's wiring, on the host and inside, with its specification (CHECK). It may dump the host's tables.
@@ -143,7 +148,7 @@ class Wiring(Protocol):
 
         Args:
             host_veth: the name of the link; None: no link is removed.
-            address: None: the address in the link's alias, unless this address is routed through another link.
+            address: the address; None: the address in the link's alias, unless this address is routed through another link.
             key: the sandbox, if the alias does not name it.
             uplink: an uplink to remove with its table and the rules that look up the table. It is removed if the alias of its link
                 names this address or none.
@@ -225,20 +230,22 @@ class HostNetwork(Protocol):
         """Return the second IP family of which a new sandbox gets an address, and a text.
 
         The family is None if a sandbox gets an address of one family only. The text says why the node cannot have the second family
-        that the settings ask for; otherwise it is "". Read from memory: it is the result of the node's last inspection, or before
-        the first one what the settings say.
+        that the settings ask for; otherwise it is "". Read from memory: the answer is that of the node's last
+        inspection. Before the first inspection it is what the settings say.
         """
 
     def dropped_packets(self) -> Mapping[str, int]:
-        """Return the number of dropped packets of sandboxes by reason (DROP_REASONS), when the counters were last read.
+        """Return the number of dropped packets of sandboxes by reason (DROP_REASONS).
 
-        Read from memory.
+        The numbers are those of the last read of the counters; this call takes them from memory.
         """
 
     def other_software(self) -> Sequence[RoutingDifference]:
-        """Return what other software on the node changes, or may change, in sandboxes' traffic, by the node's last inspection.
+        """Return what other software on the node changes, or may change, in sandboxes' traffic, as the node's last inspection found
+        it.
 
-        Each difference has the command that ends it (`mend`). It does not prove that a sandbox has no network. Read from memory.
+        Each difference has the command that ends it (`mend`). A difference does not prove that a sandbox has no network. Read from
+        memory.
         """
 
     def foreign_links(self) -> Sequence[ForeignLink]:
@@ -281,8 +288,8 @@ class HostNetwork(Protocol):
         Args:
             addresses: all addresses for sandboxes; none of them may be local on the host.
             backed_off: objects that must not be repaired now, because their repair pauses after a repair conflict.
-            is_silent: whether the kernel has announced no change of a link, address, route or rule since the last call with False.
-                Then the objects that that call read may be used again.
+            is_silent: whether the kernel has announced no change of a link, address, route or rule since the last call with
+                `is_silent=False`. If so, the objects that were read in that last call may be used again.
         Returns: one report for each repair, and one for each part that could not be repaired.
         """
 
@@ -327,9 +334,9 @@ class HostNetwork(Protocol):
         """Yield the kernel's notifications, and block while there are none.
 
         Changes of ENIs' links are yielded as `LinkEvent`, all other changes that may need a repair as `HostChange`. The first event,
-        OPENED, means that the subscription is open. Changes by this daemon's own wiring are left out, or their event has the state
-        that the daemon wants. After notifications were lost, a MISSED of each of the two types is yielded, so that no loss stays
-        unnoticed (I11). The iterator ends after `stop_host_events`. Only one thread may read at a time.
+        OPENED, means that the subscription is open. Some changes by this daemon's own wiring are left out; the events of the others
+        have the state that the daemon wants. After notifications were lost, one `LinkEvent` and one `HostChange` of kind MISSED are
+        yielded, so that no loss stays unnoticed (I11). The iterator ends after `stop_host_events`. Only one thread may read at a time.
 
         Raises: WiringError if the subscription cannot be opened or breaks.
         """

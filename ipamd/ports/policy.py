@@ -17,7 +17,7 @@ class PolicyAgent(Protocol):
     def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:
         """Request the agent to attach filters to the host veths that are named after the pod's interfaces.
 
-        An agent that does not listen yet is waited for.
+        If the agent does not listen yet, the call waits for it.
 
         Args:
             mode: the value of NETWORK_POLICY_ENFORCING_MODE.
@@ -28,5 +28,5 @@ class PolicyAgent(Protocol):
     def forget(self, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
         """Request the agent to drop a pod's name. An unknown name is no error.
 
-        `is_patient`: whether an agent that does not listen is waited for.
+        `is_patient`: whether the call waits for an agent that does not listen.
         """

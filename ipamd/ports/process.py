@@ -9,7 +9,7 @@ from typing import Protocol
 from ipamd.model.family import IpAddress
 
 Failpoint = Callable[[str], None]
-"""A function that is called with a name between two effects. There tests kill or pause the process (`ipamd.failpoints`)."""
+"""A function that is called with a name between two effects. In this call tests kill or pause the process (`ipamd.failpoints`)."""
 
 
 def no_failpoint(_name: str) -> None:
@@ -36,7 +36,7 @@ class ConnectionTracking(Protocol):
     def remove(self, addresses: Collection[IpAddress]) -> int:
         """Delete every entry that has one of the addresses as source or destination, in its original direction or in its reply.
 
-        The table is read once for all addresses. This takes up to a second, so ADD and DEL must not call it.
+        The whole table may be read, once for all addresses. This takes up to a second, so ADD and DEL must not call this method.
         Returns: how many entries were deleted. Raises: KernelDumpError, WiringError. Then some entries may be deleted already, and the
         call can be repeated.
         """

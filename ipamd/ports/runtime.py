@@ -19,9 +19,9 @@ class Runtime(Protocol):
         """Return all sandboxes, in any state. Raises: RuntimeUnreachableError if the answer is not complete (I11)."""
 
     def plugin_directories(self) -> tuple[Path, ...]:
-        """Return the runtime's directories of CNI plugins; () if it does not report them. To answer, it may call our plugin (STATUS).
+        """Return the runtime's directories of CNI plugins; () if it does not report them.
 
-        Raises: RuntimeUnreachableError.
+        To answer, the runtime may call our plugin (STATUS). Raises: RuntimeUnreachableError.
         """
 
     def events(self) -> Iterator[SandboxEvent]:

@@ -10,8 +10,8 @@
     standard      the sandbox has the routes that every sandbox of the pool has, and a rule of priority 1536 sends its packets to table
                   100+ID
 
-Source of the form: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Deliberate differences: an
-existing link is replaced only if it is not this sandbox's, and DEL finds links by their aliases, not by their names.
+Source of this arrangement: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Deliberate
+differences: an existing link is replaced only if it is not this sandbox's, and DEL finds links by their aliases, not by their names.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class BranchWiring(LegWiring[BranchLeg]):
     def host_side(self, leg: BranchLeg, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
         naming_veth = wiring_messages.name_host_veth(leg, veth, ipv4_conf)
         if leg.sandbox.is_kept_down:
-            # While its links are kept down, no rule may name the sandbox's address: another host may have that address, and this node
-            # may forward that host's packets.
+            # While the links of a sandbox are kept down, no rule may name its address: another host may have that address, and this
+            # node may forward that host's packets.
             return naming_veth + uplink_side_kept_down(leg, link=uplink)
         batch = [*diversion_from_main(leg), *naming_veth, *uplink_side(leg, link=uplink, veth=veth)]
         if leg.is_in_shared_tables:

@@ -35,7 +35,7 @@ def own_addresses(branch: Branch, index: int) -> list[Message]:
     """Return the message that adds the link-local address of a VLAN link, if the branch has IPv6; otherwise none.
 
     Without such an address the kernel sends no neighbour solicitation. A link-local address that the kernel adds itself is usable only
-    after a second or two, but this one at once. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
+    after a second or two, but this one is usable at once. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
     """
     if family_of(branch.gateway) is IPV4:
         return []

@@ -116,7 +116,7 @@ class BranchRepair:
     def _shut_out(self, link: answers.Link, why: str) -> None:
         """Keep packets away from a foreign link that has the VLAN link's name, and report the link.
 
-        The routes through it and the rule for packets that arrive by it are removed. `why`: why it is not the VLAN link.
+        The routes through it and the rule for packets that arrive by it are removed. `why`: why the link is not the VLAN link.
         """
         branch = self._branch
         family, table = family_of(branch.gateway), branch.route_table

@@ -49,11 +49,14 @@ class LegWiring(Generic[L]):
         ]
 
     def rules(self, make: Callable[..., Message], leg: L) -> list[Message]:
-        """Add or delete the rules that select packets by the leg's address. `make` is `messages.add_rule` or `delete_rule`."""
+        """Return the messages that add or delete the rules which select packets by the leg's address.
+
+        `make`: `messages.add_rule` or `messages.delete_rule`.
+        """
         return wiring_messages.sandbox_rules(make, leg.address, leg.route_table)
 
     def rule_removals(self, leg: L) -> list[Message]:
-        """Remove the rules that select packets by the leg's address."""
+        """Return the messages that remove the rules which select packets by the leg's address."""
         return self.rules(messages.delete_rule, leg)
 
     def undo(self, leg: L, added: Collection[Message]) -> list[Message]:
@@ -80,8 +83,8 @@ class LegWiring(Generic[L]):
     def packets(self, leg: L, paths: LegPaths) -> list[LegPacket]:
         """Return the packets whose routes show whether the leg works.
 
-        For the first leg of an ENI these are all packets, and for its other legs only those that may be routed differently for each
-        leg.
+        The first checked leg of a route table gets all packets. Every further leg of that table gets only the packets whose routes may
+        differ from leg to leg.
         """
         if not {leg.route_table, uapi.RT_TABLE_MAIN} <= paths.eni_links.keys():  # other comparisons report an ENI's missing link
             return []
@@ -106,7 +109,7 @@ class LegWiring(Generic[L]):
         del leg
 
     def leave_sets(self, address: IpAddress) -> None:
-        """Take the address of a former leg of this kind out of the sets. After a failure the repair of the tables does it."""
+        """Take the address of a former leg of this kind out of the sets. If that fails, the next repair of the tables does it."""
         del address
 
     # The uplink. A leg without one has nothing to make, to repair or to remove.
