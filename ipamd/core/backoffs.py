@@ -57,7 +57,8 @@ subnet without addresses (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; iss
 addresses become free when pods on other nodes end."""
 
 DENIED = Schedule("denied", 600.0, 3600.0)
-"""Pauses after IAM, or a quota of the account, denied a call. Ours: a person must change that, and then waits for the next try."""
+"""Pauses after IAM, or a quota of the account, denied a call. Ours: a person must change the permission or the
+quota, and then waits for the next try."""
 
 CREDENTIALS = Schedule("credentials", 2.0, 60.0, urgent_s=30.0)
 """Pauses while there are no credentials. EC2 is not called then, so a longer pause would save no call. Ours: a person who repairs a
@@ -146,8 +147,9 @@ class Backoffs:
                 self._pauses.pop(key, None)
 
     def hasten(self, key: Key) -> None:
-        """Let the running pause end as early as if an ADD waited, because something new waits for the work. The next failure is paused
-        after as without this.
+        """Let the running pause end as early as if an ADD waited, because something new waits for the work.
+
+        The pauses after later failures are as long as without this call.
         """
         with self._lock:
             pause = self._pauses.get(key)

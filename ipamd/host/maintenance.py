@@ -1,9 +1,9 @@
 """Do the periodic work of the daemon.
 
 A turn does the following in order. It checks that the datastore's file is still the file that is open, and puts missing sockets of
-ours back. It looks for another daemon on the node, and writes the mark that ADD is served. If the disk refused a change, it tries
-another one. It ends the idle process that calls EC2, or keeps it ready. It replays the spool, makes the policy agent forget deleted
-pods, and removes old tombstones.
+ours back. It looks for another daemon on the node, and writes the mark that ADD is served. If the datastore's disk refused a change,
+it writes an event to find out whether the disk accepts changes again. It ends the idle process that calls EC2, or keeps it ready. It
+replays the spool, makes the policy agent forget deleted pods, and removes old tombstones.
 
 The spool is also read while the daemon serves, because a plugin spools a DEL if the daemon was too slow to answer (I3).
 
@@ -97,7 +97,7 @@ class Maintenance(Service):
             self._spool.free_places()
             if self._spool.pending_count():
                 self._replay()
-        finally:  # a failing spool delays nothing else
+        finally:  # also after a failure of the spool
             self._clean_up_policy()
             self._drop_tombstones()
         return INTERVAL_S

@@ -134,7 +134,7 @@ def _may_divert_ours(change: HostChange, address: IpAddress, enis: Sequence[Eni]
     """Whether a rule may select packets of sandboxes or ENIs. It would divert them if it is ahead of our rules."""
     family = family_of(address)
     selected = family.network((address, change.length), strict=False)
-    if family.is_sparse:  # an IPv6 node has few rules, and none of ours selects by a network
+    if family.is_sparse:  # no IPv6 rule of ours selects by a network, so each rule counts; an IPv6 node has few rules
         return True
     if change.priority == kernel_numbers.EXTERNAL_SERVICE_PRIORITY:
         return True

@@ -26,7 +26,7 @@ from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.settings.settings_file import content_of
 
 FILES_MAX = 64
-"""How many files of the configuration directory are read. Ours: it has one or two."""
+"""The largest number of files of the configuration directory that are read. Ours: it has one or two."""
 
 UNCHECKED_S = 1.0
 """For how long a chain counts as unchanged after it was compared with the files. Ours: an ADD may come just before a change of the

@@ -26,12 +26,12 @@ from ipamd.model.repairs import PUT_BACK_ALWAYS, RepairedObject, RepairKind, Rep
 from ipamd.ports.process import Clock
 
 CONFLICT_REPAIRS = 3
-"""So many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: a flush by a restarted service needs one or
-two."""
+"""This many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: if a service flushes the object when it
+restarts, one or two repairs are enough."""
 
 CONFLICT_WINDOW_S = 600.0
-"""Time within which repairs of one object count together. Ours: long against the interval of agents that correct regularly (10 to 60
-s), short against an operator's patience."""
+"""Repairs of one object count together if they are at most this many seconds apart. Ours: much longer than the interval of agents that
+correct regularly (10 to 60 s), and shorter than an operator is likely to wait."""
 
 UNDONE_SOON_S = 5.0
 """If an object is repaired again within this time, its last repair was undone at once. Ours: a program that follows changes reacts
@@ -42,7 +42,7 @@ BACKED_OFF, ALWAYS_REPAIRED = "backed off", "always repaired"
 ALWAYS_REPAIRED: the object is repaired each time, but its repairs are not logged until the key is due."""
 
 CHANGERS_MAX = 16
-"""How many names of programs that changed nftables are remembered. Ours: a node has a handful."""
+"""The largest number of names of programs that are remembered because they changed nftables. Ours: a node has a handful."""
 
 SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.LINK: "systemd-networkd, NetworkManager, or udev's MACAddressPolicy: `networkctl status`, `udevadm info`",

@@ -81,7 +81,8 @@ class PinnedAddressChoice:
     def _annotation_of(self, request: AttachRequest) -> str | None:
         """Return the value of the annotation, or the value that stands for the pod's entry in the operator's list.
 
-        Returns: None if there is neither, for a further interface, or if the settings allow no address at all.
+        Returns: None if the pod has neither, if the request is about a further interface, if the caller wires the sandbox itself, or
+            if the settings allow no address at all.
         Raises: PinnedAddressError if the runtime handed over no annotations of a pod that may ask.
         """
         if not self.ranges or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:

@@ -32,8 +32,8 @@ from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.adoption import ADOPTERS, adopter_of, seen_wiring
 
 RESOLVE_WAIT_S = 1.0
-"""How many seconds the removal of a link waits for another operation on the same sandbox. If that time is not enough, it is tried
-again at the next list. Ours."""
+"""How many seconds the removal of a link waits for another operation on the same sandbox. If that time is not enough, the removal
+is tried again at the next list. Ours."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled", "adopt.vlan-removed")
 
@@ -81,7 +81,8 @@ class QuarantineService(Service):
     def sweep_uplinks(self, survey: KernelSurvey) -> int:
         """Remove our uplinks that no sandbox uses.
 
-        Such an uplink remains if the kernel deleted the veth with its namespace, or if an ADD or a DEL ended between veth and uplink.
+        Such an uplink remains if the kernel deleted the veth with its namespace, or if an ADD or a DEL ended before it
+        had handled both veth and uplink.
         A link that an ADD is making is left alone, and so is a link whose sandbox is wired but not recorded.
         Returns: the number of removed uplinks.
         """

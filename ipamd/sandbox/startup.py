@@ -316,9 +316,9 @@ class StartupReconciler(Service):
     def _resolve_extra_legs(self) -> None:
         """Resolve the links of extra legs.
 
-        If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended between its links, and the link is
-        removed. If a recorded sandbox has a link that its row does not have, a release without such legs wrote the row, and the
-        address of the link is recorded.
+        If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended before it had made or removed all links,
+        and the link is removed. If a recorded sandbox has a link that its row does not have, a release without such legs wrote the
+        row, and the address of the link is recorded.
         """
         keys_with_first_link = {veth.key for veth in self._survey.firsts}
         for veth in self._survey.extra:
