@@ -49,7 +49,7 @@ READY = "ready"
 """Key in `Health.reached_s` of the time at which the node first became ready. The other keys are phases."""
 
 SUBJECT_MAX = 200
-"""Longest subject of an error, in characters. Ours."""
+"""The largest number of characters of the subject of an error. Ours."""
 
 log = logging.getLogger(__name__)
 

@@ -67,7 +67,7 @@ class AppendedPlugins:
         return min((since_s + GONE_S - now_s for since_s in self._gone_since.values() if now_s - since_s < GONE_S), default=None)
 
     def ask(self, appended: OthersPart) -> None:
-        """Ask those of the appended plugins whose files changed for their versions."""
+        """Ask the appended plugins whose files changed for their versions."""
         now_s = self._clock.monotonic()
         self._answers = {name: self._directory.ask_appended(name) for name in appended.types[:ASKED_MAX]}
         gone = [name for name, answer in self._answers.items() if answer is None]

@@ -70,7 +70,7 @@ LINES_MAX = 5
 """The largest number of lines that a condition names as lines that must change. Ours."""
 
 START_CHECK_INTERVAL_S = 10.0
-"""Longest time between two checks while the start waits for the plugins. Ours: a check costs a few stats."""
+"""Longest time in seconds between two checks while the start waits for the plugins. Ours: a check costs a few stats."""
 
 WITHOUT_LOOPBACK = ("cri-o",)
 """Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""

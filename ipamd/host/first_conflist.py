@@ -146,7 +146,7 @@ class _ConflistWalk:
             yield self._ours
 
     def _follow_first(self, paths: Iterator[Path]) -> Target:
-        """Follow the first of the files that can be read and was not visited, or that is our conflist.
+        """Follow the first of the files that is our conflist, or that can be read and was not visited.
 
         A visited file is part of a circle, which leads to no plugin.
         """

@@ -25,11 +25,12 @@ from ipamd.model.history import LedgerEvent
 from ipamd.ports.datastore import Spool
 
 INTERVAL_S = 5.0
-"""Time between two turns. Ours: a turn costs a line in a tmpfs, one directory listing and one stat. DELs that were spooled while the
-daemon stalled wait no longer than this."""
+"""Seconds between two turns. Ours: a turn writes a line to a tmpfs, lists one directory and makes one stat. DELs that were spooled
+while the daemon stalled wait no longer than this."""
 
 TOMBSTONE_AGE = timedelta(hours=1)
-"""How long a late ADD is refused after its DEL. Ours: kubelet gives RunPodSandbox 4 minutes, and sandbox IDs are never reused."""
+"""The time after the DEL of a sandbox for which a late ADD of the sandbox is refused. Ours: kubelet gives RunPodSandbox 4 minutes, and
+sandbox IDs are never reused."""
 
 TOMBSTONE_INTERVAL_S = 600.0
 

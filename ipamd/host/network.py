@@ -57,15 +57,15 @@ from ipamd.sandbox.quarantine import QuarantineService
 log = logging.getLogger(__name__)
 
 RECONCILE_INTERVAL_S = 30.0
-"""Time between two passes that no notification triggers. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s, and
-a pass costs milliseconds."""
+"""Seconds between two passes by the clock, which no notification triggers. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also
+every 30 s, and a pass costs milliseconds."""
 
 CLOCK_PASS = ("host pass",)
 """Key in `Backoffs` of the next pass by the clock."""
 
 FIRST_RECONCILE_S = 1.0
-"""Time from the start to the first pass. Ours: long enough for the ADDs that waited for the start to come first, and short, so that
-even a daemon that restarts every few seconds repairs."""
+"""Seconds from the start to the first pass. Ours: long enough for the ADDs that waited for the start to come first, and short enough
+that even a daemon that restarts every few seconds makes a pass."""
 
 SURVEYED = frozenset(
     {
@@ -460,7 +460,7 @@ class HostNetworkReconciler(Service):
         return repairs
 
     def _reconcile_routing(self, identity: InstanceIdentity, announced: object, *, is_silent: bool) -> list[RepairReport]:
-        """Compare and repair the routing that depends on the identity of the node: that of the node, its ENIs and its sandboxes.
+        """Compare and repair the routing of the node, its ENIs and its sandboxes, which depends on the node's identity.
 
         `announced`, `is_silent`: see `reconcile`. Returns: one report per repair.
         """

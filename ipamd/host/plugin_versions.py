@@ -18,8 +18,8 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.words import printable
 
 ANSWER_S = 5.0
-"""Longest time for an answer. Ours: a plugin in Go needs 10 ms for VERSION; a node that has just booted may need a second to read it
-from the disk."""
+"""Longest time in seconds for an answer. Ours: a plugin in Go needs 10 ms for VERSION; a node that has just booted may need a second
+to read the plugin from the disk."""
 
 OUTPUT_BYTES_MAX = 65536
 

@@ -63,7 +63,7 @@ class _RepairRecord:
 
     `repaired_monotonic_s`: times of the repairs within CONFLICT_WINDOW_S before the last repair.
     `count`: number of all repairs since this record began.
-    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S after the repair before.
+    `soon_count`: the number of the last repairs in a row that each came within UNDONE_SOON_S after the repair before.
     `is_conflict`: there were CONFLICT_REPAIRS within the window.
     `changers`: names of programs that changed nftables before each of the repairs.
     `pause_s`: the last pause, in which the object is not repaired; 0 before the first one.

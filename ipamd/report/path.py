@@ -91,7 +91,7 @@ class _PathWalk:
     def _find_known_defects(self) -> None:
         """Add findings about a lost address or ENI, a contradiction by EC2, and changed wiring of the pod.
 
-        The cause UNREACHED is the result of the last reachability pass. It is left out, because the walk checks the same anew.
+        The cause UNREACHED is the result of the last reachability pass. It is left out, because the walk checks it again.
         """
         addresses = {attachment.address for attachment in self._sender.attachments}
         for sandbox in self._sources.without_network():

@@ -38,8 +38,8 @@ DEL at that time waits for the lock (ours, measured). This time is longer than t
 longer than a runtime takes to start the next plugin of a chain."""
 
 SWEEP_QUIET_TRIES = 3
-"""After this many waits the sweep starts in any case. That is 0.6 s after the first DEL, and within the second that I4 allows.
-Ours."""
+"""After this many waits the sweep starts even if requests still come. That is 0.6 s after the first DEL, and within the second that I4
+allows. Ours."""
 
 SWEEP_RETRY_S = 1.0
 """Pause in seconds after the kernel refused to delete dying links. Ours: I4 requires that links are deleted within a second."""

@@ -24,7 +24,7 @@ OF_IPV6 = "a pod of IPv6 gets an address of its node's /80"
 OF_UPLINK = "the address of a pod with security groups of its own is that of its branch ENI"
 
 SHOWN = 40
-"""The number of characters of an annotation that a refusal shows. Ours: an IPv4 address has at most 15."""
+"""The largest number of characters of an annotation that a refusal shows. Ours: an IPv4 address has at most 15."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ class QuarantineService(Service):
     def _resolve_row(
         self, row: Address, unrecorded: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None
     ) -> None:
-        """Resolve one quarantined address. If several veths carry it, removing one of them does not free the address."""
+        """Resolve one quarantined address. If several veths have it, removing one of them does not free the address."""
         carriers = [veth for veth in survey.firsts if veth.address == row.address]
         live_count = sum(not veth.is_dying for veth in carriers)
         if not live_count:
@@ -259,7 +259,7 @@ class QuarantineService(Service):
     def _resolve_carrier(
         self, row: Address, veth: HostVeth, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None, *, is_only_carrier: bool
     ) -> None:
-        """Adopt or remove the unrecorded sandbox that carries a quarantined address, if that is the verdict."""
+        """Adopt or remove the unrecorded sandbox that has a quarantined address, if that is the verdict."""
         for extra in survey.extras_of(veth.key) if veth.key else ():
             self._reserve_extra_address(row, extra)
         judgement = self.judge.judge_veth(veth, listed=listed, was_never_promised=veth.name in self._leftovers)

@@ -254,5 +254,5 @@ class RuntimeReconciler(Service):
         return self._judge.judge_attachment(attachment, listed=listed, survey=self._quarantine_service.survey())
 
     def present_verdicts(self, address: IpAddress) -> list[str]:
-        """Describe the present verdict on each veth that carries a quarantined address, one sentence each. Changes nothing."""
+        """Describe the present verdict on each veth that has a quarantined address, one sentence each. Changes nothing."""
         return self._quarantine_service.verdicts(address, self._believed)

@@ -237,8 +237,8 @@ class StartupReconciler(Service):
     def _is_surplus_link(self, attachment: Attachment, veth: HostVeth) -> bool:
         """Whether a link with the alias of a recorded sandbox was made by somebody else, and the link of the row exists too.
 
-        A process with NET_ADMIN in a sandbox can make such links. If each was quarantined, it could use up the pool. It cannot make a
-        route on the host, so a link to which the host has a route is never surplus.
+        A process with NET_ADMIN in a sandbox can make such links. If each were quarantined, the process could use up the pool. It
+        cannot make a route on the host, so a link to which the host has a route is never surplus.
         """
         routed = {routes.get(veth.address) for routes in (self._survey.routes, self._survey.own_routes) if veth.address}
         if veth.name in routed:

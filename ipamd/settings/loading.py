@@ -34,7 +34,7 @@ Parser = Callable[[str], Any]
 FILE = "VPC_IPAMD_SETTINGS_FILE"
 
 QUOTED_MAX = 200
-"""The number of characters of a wrong value that a problem quotes. Ours."""
+"""The largest number of characters of a wrong value that a problem quotes. Ours."""
 
 EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
 
@@ -175,7 +175,7 @@ def show(value: object) -> str:
 
 
 def wrong(name: str, text: str, error: ValueError) -> str:
-    """Describe an invalid value. Its beginning is quoted without secrets, because a URL may carry a password."""
+    """Describe an invalid value. Its beginning is quoted without secrets, because a URL may contain a password."""
     quoted = repr(without_secrets(text[:QUOTED_MAX]))
     if len(text) > QUOTED_MAX:
         quoted += f"... ({len(text)} characters)"
