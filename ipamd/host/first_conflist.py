@@ -62,8 +62,8 @@ def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | 
 
     Args:
         ours: path of our conflist.
-        own_parts: the versions of our part of the conflist. A copy of our part in another file must equal one of them
-            (`lines_of_copy`).
+        own_parts: our part of the conflist, once for each set of CNI versions that it may offer. A copy of our part in another file
+            must equal one of them (`lines_of_copy`).
     """
     first = sorts_before(ours)
     if not first:

@@ -57,7 +57,7 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
     for leg in legs_of(recorded_spec(attachment)):
         if leg.is_first is veth.is_first:
             return veth.name != leg.host_veth or bool(veth_differences(leg, veth))
-    return False  # the sandbox has no such extra leg: it may have made the link itself
+    return False  # the record has no such extra leg: the sandbox may have made the link itself
 
 
 def _attachment_of_veth_name(name: str, datastore: Datastore) -> Attachment | None:

@@ -46,7 +46,7 @@ class MissedEventDetector:
         self.missed_count = 0
 
     def on_open(self) -> None:
-        """Note that a stream is open. Changes that were not counted before are dropped."""
+        """Note that a stream is open. Earlier announcements are forgotten, and earlier changes are not counted any more."""
         self._announced.clear()
         self._stream_count += 1
         self.is_open = True
