@@ -2,8 +2,8 @@
 
 A key (a *back-off key*) names the work that is postponed: its kind, then its object. Work without a running pause is due.
 `Backoffs.put` also sets when regular work is due next. Pauses are in memory only, so a new process may try everything once. While an
-ADD waits, a pause ends after the schedule's `urgent_s`. So an idle node retries seldom, but no ADD waits for an hour that was meant
-for an idle node.
+ADD waits, a pause ends after the schedule's `urgent_s`. So an idle node retries seldom, but no ADD waits for the long pauses of
+an idle node.
 
 Two alternatives were rejected. With a back-off in each class, two classes would treat the same refusal differently. A heap is not
 needed, because there are only some tens of keys, and most pauses are changed before they end.
@@ -44,8 +44,8 @@ NODE = Schedule("node", 0.5, 30.0)
 and another call costs little."""
 
 EC2 = Schedule("ec2", 1.0, 1800.0, urgent_s=60.0)
-"""Pauses after an EC2 error that has no schedule of its own. Ours: at most two tries in an idle hour. While an ADD waits, at most a
-minute between tries, as in amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
+"""Pauses after an EC2 error that has no schedule of its own. Ours: an idle node finally tries only twice an hour. While an ADD
+waits, at most a minute passes between two tries, as in amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
 
 REPAIR = Schedule("repair", 10.0, 600.0)
 """Pauses of the repair of an object on this node that other software changes again and again. Ours: the first pause is short, because
@@ -57,7 +57,8 @@ subnet without addresses (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; iss
 addresses become free when pods on other nodes end."""
 
 DENIED = Schedule("denied", 600.0, 3600.0)
-"""Pauses after IAM, or a quota of the account, denied a call. Ours: a person must change that, and then waits for the next try."""
+"""Pauses after IAM, or a quota of the account, denied a call. Ours: a person must change the permission or the
+quota, and then waits for the next try."""
 
 CREDENTIALS = Schedule("credentials", 2.0, 60.0, urgent_s=30.0)
 """Pauses while there are no credentials. EC2 is not called then, so a longer pause would save no call. Ours: a person who repairs a
@@ -146,8 +147,9 @@ class Backoffs:
                 self._pauses.pop(key, None)
 
     def hasten(self, key: Key) -> None:
-        """Let the running pause end as early as if an ADD waited, because something new waits for the work. The next failure is paused
-        after as without this.
+        """Let the running pause end as early as if an ADD waited, because something new waits for the work.
+
+        The pauses after later failures are as long as without this call.
         """
         with self._lock:
             pause = self._pauses.get(key)

@@ -16,8 +16,8 @@ from ipamd.ports.cloud import Ec2
 from ipamd.ports.process import Clock
 
 THROTTLED_S = 60.0
-"""For this many seconds after a throttled call, a delay of the pool is attributed to throttling. Ours: as long as an ADD waits at
-most."""
+"""For this many seconds after a throttled call, a delay of the pool is attributed to throttling. Ours: no ADD waits longer than
+this."""
 
 WAIT = "wait: calls that pods need are retried; if it lasts, ask AWS for a higher limit, or lower the warm targets"
 """The next step while EC2 throttles."""
@@ -169,7 +169,7 @@ class Demand:
             return self._generation
 
     def leave(self, *, is_demand: bool = True, pool: str = "") -> None:
-        """End the wait of an ADD, and wake the maintainer, whose other work may go on."""
+        """End the wait of an ADD, and wake the maintainer: work that it puts off while an ADD waits may be due now."""
         with self._changed:
             self._waiting -= int(is_demand)
             self._of(pool).waiting_count -= int(is_demand)

@@ -35,7 +35,7 @@ START = "start"
 """Subject of the condition of a start that cannot go on (`ipamd/process/lifecycle.py`)."""
 
 REPLY_MARGIN_S = 0.5
-"""The part of an ADD's deadline, in seconds, that is kept for its refusal. Ours."""
+"""An ADD stops waiting this many seconds before its deadline, so that its refusal reaches the caller in time. Ours."""
 
 LOOK_S = 1.0
 """Longest pause, in seconds, until a waiting ADD checks again whether its caller has left. Ours: the check only reads memory."""
@@ -49,7 +49,7 @@ READY = "ready"
 """Key in `Health.reached_s` of the time at which the node first became ready. The other keys are phases."""
 
 SUBJECT_MAX = 200
-"""Longest subject of an error, in characters. Ours."""
+"""The largest number of characters of the subject of an error. Ours."""
 
 log = logging.getLogger(__name__)
 

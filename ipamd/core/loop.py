@@ -2,8 +2,8 @@
 
 A turn returns the seconds until the next turn is due. If a turn fails, the loop reports a condition with its name until a turn
 succeeds, and retries after a pause that doubles. An announcement does not end that pause. Otherwise a turn that announces its own
-failed work would spin. An alternative was rejected: a loop in each class, with its own events, its own `except Exception` and its own
-constants.
+failed work would be repeated without a pause. An alternative was rejected: a loop in each class, with its own events, its own
+`except Exception` and its own constants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FAILED_MAX_S = 5.0
 """Longest pause, in seconds, after a turn that failed. The pauses are those of the schedule `NODE`. Ours: a defect must not make a
-loop spin, and a short failure must not delay its work for long."""
+loop repeat its turn without a pause, and a short failure must not delay its work for long."""
 
 
 class Announced(Protocol):

@@ -25,11 +25,11 @@ RECORD_INTERVAL_S = 3600.0
 """Longest time, in seconds, between two history records of a series that goes on."""
 
 GOES_ON_S = 300.0
-"""A series ends if so many seconds pass without a refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute. A
-pod of the same name that is refused later is another pod."""
+"""A series ends if this many seconds pass without a refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute.
+A pod of the same name that is refused later is another pod."""
 
 _VARYING = re.compile(r"[0-9a-f]{12,}|\d+")
-"""Matches parts of a cause that differ between two refusals for the same cause: IDs, counts, seconds."""
+"""Matches the parts of a cause's text that may differ between refusals although the cause is the same: IDs, counts, seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,19 @@ from ipamd.model.words import counted, first_of
 from ipamd.ports.process import Clock
 
 GONE_S = 600.0
-"""How long a binary must be missing before its entry is removed. Ours: long against the time in which an agent's update replaces its
+"""How many seconds a binary must be missing before its entry is removed. Ours: much longer than an agent's update needs to replace its
 binary."""
 
 ASKED_MAX = 8
-"""How many appended plugins are asked for their versions. Ours: a node has one or two."""
+"""The largest number of appended plugins that are asked for their versions. Ours: a node has one or two."""
 
 LIFTS_MAX, LIFT_WINDOW_S = 3, 600.0
-"""How often within LIFT_WINDOW_S the version limit of a plugin is lifted after its entry was removed. Ours: without this bound a
-plugin whose entry is added and removed all the time would make us write the file all the time."""
+"""A version that an appended plugin lacks is not offered until the plugin's entry is removed. At most LIFTS_MAX such limits end within
+LIFT_WINDOW_S seconds. Ours: without this bound a plugin whose entry is added and removed all the time would make us write the file all
+the time."""
 
 NAMED_MAX = 5
-"""How many problems a condition names. Ours."""
+"""The largest number of problems that a condition names. Ours."""
 
 
 class AppendedPlugins:
@@ -66,7 +67,7 @@ class AppendedPlugins:
         return min((since_s + GONE_S - now_s for since_s in self._gone_since.values() if now_s - since_s < GONE_S), default=None)
 
     def ask(self, appended: OthersPart) -> None:
-        """Ask those of the appended plugins whose files changed for their versions."""
+        """Ask the appended plugins whose files changed for their versions."""
         now_s = self._clock.monotonic()
         self._answers = {name: self._directory.ask_appended(name) for name in appended.types[:ASKED_MAX]}
         gone = [name for name, answer in self._answers.items() if answer is None]
@@ -93,9 +94,9 @@ class AppendedPlugins:
         return offered
 
     def present(self, appended: OthersPart) -> OthersPart:
-        """Return the part without the entries whose plugins have no binary. It is used to restore a lost file.
+        """Return `appended` without the entries whose plugins have no binary. The result is used to restore a lost file.
 
-        Such an entry stays in the file while it is there, but is never put back.
+        An entry without a binary stays in the file until it expires (`expired`), but is never put into a restored file.
         """
         return appended.without(name for name in appended.types if self._directory.ask_appended(name) is None)
 
@@ -135,6 +136,6 @@ class AppendedPlugins:
 
 
 def _duplicates(appended: OthersPart) -> tuple[str, ...]:
-    """Return the types of entries that are in the list more than once, word for word."""
+    """Return the types of the entries that are in the list more than once with equal content."""
     counts = Counter(canonical(plugin) for plugin in appended.plugins)
     return tuple(dict.fromkeys(type_of(plugin) for plugin in appended.plugins if counts[canonical(plugin)] > 1))

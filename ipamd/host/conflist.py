@@ -60,14 +60,15 @@ OF_AWS_NODE = frozenset(("aws-cni", *EXTRA_LEG_PLUGINS, "portmap", "bandwidth", 
 """Plugins of the conflist of amazon-vpc-cni-k8s. Source: amazon-vpc-cni-k8s, misc/10-aws.conflist, cmd/aws-vpc-cni/main.go."""
 
 FORMER_MAX = 16
-"""How many plugins of earlier settings are remembered. Ours."""
+"""The largest number of plugins of earlier settings that the hidden file lists. Ours."""
 
 READ_AGAIN_S = 0.2
-"""Pause before a file that no runtime can load is read again, because it may be half written: Linkerd's agent writes the file in place
-when it ends. Ours."""
+"""Pause in seconds before a file that no runtime can load is read again, because another program may have written only a part of it:
+Linkerd's agent writes the file in place when it ends. Ours."""
 
 TRIES_MAX = 5
-"""Tries of a write, if another program replaces the file between our reading and writing. Ours."""
+"""The largest number of tries of one write. A try fails if another program replaces the file after we read it and before we write it.
+Ours."""
 
 POD_IPV6_OFF = {f"net.ipv6.conf.{name}.disable_ipv6": "1" for name in ("all", "default", "lo")}
 """Settings inside a pod without IPv6. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
@@ -244,7 +245,7 @@ class ConflistFile:
         return True
 
     def _mode(self) -> int:
-        """Return the permissions of the present file, which may protect a secret in an appended entry, or else those of a new file."""
+        """Return the permissions of the present file, which may protect a secret in an appended entry; MODE if there is no file."""
         with suppress(OSError):
             status = self.path.lstat()
             if stat.S_ISREG(status.st_mode):

@@ -44,7 +44,7 @@ FIRST_FILE_CODES = {
     Target.NOT_KNOWN: ConditionCode.CONFLIST_NOT_FOLLOWED,
     Target.OURS: ConditionCode.CONFLIST_STALE_COPY,
 }
-"""Plugin to which a file leads that a runtime uses instead of ours -> code of the problem."""
+"""The code of the problem with a file that the runtime uses instead of ours, by the target to which that file leads."""
 
 log = logging.getLogger(__name__)
 
@@ -64,20 +64,20 @@ STALE_COPY = "other conflist copy"
 """Condition: the runtime uses a file that leads to our plugin, with other settings than ours."""
 
 NOT_FOLLOWED = "other conflist unclear"
-"""Condition: the runtime uses a file of which the node's files do not show whether it leads to our plugin."""
+"""Condition: the runtime uses another file than ours, and the node's files do not show whether that file leads to our plugin."""
 
 LINES_MAX = 5
-"""How many lines to change a condition names. Ours."""
+"""The largest number of lines that a condition names as lines that must change. Ours."""
 
 START_CHECK_INTERVAL_S = 10.0
-"""Longest time between two checks while the start waits for the plugins. Ours: a check costs a few stats."""
+"""Longest time in seconds between two checks while the start waits for the plugins. Ours: a check costs a few stats."""
 
 WITHOUT_LOOPBACK = ("cri-o",)
 """Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
 
 BLOCKED_CHECK_INTERVAL_S = 1.0
-"""Time between two checks while ADD is blocked because of another daemon. Short, because no notification comes when that daemon ends.
-Ours."""
+"""Seconds between two checks while ADD is blocked because of another daemon. Ours: the time is short, because no notification comes
+when that daemon ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ NO_OTHER_CNI = OtherCni(lambda: "")
 
 
 class ConflistKeeper(FollowedFile):
-    """Asks the plugins for their versions, and from `begin` on keeps the conflist in place. `check` from one thread."""
+    """Asks the plugins for their versions, and from `begin` on keeps the conflist in place. Only one thread may call `check`."""
 
     def __init__(
         self,

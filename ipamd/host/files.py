@@ -14,14 +14,15 @@ from ipamd.model.errors import log_text
 from ipamd.ports.process import Clock
 
 CHECK_INTERVAL_S = 30.0
-"""Longest time between two checks of a file, with or without notifications. Ours: as for the host's routing."""
+"""Longest time in seconds between two checks of a file, with or without notifications. Ours: the same interval as for the host's
+routing (`RECONCILE_INTERVAL_S` in `network.py`)."""
 
 SETTLE_S = 0.1
-"""Wait after a change, so that a file which is being written is read whole. Ours."""
+"""Pause in seconds after a change of a directory, so that a file which is being written is complete when it is read. Ours."""
 
 FAILED_S = 5.0
-"""Pause after a failed check. Without it a check that fails because the disk is full would cause the next check, because its attempt
-to write changes the directory. Ours."""
+"""Pause in seconds after a failed check. Ours: an attempt to write on a full disk fails and changes the directory, so without a pause
+each such check would cause the next one."""
 
 
 class FollowedFile(ABC):
@@ -47,7 +48,7 @@ class FollowedFile(ABC):
 
 
 class FileFollowers:
-    """Checks every followed file, in one thread. `follow` from any thread."""
+    """Checks every followed file, in one thread. Any thread may call `follow`."""
 
     def __init__(self, *, health: Health, clock: Clock, backoffs: Backoffs) -> None:
         self._health = health

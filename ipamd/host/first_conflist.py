@@ -25,13 +25,13 @@ MULTUS_DIRECTORY = "/etc/cni/multus/net.d"
 """The directory in which Multus looks up a network's name, unless `confDir` is set. Source: multus-cni, docs/configuration.md."""
 
 STEPS_MAX = 64
-"""How many configurations one walk follows. Ours: Multus has a handful, each called by another."""
+"""The largest number of configurations that one walk visits. Ours: a node with Multus has a handful, of which each calls the next."""
 
 FILES_MAX = 128
-"""How many files of a directory are read. Ours: a node has a handful."""
+"""The largest number of files of one directory that are read. Ours: a node has a handful."""
 
 BYTES_MAX = 8 << 20
-"""How many bytes one walk reads, of all files together. Ours: each file may have 1 MiB."""
+"""The largest number of bytes that one walk reads from all files together. Ours: each file may have 1 MiB."""
 
 
 class Target(StrEnum):
@@ -62,8 +62,8 @@ def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | 
 
     Args:
         ours: path of our conflist.
-        own_parts: the versions of our part of the conflist. A copy of our part in another file must equal one of them
-            (`lines_of_copy`).
+        own_parts: our part of the conflist, once for each set of CNI versions that it may offer. A copy of our part in another file
+            must equal one of them (`lines_of_copy`).
     """
     first = sorts_before(ours)
     if not first:
@@ -105,10 +105,10 @@ class _ConflistWalk:
         return self._combined_target(self._follow_plugin(plugin, path) for plugin in plugins if isinstance(plugin, dict))
 
     def _follow_plugin(self, plugin: Plugin, path: Path) -> Target:
-        """Return whose plugin is called by the entry `plugin` of a configuration: by the entry's first reference."""
+        """Return whose plugin the entry `plugin` of a configuration calls. Of several references the first one decides."""
         network = plugin.get("clusterNetwork")
         delegate = plugin.get("delegate")
-        if isinstance(network, str) and network:  # with it Multus ignores `delegates`
+        if isinstance(network, str) and network:  # Multus ignores `delegates` beside a `clusterNetwork`
             step, target = f"clusterNetwork {network}", self._follow_network(network, plugin, path)
         elif _first_delegate(plugin) is not None:
             step, target = "delegates", self._follow(_first_delegate(plugin) or {}, path)
@@ -146,7 +146,7 @@ class _ConflistWalk:
             yield self._ours
 
     def _follow_first(self, paths: Iterator[Path]) -> Target:
-        """Follow the first of the files that can be read and was not visited, or that is our conflist.
+        """Follow the first of the files that is our conflist, or that can be read and was not visited.
 
         A visited file is part of a circle, which leads to no plugin.
         """

@@ -28,7 +28,7 @@ OPERATOR_NAME = "freeze.json"
 """Name of the operator's file in the run directory. It is a JSON object with `boot_id`, `reason` and `since_at` (ISO 8601)."""
 
 TEXT_BYTES_MAX = 4096
-"""How many bytes of a file are read; `Freeze` cuts a reason to fewer characters. Ours."""
+"""The largest number of bytes of a file that are read. Ours: `Freeze` cuts a reason to fewer characters."""
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class OperatorFreeze:
     def thaw(self) -> str:
         """End the operator's freeze; freezes with other causes stay.
 
-        If the file cannot be removed, the pool stays frozen, because a restart would freeze it again. Returns: a text about that; ""
-        on success.
+        If the file cannot be removed, the pool stays frozen, because a restart would freeze it again.
+        Returns: a text about the file that cannot be removed; "" on success.
         """
         with self._lock:
             try:

@@ -25,7 +25,7 @@ IN_MOVE_SELF = 0x800
 CHANGES = IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
 
 EVENTS_BYTES = 65536
-"""Room for the events of one read."""
+"""The largest number of bytes of events that one read returns."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

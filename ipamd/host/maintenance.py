@@ -1,9 +1,9 @@
 """Do the periodic work of the daemon.
 
 A turn does the following in order. It checks that the datastore's file is still the file that is open, and puts missing sockets of
-ours back. It looks for another daemon on the node, and writes the mark that ADD is served. If the disk refused a change, it tries
-another one. It ends the idle process that calls EC2, or keeps it ready. It replays the spool, makes the policy agent forget deleted
-pods, and removes old tombstones.
+ours back. It looks for another daemon on the node, and writes the mark that ADD is served. If the datastore's disk refused a change,
+it writes an event to find out whether the disk accepts changes again. It ends the idle process that calls EC2, or keeps it ready. It
+replays the spool, makes the policy agent forget deleted pods, and removes old tombstones.
 
 The spool is also read while the daemon serves, because a plugin spools a DEL if the daemon was too slow to answer (I3).
 
@@ -25,11 +25,12 @@ from ipamd.model.history import LedgerEvent
 from ipamd.ports.datastore import Spool
 
 INTERVAL_S = 5.0
-"""Time between two turns. Ours: a turn costs a line in a tmpfs, one directory listing and one stat. DELs that were spooled while the
-daemon stalled wait no longer than this."""
+"""Seconds between two turns. Ours: a turn writes a line to a tmpfs, lists one directory and makes one stat. DELs that were spooled
+while the daemon stalled wait no longer than this."""
 
 TOMBSTONE_AGE = timedelta(hours=1)
-"""How long a late ADD is refused after its DEL. Ours: kubelet gives RunPodSandbox 4 minutes, and sandbox IDs are never reused."""
+"""The time after the DEL of a sandbox for which a late ADD of the sandbox is refused. Ours: kubelet gives RunPodSandbox 4 minutes, and
+sandbox IDs are never reused."""
 
 TOMBSTONE_INTERVAL_S = 600.0
 
@@ -97,7 +98,7 @@ class Maintenance(Service):
             self._spool.free_places()
             if self._spool.pending_count():
                 self._replay()
-        finally:  # a failing spool delays nothing else
+        finally:  # also after a failure of the spool
             self._clean_up_policy()
             self._drop_tombstones()
         return INTERVAL_S

@@ -57,15 +57,15 @@ from ipamd.sandbox.quarantine import QuarantineService
 log = logging.getLogger(__name__)
 
 RECONCILE_INTERVAL_S = 30.0
-"""Time between two passes that no notification triggers. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s, and
-a pass costs milliseconds."""
+"""Seconds between two passes by the clock, which no notification triggers. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also
+every 30 s, and a pass costs milliseconds."""
 
 CLOCK_PASS = ("host pass",)
 """Key in `Backoffs` of the next pass by the clock."""
 
 FIRST_RECONCILE_S = 1.0
-"""Time from the start to the first pass. Ours: long enough for the ADDs that waited for the start to come first, and short, so that
-even a daemon that restarts every few seconds repairs."""
+"""Seconds from the start to the first pass. Ours: long enough for the ADDs that waited for the start to come first, and short enough
+that even a daemon that restarts every few seconds makes a pass."""
 
 SURVEYED = frozenset(
     {
@@ -81,15 +81,16 @@ SURVEYED = frozenset(
 """Kinds of changes after which a survey may differ. NFT is not among them: kube-proxy changes nftables every second."""
 
 REACHABILITY_TURNS = 9
-"""The reachability of each sandbox is checked at least once in so many passes by the clock, which take less than 5 minutes. Ours."""
+"""Within this many passes by the clock the reachability of each sandbox is checked at least once. Ours: these passes take less than
+5 minutes."""
 
 ALL_CHECKED_BELOW = 8
 """If a node has fewer sandboxes than this, the reachability of all of them is checked in each pass. Ours."""
 
 SURVEY_TURNS = REACHABILITY_TURNS
-"""One in so many passes by the clock surveys the wiring of sandboxes even if the kernel has announced no change. Ours: tests show that
-the kernel announces every change that a survey shows, so this is only a safeguard. For 660 sandboxes a survey costs as much as the
-checks of their reachability."""
+"""The number of passes by the clock from one survey of the sandboxes' wiring to the next while the kernel announces no change. Ours:
+tests show that the kernel announces every change that a survey shows, so such a survey is only a safeguard. For 660 sandboxes a survey
+costs as much as the checks of their reachability."""
 
 CHECK_SOON = "reachability"
 """First part of a key in `Backoffs`. The second part is an address that an announced change contains: the reachability of its sandbox
@@ -100,7 +101,7 @@ CHECK_TURN = "reachability turn"
 is checked in the next pass."""
 
 REPAIR_WAIT_S = 1.0
-"""How long a repair waits for another operation on the same sandbox. A later pass tries again. Ours."""
+"""How many seconds a repair waits for another operation on the same sandbox. If that is not enough, a later pass tries again. Ours."""
 
 
 class _CleanSurvey(NamedTuple):
@@ -160,7 +161,7 @@ class HostNetworkReconciler(Service):
         self.repair_backoff = RepairBackoff(clock=context.clock, health=context.health, backoffs=context.backoffs)
 
     def cut_off(self) -> frozenset[str]:
-        """Return the keys of sandboxes whose repair failed, or that must be cut off: packets may not reach them. From any thread."""
+        """Return the keys of sandboxes that may have no network: their repair failed, or they must be cut off. From any thread."""
         return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.must_be_cut_off)
 
     def confine(self, *, is_silent: bool = False) -> list[RepairReport]:
@@ -404,7 +405,7 @@ class HostNetworkReconciler(Service):
         return row.prefix
 
     def _subnet(self, address: IpAddress) -> IPv4Network | None:
-        """Return the subnet of an address's ENI; None if it is not known, or if rules from single addresses are not in buckets."""
+        """Return the subnet of an address's ENI; None if it is not known, or if the node has no rules in buckets (docs/adr/0088)."""
         row = self._datastore.address(address)
         if row is None or not self._hostnet.has_source_tree():
             return None
@@ -412,7 +413,7 @@ class HostNetworkReconciler(Service):
         return eni.subnet_cidr if eni else None
 
     def _is_rule_former(self, address: IpAddress, survey: KernelSurvey) -> bool:
-        """Whether a survey has a rule from an address that a rule from its prefix, or a rule in a bucket, is to replace."""
+        """Whether the rule from this address in a survey is to be replaced by a rule from its prefix or in a bucket."""
         if self._prefix(address) is not None:
             return True
         wanted = single_priority(address, self._subnet(address))
@@ -452,15 +453,14 @@ class HostNetworkReconciler(Service):
             repairs += self._reconcile_routing(identity, announced, is_silent=is_silent)
         self._count(repairs)
         if repairs != self._last_reported:
-            # If a pass has the same reports as the last one, it is a fault that cannot be repaired. It is logged and recorded only
-            # once.
+            # If a pass reports the same repairs as the pass before, they do not end the fault. They are logged and recorded once.
             self._last_reported = repairs
             if repairs:
                 self._record(repairs)
         return repairs
 
     def _reconcile_routing(self, identity: InstanceIdentity, announced: object, *, is_silent: bool) -> list[RepairReport]:
-        """Compare and repair the routing that depends on the identity of the node: that of the node, its ENIs and its sandboxes.
+        """Compare and repair the routing of the node, its ENIs and its sandboxes, which depends on the node's identity.
 
         `announced`, `is_silent`: see `reconcile`. Returns: one report per repair.
         """
@@ -485,7 +485,7 @@ class HostNetworkReconciler(Service):
     def _set_up_unready_enis(self) -> None:
         """Set up the routing of ENIs of the pool that have none yet."""
         attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
-        self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
+        self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since the pass before
         frozen = self._enis.routing.frozen()
         for eni in attached:
             if not eni.host_ready and eni.eni_id not in frozen:

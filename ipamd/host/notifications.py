@@ -57,7 +57,7 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
     for leg in legs_of(recorded_spec(attachment)):
         if leg.is_first is veth.is_first:
             return veth.name != leg.host_veth or bool(veth_differences(leg, veth))
-    return False  # the sandbox has no such extra leg: it may have made the link itself
+    return False  # the record has no such extra leg: the sandbox may have made the link itself
 
 
 def _attachment_of_veth_name(name: str, datastore: Datastore) -> Attachment | None:
@@ -134,7 +134,7 @@ def _may_divert_ours(change: HostChange, address: IpAddress, enis: Sequence[Eni]
     """Whether a rule may select packets of sandboxes or ENIs. It would divert them if it is ahead of our rules."""
     family = family_of(address)
     selected = family.network((address, change.length), strict=False)
-    if family.is_sparse:  # an IPv6 node has few rules, and none of ours selects by a network
+    if family.is_sparse:  # no IPv6 rule of ours selects by a network, so each rule counts; an IPv6 node has few rules
         return True
     if change.priority == kernel_numbers.EXTERNAL_SERVICE_PRIORITY:
         return True

@@ -26,11 +26,11 @@ SCRATCH = ".{}.vpc-ipamd"
 MODE = 0o755
 
 LIST_BYTES_MAX = 65536
-"""A list that is longer than this is ignored."""
+"""The largest number of bytes of a list. A longer list is ignored."""
 
 AGAIN_S = 30.0
-"""Time between two tries to put a plugin in place. A try on a full disk copies megabytes and removes them again. The directory is
-watched, so without a pause each try would cause the next. Ours."""
+"""Seconds between two tries to put a plugin in place. Ours: a try on a full disk copies megabytes and removes them again. The
+directory is watched, so without a pause each try would cause the next."""
 
 CHUNK_BYTES = 1 << 20
 
@@ -64,7 +64,7 @@ class PlacedPlugins:
 
 
 class Bundle:
-    """The plugins of one image. One thread at a time."""
+    """The plugins of one image. Only one thread may use it at a time."""
 
     def __init__(self, source: Path, directory: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """`source`: the image's directory, which may be absent. `directory`: the node's plugin directory."""

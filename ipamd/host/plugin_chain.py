@@ -26,7 +26,7 @@ from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.settings.settings_file import content_of
 
 FILES_MAX = 64
-"""How many files of the configuration directory are read. Ours: it has one or two."""
+"""The largest number of files of the configuration directory that are read. Ours: it has one or two."""
 
 UNCHECKED_S = 1.0
 """For how long a chain counts as unchanged after it was compared with the files. Ours: an ADD may come just before a change of the
@@ -42,7 +42,7 @@ class _KnownChain:
     """The chain as it was read, and the statuses by which a change of it is noticed.
 
     `paths`: the configuration directory, and the files that were read until one could be loaded.
-    `statuses`: for each path the values that a change of it changes (`_status`).
+    `statuses`: for each path, values that differ after the path was changed (`_status`).
     `chained`: types of the plugins in one chain with ours.
     """
 
@@ -97,7 +97,7 @@ class PluginChain:
     def _read(self) -> _KnownChain:
         """Read the first file that a runtime can load, and skip the files before it. Raises: OSError.
 
-        The result is not kept if a path has changed within the last SETTLED_S, because a second change may leave the same time.
+        The result is not kept if a path has changed within the last SETTLED_S, because a second change may have the same time.
         """
         directory = str(self._directory)
         paths, statuses = [directory], [_status(directory)]

@@ -18,13 +18,13 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.words import printable
 
 ANSWER_S = 5.0
-"""Longest time for an answer. Ours: a plugin in Go needs 10 ms for VERSION; a node that has just booted may need a second to read it
-from the disk."""
+"""Longest time in seconds for an answer. Ours: a plugin in Go needs 10 ms for VERSION; a node that has just booted may need a second
+to read the plugin from the disk."""
 
 OUTPUT_BYTES_MAX = 65536
 
 SHOWN_MAX = 120
-"""How many characters of an answer `ipamctl status` shows. Ours."""
+"""The largest number of characters of an answer that `ipamctl status` shows. Ours."""
 
 NO_INTERPRETER = "the interpreter or loader that it names is not in the daemon's container"
 
@@ -75,7 +75,7 @@ def _run(path: Path, environment: dict[str, str], timeout_s: float) -> tuple[byt
     The output is None if it is too long, or if the plugin does not end in time.
     """
     reader, writer = os.pipe()
-    os.write(writer, REQUEST)  # far less than a pipe holds
+    os.write(writer, REQUEST)  # does not block, because a pipe holds far more
     os.close(writer)
     try:
         process = subprocess.Popen(

@@ -24,7 +24,8 @@ LOOPBACK = "loopback"
 LOOPBACK_VERSION = "0.3.1"
 
 ASK_AGAIN_S = 60.0
-"""Time until a plugin that gave no good answer is asked again, even if its file is the same: the node may have been busy. Ours."""
+"""Seconds until a plugin that gave no good answer is asked again, even if its file did not change. Ours: the node may have been
+busy."""
 
 Signature = tuple[int, ...]
 
@@ -58,7 +59,7 @@ class ChainVersions:
 
 
 class PluginDirectory:
-    """Asks the plugins in the node's plugin directory for their versions. One thread at a time."""
+    """Asks the plugins in the node's plugin directory for their versions. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -116,8 +117,8 @@ class PluginDirectory:
     def ask_appended(self, name: str) -> PluginVersions | None:
         """Ask a plugin that other software appended for its versions. If its file did not change, a call costs a stat.
 
-        Returns: None if no directory of the runtime has the plugin. A directory that the daemon cannot see may have it: then the
-            answer has a problem.
+        Returns: None if no directory of the runtime has the plugin. If a directory that the daemon cannot see may have the plugin, the
+            answer's `problem` says so.
         """
         if not _is_file_name(name):
             return None  # a runtime does not run a plugin with such a name

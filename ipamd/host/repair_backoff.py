@@ -26,12 +26,12 @@ from ipamd.model.repairs import PUT_BACK_ALWAYS, RepairedObject, RepairKind, Rep
 from ipamd.ports.process import Clock
 
 CONFLICT_REPAIRS = 3
-"""So many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: a flush by a restarted service needs one or
-two."""
+"""This many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: if a service flushes the object when it
+restarts, one or two repairs are enough."""
 
 CONFLICT_WINDOW_S = 600.0
-"""Time within which repairs of one object count together. Ours: long against the interval of agents that correct regularly (10 to 60
-s), short against an operator's patience."""
+"""Repairs of one object count together if they are at most this many seconds apart. Ours: much longer than the interval of agents that
+correct regularly (10 to 60 s), and shorter than an operator is likely to wait."""
 
 UNDONE_SOON_S = 5.0
 """If an object is repaired again within this time, its last repair was undone at once. Ours: a program that follows changes reacts
@@ -42,7 +42,7 @@ BACKED_OFF, ALWAYS_REPAIRED = "backed off", "always repaired"
 ALWAYS_REPAIRED: the object is repaired each time, but its repairs are not logged until the key is due."""
 
 CHANGERS_MAX = 16
-"""How many names of programs that changed nftables are remembered. Ours: a node has a handful."""
+"""The largest number of names of programs that are remembered because they changed nftables. Ours: a node has a handful."""
 
 SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.LINK: "systemd-networkd, NetworkManager, or udev's MACAddressPolicy: `networkctl status`, `udevadm info`",
@@ -63,7 +63,7 @@ class _RepairRecord:
 
     `repaired_monotonic_s`: times of the repairs within CONFLICT_WINDOW_S before the last repair.
     `count`: number of all repairs since this record began.
-    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S after the repair before.
+    `soon_count`: the number of the last repairs in a row that each came within UNDONE_SOON_S after the repair before.
     `is_conflict`: there were CONFLICT_REPAIRS within the window.
     `changers`: names of programs that changed nftables before each of the repairs.
     `pause_s`: the last pause, in which the object is not repaired; 0 before the first one.

@@ -13,8 +13,8 @@ from ipamd.ports.process import Clock
 from ipamd.ports.runtime import Runtime
 
 ASK_AGAIN_S = 60.0
-"""Time between two questions. Ours: a runtime reads its configuration only when it starts, and a missing plugin is tolerated for ten
-minutes."""
+"""Seconds between two questions for the directories. Ours: a runtime reads its configuration only when it starts, and a missing plugin
+is tolerated for ten minutes."""
 
 log = logging.getLogger(__name__)
 

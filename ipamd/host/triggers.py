@@ -8,14 +8,15 @@ from ipamd.core.backoffs import soonest_s
 from ipamd.ports.process import Clock
 
 COALESCE_S = 0.2
-"""Time from the first change to the pass for it. Ours: short against the second in which a change must be repaired, long against a
-burst of changes."""
+"""Seconds from the first change to the pass for it. Ours: much shorter than the second within which a change must be repaired, and
+longer than a burst of changes."""
 
 GAP_MAX_S = 5.0
-"""Longest time between two passes that follow changes. Ours."""
+"""Longest gap, in seconds, between a pass that found nothing to repair and the next pass that follows a change. Ours."""
 
 CALM_S = 60.0
-"""If the last pass without a repair is longer ago than this, the gap after the next one is short again (COALESCE_S). Ours."""
+"""If two passes without a repair ended more than this many seconds apart, the gap after the second is the shortest gap
+(COALESCE_S). Ours."""
 
 
 class PassScope(StrEnum):
@@ -23,8 +24,7 @@ class PassScope(StrEnum):
 
     EVERYTHING: the whole routing of the host, and our nftables tables.
     LINKS: our nftables tables, after a change of other software's links, which the tables name. A sandbox may have made such a link,
-    so
-        this pass is made without a gap.
+        so this pass is not delayed after passes that found nothing to repair.
     TABLE: our nftables tables.
     CHECK: only whether our nftables tables are unchanged. If the kernel does not answer, a TABLE pass follows.
     """
@@ -36,7 +36,8 @@ class PassScope(StrEnum):
 
 
 class Triggers:
-    """The scopes that are due, and when. `mark` from any thread; the rest from the thread that makes the passes.
+    """The scopes that are due, and when. Any thread may call `mark`, and only the thread that makes the passes the other
+    methods.
 
     No lock is needed, because single operations of dictionaries are atomic. If a scope is marked while `take` removes it, the pass
     that follows includes the change.
@@ -46,7 +47,8 @@ class Triggers:
         self._clock = clock
         self._due: dict[PassScope, float] = {}
         self._gaps: dict[PassScope, tuple[float, float]] = {}
-        """Scope -> monotonic time at which the last pass without a repair ended, and the seconds until the next pass may begin."""
+        """Scope -> monotonic time at which the last pass without a repair ended, and the seconds from then until the next pass may
+        begin."""
 
     def mark(self, scope: PassScope) -> None:
         """Schedule a pass of a scope soon, because something in the scope has changed."""

@@ -117,7 +117,7 @@ def _is_elsewhere(eni_id: EniId, other_id: EniId | None, shown_enis: Mapping[Eni
         return False
     eni = shown_enis.get(eni_id)
     if eni is None:
-        return other_id is not None  # if it is None, `_missing_enis` reports the ENI
+        return other_id is not None  # if the address is on no ENI, `_missing_enis` reports its ENI
     return eni.is_readable
 
 

@@ -102,7 +102,7 @@ def _unowned_vlans(attachments: Iterable[Attachment], survey: KernelSurvey) -> l
 
 
 def _duplicates(survey: KernelSurvey) -> list[AuditFinding]:
-    """Report addresses that more than one host veth carries."""
+    """Report addresses that more than one host veth has."""
     findings = []
     for address, veths in duplicate_addresses(survey).items():
         names = ", ".join(f"{veth.name} of {veth.key}" for veth in veths)

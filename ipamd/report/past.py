@@ -17,8 +17,8 @@ from ipamd.ports.process import Clock
 from ipamd.report.sources import Sources
 
 LEDGER_ROWS_MAX = 2000
-"""The largest number of ledger rows that are read for one question. Ours: an address that is assigned once a minute has so many rows
-in eight hours."""
+"""The largest number of ledger rows that are read for one question. Ours: an address that is assigned once a minute has this many
+rows in eight hours."""
 
 
 def present_holders(datastore: Datastore, clock: Clock) -> tuple[HistoryRecord, ...]:

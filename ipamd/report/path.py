@@ -91,7 +91,7 @@ class _PathWalk:
     def _find_known_defects(self) -> None:
         """Add findings about a lost address or ENI, a contradiction by EC2, and changed wiring of the pod.
 
-        The cause UNREACHED is the result of the last reachability pass. It is left out, because the walk checks the same anew.
+        The cause UNREACHED is the result of the last reachability pass. It is left out, because the walk checks it again.
         """
         addresses = {attachment.address for attachment in self._sender.attachments}
         for sandbox in self._sources.without_network():
@@ -186,7 +186,7 @@ class _PathWalk:
         self.find(PathCause.LEAVES, link=answer.link, eni=self._eni.eni_id, seen=seen)
 
     def _eni_of(self, link: str) -> PathEni | None:
-        """Return the ENI of a link, which may be a pod's own; None for a foreign link."""
+        """Return the ENI of a link; None for a foreign link. It may be the branch ENI of a pod."""
         for attachment in self._sender.attachments:
             uplink = first_leg(attachment.wiring).uplink
             if uplink and uplink.link == link:

@@ -22,7 +22,7 @@ class PodPoolReport:
     `waiting_count`: ADDs that wait for an address of the pool.
     `last_cycle`: a sentence about the last cycle of the pool maintainer.
     `blocked`: why the pool cannot grow, in one word.
-    `share`: the bound of its ENIs besides that of the instance type, in words.
+    `share`: what bounds the number of its ENIs besides the limit of the instance type, in words.
     """
 
     name: str

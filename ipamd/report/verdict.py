@@ -36,7 +36,7 @@ NO_NEW_PODS = (DATASTORE, "plugins", "appended plugins", "other conflist", AGENT
 instead of the number of addresses."""
 
 LINE_MAX = 120
-"""The largest number of characters of the line. Ours: a terminal, a chat and the title of a page show so many without a break."""
+"""The largest number of characters of the line. Ours: a terminal, a chat and the title of a page show this many without a break."""
 
 NAMES_MAX = 40
 """The largest number of characters of the line for the names of further conditions. Ours: three or four words."""

@@ -28,7 +28,7 @@ from ipamd.settings.loading import wrong
 from ipamd.settings.parsers import parsed
 
 NAME_SHOWN = 40
-"""The number of characters of an unknown pool's name that a refusal shows. Ours."""
+"""The largest number of characters of an unknown pool's name that a refusal shows. Ours."""
 
 PLANNED = {setting.name for setting in dataclasses.fields(PoolSettings)} | {"warm_target"}
 """The names of the fields of PoolConfig that the planner reads. The other settings of the pool change no plan."""
@@ -192,7 +192,7 @@ def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[t
     obstacles = [(blocked, refusal) for blocked, refusal in refusals if refusal is not None]
     if decided.blocked is None:
         return tuple(obstacles)
-    # The cause in the plan may be made of several of these refusals. If it has other parts too, it is an obstacle of its own.
+    # The plan's cause may combine the causes of these refusals. If it has a part that none of them has, it is an obstacle of its own.
     named = {part for _, refusal in obstacles for part in refusal.cause.parts}
     if not named.issuperset(decided.blocked.cause.parts):
         obstacles.insert(0, ("growth", decided.blocked))

@@ -32,17 +32,17 @@ from ipamd.sandbox.multi_nic_choice import MultiNicChoice, pod_of
 log = logging.getLogger(__name__)
 
 CARDS_LOOK_S = 0.5
-"""Longest pause until a waiting ADD checks again whether the instance's network cards are known. Ours."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether the instance's network cards are known. Ours."""
 
 FAILPOINTS = ("rename.recorded", "attach.interface-wired", "attach.wired", "attach.committed", "attach.unwired")
-"""There is one between every two effects of an ADD. Datastore and kernel adapter list their own failpoints."""
+"""The failpoints of ADD: one between every two of its effects. Datastore and kernel adapter list their own failpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """An ADD that has to wait for its first leg.
 
-    `source`: from which the leg comes.
+    `source`: the source from which the leg will come.
     `pending`: why the ADD waits, for people.
     """
 
@@ -115,7 +115,8 @@ class AttachService(Service):
             outcome = self._try(request, deadline, steps)
         if isinstance(outcome, Attachment):
             return outcome
-        with outcome.source.waiting(request, deadline) as wait:  # occupies a thread reserved for such waits instead of a place
+        # While it waits, the ADD occupies a thread that is reserved for such waits, and none of the places for ADDs in work.
+        with outcome.source.waiting(request, deadline) as wait:
             while True:
                 with steps.step(outcome.source.step):
                     wait(outcome.pending)
@@ -146,7 +147,7 @@ class AttachService(Service):
         with ExitStack() as stack:
             with steps.step("lock"):
                 stack.enter_context(self._locks.hold(key, "ADD", deadline))
-            # Checked again under the lock: an export waits only for ADDs that hold a lock, so it may have begun before this one.
+            # Checked again under the lock: an export waits only for ADDs that hold a lock, so it may have begun meanwhile.
             self._health.require_add_service()
             if self._datastore.is_tombstoned(key):
                 raise refusal(RefusalCode.SANDBOX_DELETED, sandbox=key)

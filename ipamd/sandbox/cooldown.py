@@ -38,14 +38,14 @@ DEL at that time waits for the lock (ours, measured). This time is longer than t
 longer than a runtime takes to start the next plugin of a chain."""
 
 SWEEP_QUIET_TRIES = 3
-"""After this many waits the sweep starts in any case. That is 0.6 s after the first DEL, and within the second that I4 allows.
-Ours."""
+"""After this many waits the sweep starts even if requests still come. That is 0.6 s after the first DEL, and within the second that I4
+allows. Ours."""
 
 SWEEP_RETRY_S = 1.0
-"""Pause after the kernel refused to delete dying links. Ours: I4 requires a second."""
+"""Pause in seconds after the kernel refused to delete dying links. Ours: I4 requires that links are deleted within a second."""
 
 CONNECTIONS_RETRY_S = 1.0
-"""Pause after tracked connections could not be deleted. Ours."""
+"""Pause in seconds after tracked connections could not be deleted. Ours."""
 
 CONNECTIONS_PAUSE_FACTOR, CONNECTIONS_PAUSE_MAX_S = 30, 3.0
 """The pause after a dump of the tracked connections, in multiples of the time that the dump took, and the longest pause. Ours.
@@ -108,7 +108,7 @@ class Cooldown(Service):
         self._lock = threading.Lock()
         self._dying: dict[str, DyingLink] = {}  # by name
         self._cooling: dict[IpAddress, float] = {}  # the end of each cooldown, on the monotonic clock
-        # Dying links that are not in the group of dying links, because the kernel refused that: they are deleted by name.
+        # Dying links that the kernel refused to move into the group of dying links: they are deleted by name.
         self._unmarked_links: set[str] = set()
         # Addresses of failed ADDs for which the datastore refused the write, each with the reason of the failure.
         self._pending_rollbacks: dict[IpAddress, str] = {}
@@ -379,8 +379,9 @@ class Cooldown(Service):
         return errors
 
     def free_cooled(self) -> int:
-        """Free every address that has cooled, whose link is gone and which no tracked connection names. Returns: how many.
+        """Free every address that has cooled, whose link is gone and which no tracked connection names.
 
+        Returns: the number of freed addresses.
         Raises: the last DatastoreError, after every address was tried. An address that was not freed is tried again by the next call.
         """
         with self._lock:

@@ -30,7 +30,7 @@ from ipamd.sandbox.recorded_interfaces import recorded_further
 log = logging.getLogger(__name__)
 
 FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
-"""There is one between every two effects of a DEL."""
+"""The failpoints of DEL: one between every two of its effects."""
 
 
 class DetachService(Service):

@@ -52,7 +52,7 @@ class GcService(Service):
         Returns: the keys that were freed, and the keys that are not valid but were kept.
         Raises: RuntimeUnreachableError if CRI is on and does not answer, or its list is not plausible; KernelDumpError or WiringError
             if the kernel could not be read. After any of these nothing was freed (I11). If single candidates failed, the error of the
-            first of them, after every candidate was tried.
+            first of them is raised after every candidate was tried.
         """
         attachments = self._datastore.attachments()
         candidates = [a for a in attachments if a.network_name == network_name and not {a.key, pod_key(a.key)} & valid]

@@ -40,7 +40,10 @@ class LastPods:
             return tuple(self._addresses.get(pod, ()))
 
     def of_pods_with_several(self) -> dict[PodId, tuple[IpAddress, ...]]:
-        """Return the result of `addresses_of` for every pod that has more than one such address. Cost: the number of pods."""
+        """Return the result of `addresses_of` for every pod that has more than one such address.
+
+        The cost grows with the number of pods.
+        """
         with self._lock:
             return {pod: tuple(addresses) for pod, addresses in self._addresses.items() if len(addresses) > 1}
 

@@ -14,11 +14,11 @@ from ipamd.model.sandbox import EventKind, SandboxEvent
 from ipamd.ports.process import Clock
 
 LATE_EVENT_S = 5.0
-"""How many seconds after a list the event of a change in it may come. Ours: containerd 1.7 sends it within a millisecond, and a busy
-machine takes longer."""
+"""An event may come up to this many seconds after the list that shows its change. Ours: containerd 1.7 sends it within a millisecond,
+and a busy machine takes longer."""
 
 ANNOUNCED_LIMIT_COUNT = 4096
-"""The number of announcements that are remembered. More than that, and the oldest are forgotten. Ours: a node has some hundreds of
+"""The largest number of announcements that are remembered. If more come, the oldest are forgotten. Ours: a node has some hundreds of
 sandboxes, and a list follows the events within seconds."""
 
 Change = tuple[str, bool]
@@ -46,7 +46,7 @@ class MissedEventDetector:
         self.missed_count = 0
 
     def on_open(self) -> None:
-        """Note that a stream is open. Changes that were not counted before are dropped."""
+        """Note that a stream is open. Earlier announcements are forgotten, and earlier changes are not counted any more."""
         self._announced.clear()
         self._stream_count += 1
         self.is_open = True

@@ -24,7 +24,7 @@ OF_IPV6 = "a pod of IPv6 gets an address of its node's /80"
 OF_UPLINK = "the address of a pod with security groups of its own is that of its branch ENI"
 
 SHOWN = 40
-"""The number of characters of an annotation that a refusal shows. Ours: an IPv4 address has at most 15."""
+"""The largest number of characters of an annotation that a refusal shows. Ours: an IPv4 address has at most 15."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,8 @@ class PinnedAddressChoice:
     def _annotation_of(self, request: AttachRequest) -> str | None:
         """Return the value of the annotation, or the value that stands for the pod's entry in the operator's list.
 
-        Returns: None if there is neither, for a further interface, or if the settings allow no address at all.
+        Returns: None if the pod has neither, if the request is about a further interface, if the caller wires the sandbox itself, or
+            if the settings allow no address at all.
         Raises: PinnedAddressError if the runtime handed over no annotations of a pod that may ask.
         """
         if not self.ranges or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:

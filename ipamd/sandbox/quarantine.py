@@ -32,8 +32,8 @@ from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.adoption import ADOPTERS, adopter_of, seen_wiring
 
 RESOLVE_WAIT_S = 1.0
-"""How many seconds the removal of a link waits for another operation on the same sandbox. If that time is not enough, it is tried
-again at the next list. Ours."""
+"""How many seconds the removal of a link waits for another operation on the same sandbox. If that time is not enough, the removal
+is tried again at the next list. Ours."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled", "adopt.vlan-removed")
 
@@ -81,7 +81,8 @@ class QuarantineService(Service):
     def sweep_uplinks(self, survey: KernelSurvey) -> int:
         """Remove our uplinks that no sandbox uses.
 
-        Such an uplink remains if the kernel deleted the veth with its namespace, or if an ADD or a DEL ended between veth and uplink.
+        Such an uplink remains if the kernel deleted the veth with its namespace, or if an ADD or a DEL ended before it
+        had handled both veth and uplink.
         A link that an ADD is making is left alone, and so is a link whose sandbox is wired but not recorded.
         Returns: the number of removed uplinks.
         """
@@ -237,7 +238,7 @@ class QuarantineService(Service):
     def _resolve_row(
         self, row: Address, unrecorded: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None
     ) -> None:
-        """Resolve one quarantined address. If several veths carry it, removing one of them does not free the address."""
+        """Resolve one quarantined address. If several veths have it, removing one of them does not free the address."""
         carriers = [veth for veth in survey.firsts if veth.address == row.address]
         live_count = sum(not veth.is_dying for veth in carriers)
         if not live_count:
@@ -258,7 +259,7 @@ class QuarantineService(Service):
     def _resolve_carrier(
         self, row: Address, veth: HostVeth, survey: KernelSurvey, listed: Mapping[str, Sandbox] | None, *, is_only_carrier: bool
     ) -> None:
-        """Adopt or remove the unrecorded sandbox that carries a quarantined address, if that is the verdict."""
+        """Adopt or remove the unrecorded sandbox that has a quarantined address, if that is the verdict."""
         for extra in survey.extras_of(veth.key) if veth.key else ():
             self._reserve_extra_address(row, extra)
         judgement = self.judge.judge_veth(veth, listed=listed, was_never_promised=veth.name in self._leftovers)

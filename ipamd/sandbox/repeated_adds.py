@@ -30,10 +30,10 @@ EARLIER_MAX = 2
 so two may be recorded until they are removed. kubelet tries every 11 s, and the reaper removes a sandbox at least as fast."""
 
 NAMED_MAX = 3
-"""The number of pods that a refusal names. Ours."""
+"""The largest number of pods that a refusal names. Ours."""
 
 ID_SHOWN = 13
-"""The number of characters of a container ID that a refusal shows: as many as `crictl pods` shows."""
+"""The number of characters at the beginning of a container ID that a refusal shows: as many as `crictl pods` shows."""
 
 
 class RepeatedAdds:

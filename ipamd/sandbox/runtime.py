@@ -40,8 +40,8 @@ RELIST_WITHOUT_EVENTS_S = LIST_INTERVAL_S
 """Seconds between two lists without an event stream. Ours: the lists reveal within seconds that a sandbox is gone (docs/adr/0013)."""
 
 RELIST_REPEATED_S = LIST_INTERVAL_S + 0.5
-"""Seconds until the next list if a list lacks a sandbox whose pod has another sandbox. A second list may prove that it is gone. Ours:
-a little more than `LIST_INTERVAL_S`, so that both lists count."""
+"""Seconds until the next list if a list lacks a sandbox whose pod has another sandbox. A second list may prove that the sandbox is
+gone. Ours: a little more than `LIST_INTERVAL_S`, so that both lists count."""
 
 RELIST_UNREACHABLE_S = 2.0
 """Pause in seconds after a failed list. Ours: a restarted runtime is noticed within seconds, at the cost of one refused call every 2
@@ -49,17 +49,17 @@ s.
 """
 
 LIST_GAP_S = 1.0
-"""Least number of seconds from the start of one list to the start of the next. If a list takes more than half of that, the next list
-starts after twice its duration. Ours: after a quiet second an event causes a list at once. On a busy node there is one list a second,
-and not one for each event."""
+"""Least number of seconds from the start of one list to the start of the next. If a list takes more than half of this time, the time
+is twice the duration of the list. Ours: after a quiet second an event causes a list at once. On a busy node there is one list a
+second, and not one for each event."""
 
 SUBSCRIBE_PATIENCE_S = 5.0
-"""How many seconds the first list waits for the event stream. After that, lists are polled. Ours: twice as long as the adapter waits
-for an open stream."""
+"""How many seconds the first list waits for the event stream. If no stream is open then, the lists begin without one. Ours: twice as
+long as the adapter waits for an open stream."""
 
 REAP_WAIT_S = 1.0
 """How many seconds a reap waits for another operation on the same sandbox. If that is not enough, the reap is tried again at the next
-list. Ours: the next list and the other reaps wait meanwhile."""
+list. Ours: the time is short, because the next list and the other reaps wait meanwhile."""
 
 FAILPOINTS = ("reap.judged", "reap.done")
 
@@ -254,5 +254,5 @@ class RuntimeReconciler(Service):
         return self._judge.judge_attachment(attachment, listed=listed, survey=self._quarantine_service.survey())
 
     def present_verdicts(self, address: IpAddress) -> list[str]:
-        """Describe the present verdict on each veth that carries a quarantined address, one sentence each. Changes nothing."""
+        """Describe the present verdict on each veth that has a quarantined address, one sentence each. Changes nothing."""
         return self._quarantine_service.verdicts(address, self._believed)

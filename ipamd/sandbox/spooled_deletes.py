@@ -26,8 +26,8 @@ class SpooledDeletes(Service):
         other entries nor the start.
 
         Args:
-            deadline: bounds the total time for which entries wait for locks of sandboxes. After it, an entry whose sandbox is locked
-                is left for the next replay at once, and all other entries are carried out.
+            deadline: bounds the total time for which entries wait for locks of sandboxes. After that time, an entry whose sandbox is
+                locked is left for the next replay at once, and all other entries are carried out.
         Returns: the number of DELs that were carried out. Raises: DatastoreError if the disk cannot be written, after all entries have
             been tried.
         """

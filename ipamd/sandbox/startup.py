@@ -237,8 +237,8 @@ class StartupReconciler(Service):
     def _is_surplus_link(self, attachment: Attachment, veth: HostVeth) -> bool:
         """Whether a link with the alias of a recorded sandbox was made by somebody else, and the link of the row exists too.
 
-        A process with NET_ADMIN in a sandbox can make such links. If each was quarantined, it could use up the pool. It cannot make a
-        route on the host, so a link to which the host has a route is never surplus.
+        A process with NET_ADMIN in a sandbox can make such links. If each were quarantined, the process could use up the pool. It
+        cannot make a route on the host, so a link to which the host has a route is never surplus.
         """
         routed = {routes.get(veth.address) for routes in (self._survey.routes, self._survey.own_routes) if veth.address}
         if veth.name in routed:
@@ -316,9 +316,9 @@ class StartupReconciler(Service):
     def _resolve_extra_legs(self) -> None:
         """Resolve the links of extra legs.
 
-        If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended between its links, and the link is
-        removed. If a recorded sandbox has a link that its row does not have, a release without such legs wrote the row, and the
-        address of the link is recorded.
+        If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended before it had made or removed all links,
+        and the link is removed. If a recorded sandbox has a link that its row does not have, a release without such legs wrote the
+        row, and the address of the link is recorded.
         """
         keys_with_first_link = {veth.key for veth in self._survey.firsts}
         for veth in self._survey.extra:

@@ -1,6 +1,7 @@
 """Declare the fields of settings.
 
-A change of a `setting` takes effect at the next start, a change of a `live` one while the daemon runs.
+A change of a field declared with `setting` takes effect at the next start. A change of a field declared with `live` takes effect while
+the daemon runs.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Parser = Callable[[str], Any]
 FILE = "VPC_IPAMD_SETTINGS_FILE"
 
 QUOTED_MAX = 200
-"""The number of characters of a wrong value that a problem quotes. Ours."""
+"""The largest number of characters of a wrong value that a problem quotes. Ours."""
 
 EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
 
@@ -60,8 +60,9 @@ class ConfigLine:
 
     `env`: its environment variable.
     `value`, `default`: the value in force and the default, written as in the environment.
-    `origin`: the origin of the value: "environment", "file" or "default". It is "earlier file" if environment and file have another
-        value at present. That value is invalid, or it is not in force yet because it waits for its delay or for a restart.
+    `origin`: the origin of the value: "environment", "file" or "default". It is "earlier file" if environment and file do
+        not have the value in force any more. The value that they have is invalid, or it is not in force yet because it waits for its
+        delay or for a restart.
     `text`: a sentence about the setting.
     `is_live`: whether a change takes effect without a restart.
     """
@@ -174,7 +175,7 @@ def show(value: object) -> str:
 
 
 def wrong(name: str, text: str, error: ValueError) -> str:
-    """Describe an invalid value. Its beginning is quoted without secrets, because a URL may carry a password."""
+    """Describe an invalid value. Its beginning is quoted without secrets, because a URL may contain a password."""
     quoted = repr(without_secrets(text[:QUOTED_MAX]))
     if len(text) > QUOTED_MAX:
         quoted += f"... ({len(text)} characters)"

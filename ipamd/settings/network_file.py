@@ -40,6 +40,7 @@ def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) ->
         raise failure(SettingsError, FailureCode.NETWORK_FILE_UNREADABLE, path=source, cause=error) from error
     is_custom = config.custom_networking or not (config.has_pod_pools or config.pinned_list)
     network = parse(text, source=source, is_custom=is_custom, named=config.named_pools, is_list_on=config.pinned_list)
-    if not config.has_pod_pools:  # they would take ENIs from the node's own pool, and no pod could have their addresses
+    # Pools that are off are dropped: they would take ENIs from the node's own pool, and no pod could have their addresses.
+    if not config.has_pod_pools:
         return replace(network, pools=NO_POOLS)
     return network

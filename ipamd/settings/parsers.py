@@ -226,7 +226,7 @@ def parse_pinned_ranges(text: str) -> tuple[PinnedRange, ...]:
 
 
 def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
-    """Accept a list of IPv4 CIDRs without 0.0.0.0/0, because with a routing rule for that no sandbox would use its own ENI.
+    """Accept a list of IPv4 CIDRs without 0.0.0.0/0, because with a routing rule for 0.0.0.0/0 no sandbox would use its own ENI.
 
     Raises: ValueError.
     """

@@ -198,7 +198,7 @@ class BranchSource(Service):
         raise refusal(RefusalCode.POD_FACTS_UNKNOWN, pod=pod, cause=decision.reason, step=decision.advice)
 
     def _learn(self, facts: PodFacts) -> None:
-        """Update the conditions by the facts about one pod, and record that pods are marked if this one is."""
+        """Update the conditions by the facts about one pod. If this pod has the mark, record that pods of this node are marked."""
         conditions = self._health.conditions_by_subject()
         if facts.requirement is GroupRequirement.UNKNOWN and not facts.is_of_pod:
             self._health.report(FACTS, problem(ConditionCode.POD_FACTS_MISSING, cause=facts.reason))
@@ -263,7 +263,7 @@ class BranchSource(Service):
         if not trunk_mac:  # possible although the MAC was known when the source decided
             raise branch_refusal(BranchRefusalCode.TRUNK_PENDING, cause=TRUNK_ASKED)
         with ExitStack() as stack:
-            for name in sorted((branch.link, str(eni.address), eni.eni_id)):  # in one order, to avoid a deadlock
+            for name in sorted((branch.link, str(eni.address), eni.eni_id)):  # every ADD takes them in this order, so no deadlock
                 stack.enter_context(self._locks.hold(name_key(name), "BRANCH", deadline))
             self._require_free(request, eni)
             if self._cooldown.is_dying(branch.link):
@@ -313,7 +313,10 @@ class BranchSource(Service):
         raise branch_refusal(code, pod=_describe(request), eni=eni.eni_id, holder=_describe(holder), has=has)
 
     def _require_free(self, request: AttachRequest, eni: BranchEni) -> None:
-        """Raise UplinkPendingError or BranchAnnotationError unless the branch ENI is this sandbox's alone."""
+        """Raise UplinkPendingError or BranchAnnotationError if this sandbox must not have the branch ENI.
+
+        This is so if the ENI, its VLAN or its address is in use elsewhere, or if its address is in no CIDR of the VPC.
+        """
         self._require_no_other_pod(request, eni)
         attachments = self._datastore.attachments()
         self._require_left_by_predecessor(request, eni, attachments)

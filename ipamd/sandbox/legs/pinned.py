@@ -24,15 +24,16 @@ from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 
 WAITING_LIMIT = 16
-"""The number of ADDs that may wait for such an address at once. The RPC server has this many additional threads. Ours: the StatefulSet
-pods of a drained node come one after the other."""
+"""The number of ADDs that may wait at once for an address that a pod asks for. The RPC server has this many additional threads. Ours:
+the StatefulSet pods of a drained node come one after the other."""
 
 WAIT_MARGIN_S = 3.0
 """The part of the caller's deadline, in seconds, that is kept for the steps after the wait. Ours: the policy agent may take 2 s,
 wiring takes 0.03 s."""
 
 LOOK_S = 0.5
-"""Longest pause, in seconds, until a waiting ADD checks again the address, and whether its caller is still there. Ours."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether it can reserve the address, and whether its caller is still
+there. Ours."""
 
 FROM_EC2 = "EC2 is asked for it"
 """The reason to wait for an address that the node does not have, or may not have any more."""
@@ -42,7 +43,7 @@ Obtain = Callable[[PinnedWish, IpAddress, Deadline], None]
 
 
 IsCertain = Callable[[PinnedWish, IpAddress], bool]
-"""A function that returns whether nobody can have taken away a recorded address in the meantime."""
+"""A function that returns whether a recorded address may be assigned without asking EC2, because no other node can have taken it."""
 
 
 class PinnedSource(Service):
@@ -167,7 +168,7 @@ class PinnedSource(Service):
     def _wait(self, request: AttachRequest, deadline: Deadline, why: str, *, is_obtained: bool) -> None:
         """Wait once, for EC2 or for a change of the pool.
 
-        `is_obtained`: EC2 was asked for this ADD already. It is asked once only, because that may take three calls.
+        `is_obtained`: whether EC2 was asked for the address already. Each ADD asks only once, because that may take three calls.
         """
         wish = self._choice.by_annotation(request)
         address = None if wish is None else wish.address or self._last_address(wish.pod)

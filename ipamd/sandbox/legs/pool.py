@@ -69,7 +69,7 @@ class PoolSource(Service):
             delay: returns why a pool that is growing has no address yet.
             names: names host veths.
             pod_names: names host veths after pods, for a caller that wires the sandbox itself and names the link after the pod.
-            repeated: records the sandboxes of each pod, and refuses one too many.
+            repeated: records the sandboxes of each pod, and refuses a pod that has too many of them.
             snat: chooses how connections of a new sandbox to outside the VPC are translated.
             pools: chooses the pool of a new sandbox's address.
             has_source_tree: returns whether routing rules from single addresses go into buckets (`source_rules`).
@@ -146,7 +146,7 @@ class PoolSource(Service):
     def _require_few(self, request: AttachRequest) -> bool:
         """Require that the pod has few earlier sandboxes, and request a list of the runtime if it has too many.
 
-        Returns: whether it has any. Raises: UndeletedSandboxesError.
+        Returns: whether the pod has any earlier sandbox. Raises: UndeletedSandboxesError.
         """
         try:
             return self._repeated.require_few(request)

@@ -43,5 +43,5 @@ class LegSource(Protocol):
     def waiting(self, request: AttachRequest, deadline: Deadline) -> AbstractContextManager[Callable[[str], None]]:
         """Occupy one of the few places for ADDs that wait because their offer is pending.
 
-        Yields: a function that waits once, until it is worth to ask the source again. Its argument is `LegOffer.pending`.
+        Yields: a function that waits once, until the answer of the source may have changed. Its argument is `LegOffer.pending`.
         """
