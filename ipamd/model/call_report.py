@@ -18,7 +18,7 @@ UNANSWERED = ""
 """Status of an attempt without an answer of EC2: it was sent with an unknown effect, or not sent."""
 
 OTHER = "other"
-"""Status of the attempts with any code of EC2 that is not counted by itself."""
+"""Status of all attempts with a code of EC2 that has no count of its own, because too many other codes have one already."""
 
 
 class CallOutcome(StrEnum):

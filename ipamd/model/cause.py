@@ -113,6 +113,6 @@ def joined(causes: Iterable[Cause]) -> Cause:
 
 
 def first_parts(cause: Cause, most: int) -> Cause:
-    """Return a cause with the first `most` reasons, and the number of the others."""
+    """Return a cause with the first `most` reasons; if there are more, the text ends with how many were left out."""
     more = len(cause.parts) - most
     return Cause((*cause.parts[:most], CausePart(f"and {more} more"))) if more > 0 else cause

@@ -21,7 +21,7 @@ NO_ANNOTATIONS = (
     "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES and VPC_IPAMD_PINNED_ADDRESSES stay empty"
 )
 """The line for a file whose plugin calls ours, such as Multus. Such a plugin does not pass on the pod's annotations. Source:
-multus-cni, pkg/types/types.go, RuntimeConfig: a closed list of capabilities without annotations."""
+multus-cni, pkg/types/types.go, RuntimeConfig, which has a closed list of capabilities, and annotations are not in it."""
 
 
 def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:

@@ -1,6 +1,6 @@
 """ENIs of this instance, their limits, and the numbers of their route tables.
 
-Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved between both without renumbering.
+Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved from either program to the other without renumbering.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EniState(StrEnum):
 
     ATTACHING: EC2 attaches it.
     ATTACHED: it is attached.
-    DRAINING: unused. ENIs whose addresses are assigned last are in `release.Draining`.
+    DRAINING: no ENI is in this state. The ENIs whose addresses are assigned last are in `release.Draining`.
     DETACHING: EC2 was asked to detach it.
     """
 

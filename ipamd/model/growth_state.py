@@ -1,7 +1,7 @@
 """The planner's input besides the datastore: limits from EC2's refusals, and calls that may have taken effect. Pure values.
 
-A refusal applies only to its subject: if that is a single ENI, one kind of call or one subnet, the pool can grow elsewhere. A call
-with an unknown outcome counts as done, so that it is not made twice (I9, I13).
+A refusal applies only to its subject. If the subject is a single ENI, one kind of call or one subnet, the pool can still grow in
+another way. A call with an unknown outcome counts as done, so that it is not made twice (I9, I13).
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Allocate `count` more addresses on an ENI, or /28 prefixes."""
+    """Allocate `count` more addresses, or `count` more /28 prefixes, on an ENI."""
 
     eni_id: EniId
     count: int
@@ -149,7 +149,7 @@ class Intent:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its outcome is stored. Such an intent only stays because EC2 may still show the released objects."""
+        """Whether its outcome is stored. Such an intent stays only because EC2 may still show the objects that it released."""
         return SETTLED_AT in self.payload
 
     @property

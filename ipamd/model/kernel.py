@@ -60,7 +60,7 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class VlanLink:
-    """A VLAN link, by its name that of an uplink: the name has the form that we and amazon-vpc-cni-k8s use.
+    """A VLAN link whose name has the form that we and amazon-vpc-cni-k8s give to uplinks.
 
     `vlan`: its VLAN ID.
     `parent`: the index of the link that carries its frames; this must be the trunk ENI's link.
@@ -115,7 +115,7 @@ class UplinkRoute(NamedTuple):
 
 
 class IncomingRule(NamedTuple):
-    """A rule that has packets which arrive by the link `incoming` routed by a table."""
+    """A rule by which packets that arrive by the link `incoming` are routed with a certain table."""
 
     incoming: str
     table: int
@@ -224,8 +224,8 @@ class KernelSurvey:
     def extras_of(self, key: AttachmentKey) -> list[HostVeth]:
         """Return the host veths of a sandbox's extra legs to which a route of their address leads.
 
-        A sandbox can forge the link, but not a route. A route in one of the two tables is enough, because other software may have
-        deleted the other one.
+        A sandbox can forge the link, but not a route. A route in either the main table or `OWN_TABLE` is enough, because other
+        software may have deleted the route in the other table.
         """
         extras = []
         for veth in self._named[key, False]:
@@ -241,7 +241,7 @@ class KernelSurvey:
         return self.from_prefixes.get(family.network((address, family.prefix_length), strict=False), ())
 
     def find_veth(self, name: str, key: AttachmentKey, *, extra_address: IpAddress | None) -> HostVeth | None:
-        """Return the host veth of a leg by its name, a living one first; if no veth has the name, by alias, whatever its name.
+        """Return the host veth of a leg by its name, if possible one that is not dying; if no veth has the name, find it by its alias.
 
         `extra_address`: the address of the extra leg, because a sandbox may have several; None for the first leg.
         """

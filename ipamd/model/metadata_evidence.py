@@ -30,7 +30,8 @@ ASK_PAUSES_S = (60.0, 240.0, 960.0, ASK_AGAIN_S)
 metadata, so one answer must not postpone the next call by an hour. The shorter pauses cost three more calls at most."""
 
 NAMED_COUNT = 3
-"""How many differences a sentence names. Ours: a missing prefix is one difference, a missing ENI of single addresses may be 50."""
+"""How many differences a sentence names. Ours: a missing prefix counts as one difference, but a missing ENI with single addresses may
+count as 50."""
 
 
 class DifferenceKind(StrEnum):

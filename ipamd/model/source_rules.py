@@ -35,8 +35,8 @@ from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY
 GROUP_BITS, BLOCK_BITS = 3, 3
 GROUP_COUNT, BLOCK_COUNT = 1 << GROUP_BITS, 1 << BLOCK_BITS
 """The number of groups of a subnet, and of blocks of a group. Ours: with 700 addresses a packet passes on average nine `goto` rules
-and six rules of its bucket. With one level of 16 buckets it would pass 30 rules, and cost a tenth more than on a node with 10
-sandboxes."""
+and six rules of its bucket. With one level of 16 buckets a packet would pass 30 rules, and take a tenth more time than on a node with
+10 sandboxes."""
 
 JUMP_PRIORITY = FROM_SANDBOX_PRIORITY + 1
 """Priority of the `goto` rules to the groups. It is directly behind FROM_SANDBOX_PRIORITY, which amazon-vpc-cni-k8s and small nodes

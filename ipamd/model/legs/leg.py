@@ -124,8 +124,8 @@ class Leg(ABC):
 
     @property
     def is_mtu_known(self) -> bool:
-        """Whether `mtu` is the MTU with which the leg was wired. It is not known if amazon-vpc-cni-k8s's plugin wired the leg,
-        which does not report it.
+        """Whether `mtu` is the MTU with which the leg was wired. It is not known if the plugin of amazon-vpc-cni-k8s wired the leg,
+        because this plugin does not report the MTU.
         """
         return bool(self.mtu) and self.others_mac != ""
 
