@@ -174,7 +174,7 @@ class Address:
 
 
 def of_rest(address: IpAddress, find: Callable[[IpAddress], Address | None]) -> Address | None:
-    """Make the row of a free address of a /80 from the row that stands for the rest of the /80: the free address has no row.
+    """Make a row for a free address of a /80, which has no row of its own, from the row that stands for all such addresses.
 
     Args:
         find: returns the recorded row of an address, or None.

@@ -103,7 +103,7 @@ class Attachment:
 
     @property
     def is_of_pool(self) -> bool:
-        """Whether its address is one of a pool, and not that of an ENI which belongs to this pod alone."""
+        """Whether the address is one of a pool. Otherwise it is the address of an ENI that belongs to this pod alone."""
         return self.uplink is None
 
     @property
@@ -198,7 +198,7 @@ class WiringSpec:
 
     @property
     def is_of_pool(self) -> bool:
-        """Whether its address is one of a pool, and not that of an ENI which belongs to this pod alone."""
+        """Whether the address is one of a pool. Otherwise it is the address of an ENI that belongs to this pod alone."""
         return self.uplink is None
 
     @property

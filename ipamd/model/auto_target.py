@@ -3,10 +3,10 @@
     target  = reserve + (peak - busy)                       busy: in use, cooling, or waited for
     reserve = max(floor, rate x time to grow, growth seen, what a new node expects)
 
-Addresses that were busy at the same time lately may be needed again, so the pool keeps them: a burst that comes back finds its
-addresses without a call. Cooling addresses count as busy, because they become free by themselves (I8). The reserve is for demand
-beyond this peak: for the ADDs that arrive while the pool grows, and for as much growth as was seen lately. The target stays below the
-least count that WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
+Addresses that were busy at the same time lately may be needed again, so the pool keeps them, and a burst that comes again causes no
+EC2 call. Cooling addresses count as busy, because they become free by themselves (I8). The reserve is for demand beyond this peak: for
+the ADDs that arrive while the pool grows, and for as much growth as was seen lately. The target stays below the least count that
+WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 @dataclass(frozen=True, slots=True)
 class _Reserve:
     """The reserve for one way of growth: by an allocation, or by a new ENI. `count` is the reserve; other fields as in
-    `AutoTarget`."""
+    `AutoTarget`.
+    """
 
     count: int
     arriving_count: int

@@ -314,7 +314,7 @@ def _allocation(index: int, document: object) -> Allocation:
 
 
 def _address(document: Mapping[str, Any], location: str) -> IpAddress:
-    """Read the address, of either family. Raises: ForeignStateError if there is none, or one of each family."""
+    """Read the address, of either family. Raises: ForeignStateError if there is no address, or an address of each family."""
     four, six = _text(document, "ipv4", location), _text(document, "ipv6", location)
     if bool(four) == bool(six):
         raise failure(

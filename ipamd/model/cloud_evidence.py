@@ -117,8 +117,8 @@ def plausibility(answer: Iterable[DescribedEni], recorded: CloudRecords, *, rece
 
     The primary ENI cannot be detached while the instance runs. So an answer without it is implausible: it is about another moment, or
     another instance. An answer is also implausible if more than half, and at least two, of the ENIs (including the primary one) or of
-    the wired addresses are missing. With "more than half" an operator may detach one ENI of two. With "at least two" a node with one
-    sandbox may lose its one address.
+    the wired addresses are missing. Because of "more than half" an answer stays plausible after an operator detached one ENI of two.
+    Because of "at least two" it stays plausible after a node with one sandbox lost its one address.
 
     Args:
         answer: every ENI that EC2 shows attached, whatever its attachment status.

@@ -30,7 +30,7 @@ def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
     Args:
         document: a conflist that has our plugin among others, or the configuration of our plugin alone.
         own_parts: our part of the conflist, once with the CNI versions of our plugins and once with the versions of the whole chain.
-            The copy may have been made of either.
+            The copy may have been made from either of them.
     """
     return min((_lines(document, our_part) for our_part in own_parts), key=len)
 

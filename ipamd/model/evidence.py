@@ -116,7 +116,7 @@ class SandboxVerdict(StrEnum):
 
     KEEP: change nothing.
     REAP: free the address (it cools).
-    UNWIRE_THEN_REAP: remove the rest of the wiring first, then free the address if no sandbox has it.
+    UNWIRE_THEN_REAP: remove what is left of the wiring first, then free the address if no sandbox has it.
     ADOPT: record the sandbox.
     QUARANTINE: keep the wiring, and do not assign the address.
     """

@@ -20,7 +20,8 @@ IpNetwork = IPv4Network | IPv6Network
 
 class _IPv4(IPv4Address):
     """An address that is formatted by the C library: an ADD formats addresses twenty times, and Python takes 10 to 15 us to format an
-    IPv6 address."""
+    IPv6 address.
+    """
 
     __slots__ = ()
 
@@ -74,7 +75,7 @@ class Family:
     any_route: the destination of a default route.
     gateway: the next hop inside every sandbox. No host has this address: a permanent neighbour entry resolves it to the host veth's
         MAC.
-    route_metric: the metric that the kernel gives to a route without one.
+    route_metric: the metric that the kernel gives to a route that was added without a metric.
     outside: an address that is reachable by a default route only.
     prefix_length: the length of a delegated prefix; EC2 delegates no other length.
     is_sparse: whether only some addresses of a prefix are recorded: those that are not free, and the last one, whose row stands for

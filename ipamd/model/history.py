@@ -48,7 +48,7 @@ class HistoryEvent(StrEnum):
     """Events that only the history has, not the ledger.
 
     BOOTED: the boot of the node in which the following records were written; every file of the history begins with it.
-    HELD: a sandbox has its address since before this file of the history began.
+    HELD: a sandbox has had its address since before this file of the history began.
     MISSED: records are missing.
     REFUSED: ADDs of a pod were refused.
     """

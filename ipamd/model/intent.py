@@ -63,7 +63,7 @@ class Create:
     `device_index`: the place at which it is attached.
     `address_count`, `prefix_count`: the secondary addresses or /28s that it is created with. Both are 0 for an ENI of an IPv6 node,
         whose /80 is requested afterwards.
-    `moves_left`: how often another device index may be tried.
+    `moves_left`: how many more times another device index may be tried.
     `eni_id`: the ID of the new ENI; None until it is known.
     `refused`: EC2's reason if it refused the repeated call; then the ENI that the first call may have created is searched for.
     """

@@ -23,10 +23,10 @@ class HostVeth:
 
     is_dying: whether it is in the link group that is about to be deleted.
     key, address: the sandbox and the address in its alias; None without an alias of ours.
-    mac: "" if it was not read.
-    mtu: in bytes; 0 if it was not read.
+    mac: the MAC of the veth; "" if it was not read.
+    mtu: the MTU in bytes; 0 if it was not read.
     kind: the kernel's name of the kind of link; a link of another kind than `veth` is not ours.
-    master: the index of a bridge or other link that takes its packets; 0 without one.
+    master: the index of a bridge or other link that takes its packets; 0 if there is no such link.
     is_extra: whether it belongs to an extra leg of the sandbox.
     has_uplink: whether the sandbox has an uplink, so that its address is in no pool.
     has_ipv6: whether IPv6 is on; None if the kernel did not report it.
@@ -339,7 +339,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """A change of the host's networking. Changes that this daemon's own wiring makes are left out where they can be recognised.
+    """A change of the host's networking. Changes that this daemon's own wiring makes are left out if they can be recognised.
 
     `veth`: with LINK, the host veth after the change; None for an ENI's link.
     `vlan`: with VLAN_LINK, the VLAN link after the change.

@@ -48,7 +48,8 @@ def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
-    """Count the slots of an ENI for which addresses can be requested: not used, without a pending allocation, and not refused by EC2.
+    """Count the slots of an ENI for which addresses can be requested: they are not used, not in a pending allocation, and not refused
+    by EC2.
 
     The count is 0 for an excluded ENI, for an ENI that is not attached, and for one whose host routing has failed for long: no pod
     could use its addresses.

@@ -80,8 +80,8 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     Args:
         snapshot: the pool at one moment; its counts are in addresses.
         settings: the targets of the pool.
-    Returns: zero or more actions in order, ENIs by device index. The same input gives the same output. If capacity is lacking, this is
-        no error: the plan's field `blocked` has the reason.
+    Returns: zero or more actions in their order; ENIs come in the order of their device indexes. The same input gives the same output.
+        If capacity is lacking, this is no error: the plan's field `blocked` has the reason.
     Concurrency: pure. Guards: I7, I8, I13.
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences listed at the
     top of this module.
@@ -288,7 +288,7 @@ def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that ADDs can have now or soon (`_cooling_credit`), and that the target does not need.
 
-    It is the opposite of `deficit_count`: if so many addresses are released, the deficit stays 0. With IP targets it is
+    It is the counterpart of `deficit_count`: after a release of this many addresses the deficit is still 0. With IP targets it is
     min(free - WARM_IP_TARGET, total - MINIMUM_IP_TARGET), at least 0.
     """
     if settings.family.is_sparse:

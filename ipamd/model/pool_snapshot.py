@@ -51,7 +51,7 @@ class PoolSnapshot:
         their number, and their device indexes.
     refused_device_indexes: the device indexes that EC2 refused, because an ENI is there that EC2 does not show.
     waiting_count: the ADDs that wait for an address now.
-    fault: an error of the daemon that stops growth and release for a moment; None without one.
+    fault: an error of the daemon that stops growth and release for a moment; None if there is no such error.
     growth: limits from refusals of EC2, and growth under way.
     hold: the surplus over time.
     frozen: why the pool is frozen, so that no ENI is created and nothing is released; "" if it is not frozen. Addresses and prefixes
@@ -60,7 +60,7 @@ class PoolSnapshot:
     has_trunk: whether the control plane has attached the trunk ENI, which is one of the unmanaged ENIs.
     pool: the pool of pods that is planned; "" for the node's own pool.
     other_pool_eni_count: the number of ENIs of other pools, which count as unmanaged.
-    place_cap: how many further ENIs the pool may get in view of the shares of other pools (`pool_shares.py`); None: no bound.
+    place_cap: how many further ENIs the pool may get without taking the shares of other pools (`pool_shares.py`); None: no bound.
     share: the reason of `place_cap`, in words.
     network_card: the card that has the pool's ENIs. ENIs of a card above 0 are never released.
     """

@@ -66,7 +66,9 @@ OTHER_GROUPS = f"{CUSTOM}its security groups are not those that the file names"
 
 @dataclass(frozen=True, slots=True)
 class ZoneNetwork:
-    """The subnet and the security groups of new ENIs in one zone. `security_group_ids`: ascending; empty: those of the primary ENI."""
+    """The subnet and the security groups of new ENIs in one zone. `security_group_ids`: ascending; if empty, the ENIs get the security
+    groups of the primary ENI.
+    """
 
     subnet_id: SubnetId
     security_group_ids: tuple[str, ...] = ()
@@ -212,7 +214,7 @@ class SubnetView:
     `free_count`: the free addresses by EC2's answer, less the addresses that this node has allocated since; -1: not known.
     `why_not`: why no new ENI is created in the subnet now; "" if one may be.
     `used_count`: the addresses that are not free, without those that AWS reserves; -1: not known.
-    `has_no_prefix`: whether EC2 refused a /28 of the subnet, and none is requested again yet.
+    `has_no_prefix`: whether EC2 refused a /28 of the subnet so lately that no /28 is requested now.
     `is_candidate`: whether its tags and the settings allow new ENIs in the subnet, whether or not it has room.
     `answer_age_s`: seconds since EC2's answer.
     """

@@ -34,8 +34,8 @@ class Leg(ABC):
     """Whether the leg has the pod's address. A sandbox has exactly one such leg."""
 
     is_wired_again: ClassVar[bool] = False
-    """Whether a repair may make a missing veth pair again. It must not do so for a first leg, because the address inside the sandbox
-    might be another one by now."""
+    """Whether a repair may make a missing veth pair again. No repair makes the pair of a first leg again, because the address inside
+    the sandbox may have changed since."""
 
     @property
     @abstractmethod
