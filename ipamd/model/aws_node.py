@@ -27,8 +27,8 @@ VERSION = "vpc-cni-ipam/1"
 """Version of the file's format. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
 
 NETWORK_NAME = "aws-cni"
-"""The network name in the conflist of amazon-vpc-cni-k8s. Its plugin finds entries of the file by this name. Source:
-amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
+"""The network name in the conflist of amazon-vpc-cni-k8s. The plugin of amazon-vpc-cni-k8s finds entries of the file by this name.
+Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest file that is read. Ours: it holds 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
@@ -139,7 +139,8 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
 
 
 def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
-    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. It also accepts entries without a pod's name.
+    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. amazon-vpc-cni-k8s also accepts entries without a
+    pod's name.
 
     Args:
         network_name: the network name in the conflist of amazon-vpc-cni-k8s. A DEL of its plugin finds only entries of this network.

@@ -128,7 +128,7 @@ def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def eks_cap(vcpu_count: int) -> int:
-    """Return EKS's cap on maxPods."""
+    """Return the most pods that EKS allows on a node of its managed node groups (MAX_PODS_FEW, MAX_PODS_MANY)."""
     if vcpu_count < MANY_VCPUS:
         return MAX_PODS_FEW
     return MAX_PODS_MANY

@@ -194,9 +194,9 @@ class CloudEvidence:
         """`doubts`: the counts of an earlier process, so that even a daemon that restarts often gets to count a second answer."""
         earlier = doubts or Doubts()
         self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, recorded=_by_key(earlier.plausible))
-        """Absences according to plausible answers only."""
+        """The absences of objects, counted in plausible answers only."""
         self._doubtful: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, recorded=_by_key(earlier.any))
-        """Absences according to all answers that show the primary ENI."""
+        """The absences of objects, counted in all answers that show the primary ENI."""
 
     def weigh(
         self,
@@ -239,7 +239,8 @@ class CloudEvidence:
             self._believed.record_answer(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
         again_s = self._next_look_s(gone, absent, recent, is_plausible=not implausible)
-        doubted = self.doubted() - absent  # absent objects stay counted, so another answer without them starts no new doubt
+        # The counts of absent objects stay, so that another answer without these objects starts no new doubt.
+        doubted = self.doubted() - absent
         return Weighed(implausible, absent, doubted, again_s, mass_loss, missing=old)
 
     def doubts(self) -> Doubts:

@@ -272,7 +272,7 @@ class CheckFailedError(IpamError):
 
 
 class NetnsError(IpamError):
-    """The network namespace is gone, or the path is no network namespace. Both are proven; a failed check is a WiringError."""
+    """It is proven that the network namespace is gone, or that the path is no network namespace. A failed check is a WiringError."""
 
     cni_code = 104
 

@@ -1,8 +1,8 @@
 """Operations on EC2 as typed values, and the intents that record them. Pure.
 
-An intent is recorded before the first EC2 call of an operation, and stays until EC2's answer is stored. A crash in between leaves an
-open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary of strings: only this module
-names the keys (`decoded` and `encoded`). Unknown keys stay as they are.
+An intent is recorded before the first EC2 call of an operation, and stays until EC2's answer is stored. A crash between these two
+moments leaves an open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary of
+strings: only this module names the keys (`decoded` and `encoded`). Unknown keys stay as they are.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def with_share(snapshot: PoolSnapshot, settings: PoolSettings, claims_of_all: Co
 def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
     """Return how many addresses a pool may have: maxPods less the pods with addresses of other pools, at least 1; 0: no bound.
 
-    Free addresses of other pools are not subtracted, because a pool that keeps many free must not prevent the growth of another pool.
-    Addresses on other network cards are not subtracted either, because their pods have an address on card 0 too.
+    Free addresses of other pools are not subtracted, because a pool that keeps many free addresses must not prevent the growth of
+    another pool. Addresses on other network cards are not subtracted either, because their pods have an address on card 0 too.
     """
     if not max_pods:
         return 0

@@ -1,7 +1,7 @@
 """Find out whether a branch ENI's address, MAC, VLAN or ID belongs to another sandbox or ENI.
 
-A branch ENI is named by an annotation, which another program than the controller may have written. So it must be checked that it takes
-nothing from another sandbox (I1, I6).
+A branch ENI is named by an annotation, which another program than the controller may have written. So it must be checked that the
+branch ENI takes nothing from another sandbox (I1, I6).
 """
 
 from __future__ import annotations
