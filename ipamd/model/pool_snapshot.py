@@ -60,7 +60,7 @@ class PoolSnapshot:
     has_trunk: whether the control plane has attached the trunk ENI, which is one of the unmanaged ENIs.
     pool: the pool of pods that is planned; "" for the node's own pool.
     other_pool_eni_count: the number of ENIs of other pools, which count as unmanaged.
-    place_cap: how many further ENIs the pool may get without taking the shares of other pools (`pool_shares.py`); None: no bound.
+    place_cap: how many further ENIs the pool's share of the free places allows (`pool_shares.py`); None: no bound.
     share: the reason of `place_cap`, in words.
     network_card: the card that has the pool's ENIs. ENIs of a card above 0 are never released.
     """

@@ -11,8 +11,8 @@ from ipamd.model.repeats import NO_REPEATS, Repeats
 SHORT_S = 2.0
 
 LONG_S = 10.0
-"""Two time windows, in seconds, in which the growth of demand is measured. The short one is about the time that an allocation on an
-attached ENI takes, and the long one the time that a new ENI takes.
+"""Two time windows, in seconds, in which the growth of demand is measured. The short one is for growth by an allocation on an attached
+ENI, and the long one for growth by a new ENI.
 Ours: an allocation takes about half a second; creating, attaching and setting up an ENI takes up to ten seconds."""
 
 
