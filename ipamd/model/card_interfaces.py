@@ -90,8 +90,10 @@ def is_further_card(ifname: str) -> bool:
 
 
 def pod_key(key: AttachmentKey) -> AttachmentKey:
-    """Return the key that the runtime uses for an interface: for one of a further card the key of the pod's first interface, else its
-    own."""
+    """Return the key that the runtime uses for an interface.
+
+    For an interface of a further card it is the key of the pod's first interface; for any other interface its own key.
+    """
     if is_further_card(key.ifname):
         return AttachmentKey(key.container_id, IfName(POD_IFNAME))
     return key
