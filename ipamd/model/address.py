@@ -155,7 +155,7 @@ class Address:
 
     @property
     def has_row(self) -> bool:
-        """Whether the disk has a row for the address. In a /80 a free or reserved address (I5) has none, unless it is lost."""
+        """Whether the disk has a row for the address. In a /80 a free or reserved address (I5) has a row only if it is lost."""
         if self.state not in (AddressState.FREE, AddressState.RESERVED) or self.lost_since is not None:
             return True
         return self.prefix is None or not family_of(self.prefix).is_sparse or self.is_rest
@@ -174,7 +174,7 @@ class Address:
 
 
 def of_rest(address: IpAddress, find: Callable[[IpAddress], Address | None]) -> Address | None:
-    """Make the row of a free address of a /80 from the row that stands for the rest of the /80: the free address has no row.
+    """Make a row for a free address of a /80, which has no row of its own, from the row that stands for all such addresses.
 
     Args:
         find: returns the recorded row of an address, or None.

@@ -1,8 +1,8 @@
 """Attachments: one interface of one sandbox with its address, and its names in the kernel.
 
 `veth_name` derives the name of a host veth from the attachment's key. `pod_veth_name` derives it from the pod's namespace and name, as
-amazon-vpc-cni-k8s does (pkg/networkutils/names.go, GeneratePodHostVethName); two sandboxes of one pod then have the same name one
-after the other. The ifalias has the whole identity: `ip link` shows it to an operator, and a lost datastore is rebuilt from it
+amazon-vpc-cni-k8s does (pkg/networkutils/names.go, GeneratePodHostVethName); the host veths of two successive sandboxes of a pod then
+have the same name. The ifalias has the whole identity: `ip link` shows it to an operator, and a lost datastore is rebuilt from it
 (docs/adr/0001, docs/adr/0010).
 """
 
@@ -30,7 +30,7 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethNameSuf
 """
 
 ALIAS_TAG = "vpc-ipamd/1"
-"""First word of the ifalias of a host veth that we made, of a sandbox with a pool address."""
+"""First word of the ifalias of a host veth that we made for a sandbox with a pool address."""
 
 IMPORTED_TAG = "vpc-ipamd/1-imported"
 """First word of the ifalias of a host veth that amazon-vpc-cni-k8s made. Its MACs are not derived from its key (docs/adr/0037)."""
@@ -40,8 +40,8 @@ POD_IFNAME = "eth0"
 veths of other interfaces are named after their key."""
 
 UNCONFIRMED = "EC2 has not confirmed it"
-"""Beginning of `Attachment.contradiction` in standard mode, as long as only the pod's annotation names its own ENI (docs/adr/0049).
-EC2's contradiction follows, if EC2 has answered."""
+"""Beginning of `Attachment.contradiction` in standard mode, as long as EC2 has not confirmed the ENI that the pod's annotation names
+(docs/adr/0049). If EC2 has contradicted the annotation, the contradiction follows."""
 
 
 class Origin(StrEnum):
@@ -72,7 +72,8 @@ class Attachment:
     contradiction: with an uplink, how EC2 contradicts that the ENI is the pod's; "" if EC2 does not, None before EC2 was called. It
         begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
-    snat: how connections to outside the VPC are translated, where the pod chose it; None: as the node's settings say.
+    snat: how connections to outside the VPC are translated, if the pod chose this; None: they are translated as the node's settings
+        say.
     kept_s: for how many seconds after the DEL the address is kept for the pod; None: it is not kept.
     result: the CNI result as canonical JSON of spec 1.1.0, converted for each request to the version that it asks for.
     pod_namespace, pod_name, pod_uid: as the runtime gave them, for display only.
@@ -102,7 +103,7 @@ class Attachment:
 
     @property
     def is_of_pool(self) -> bool:
-        """Whether its address is one of a pool, and not that of an ENI which belongs to this pod alone."""
+        """Whether the address is one of a pool. Otherwise it is the address of an ENI that belongs to this pod alone."""
         return self.uplink is None
 
     @property
@@ -158,7 +159,7 @@ class WiringSpec:
     route_table: the table of the ENI that has the address; the main table (254) needs no from-rule.
     host_veth: the name of the first leg's host veth.
     netns: the path of the sandbox's network namespace.
-    mtu: of the links, in bytes; 0: unknown.
+    mtu: the MTU of the links, in bytes; 0: unknown.
     others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if the MAC is not known; None if we wired the sandbox.
     prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
         address has a rule of its own.
@@ -197,7 +198,7 @@ class WiringSpec:
 
     @property
     def is_of_pool(self) -> bool:
-        """Whether its address is one of a pool, and not that of an ENI which belongs to this pod alone."""
+        """Whether the address is one of a pool. Otherwise it is the address of an ENI that belongs to this pod alone."""
         return self.uplink is None
 
     @property
@@ -279,7 +280,7 @@ def name_key(host_veth: str) -> AttachmentKey:
 def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str, number: int = 0) -> str:
     """Return the host veth's name that amazon-vpc-cni-k8s gives to a pod, which policy agents compute (docs/adr/0024).
 
-    `number`: of the pod's interface (`card_interfaces.py`), 0 for the first one.
+    `number`: the number of the pod's interface (`card_interfaces.py`), 0 for the first one.
     Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethName.
     """
     interface = f"{pod_namespace}.{pod_name}.{number}" if number else f"{pod_namespace}.{pod_name}"

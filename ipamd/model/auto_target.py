@@ -3,10 +3,10 @@
     target  = reserve + (peak - busy)                       busy: in use, cooling, or waited for
     reserve = max(floor, rate x time to grow, growth seen, what a new node expects)
 
-Addresses that were busy at the same time lately may be needed again, so the pool keeps them: a burst that comes back finds its
-addresses without a call. Cooling addresses count as busy, because they become free by themselves (I8). The reserve is for demand
-beyond this peak: for the ADDs that arrive while the pool grows, and for as much growth as was seen lately. The target stays below the
-least count that WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
+Addresses that were busy at the same time lately may be needed again, so the pool keeps them, and a burst that comes again causes no
+EC2 call. Cooling addresses count as busy, because they become free by themselves (I8). The reserve is for demand beyond this peak: for
+the ADDs that arrive while the pool grows, and for as much growth as was seen lately. The target stays below the least count that
+WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ipamd.model.record import dataclass, replace
 from ipamd.model.seen_demand import SHORT_S, SeenDemand
 
 FLOOR_COUNT = 2
-"""Reserve of a node without measured demand. Ours: one ADD, and another one before the pool has grown."""
+"""The reserve of a node without measured demand. Ours: it serves one ADD, and one more ADD that comes before the pool has grown."""
 
 SPREAD = 2.0
 """Standard deviations above the mean that the reserve covers. Ours: if ADDs arrive independently (Poisson), the pool grows at least 97
@@ -38,7 +38,7 @@ class AutoTarget:
     effective_reserve_count: the higher one of `reserve_count` and `start_count`, which is used.
     arriving_count: the ADDs that arrive while the pool grows.
     grow_s: how many seconds the pool takes to grow.
-    growth_count: the most by which demand lately rose within about `grow_s` seconds.
+    growth_count: the greatest recent rise of demand within about `grow_s` seconds.
     peak_count: the most addresses that were busy at the same time lately.
     busy_count: the addresses that are busy now.
     most_count: the upper bound of the target (`most_count()`).
@@ -91,7 +91,7 @@ def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
         reserve = _reserve(demand, needs_eni=True)
     start = demand.start_count
     if demand.is_filling:
-        # Nodes start together, and their first pods need the calls. An ENI for later pods can wait.
+        # Many nodes may start together, and their first pods need EC2's calls. An ENI for later pods can wait.
         start = min(start, max(counts.free - counts.withheld, 0) + vacant)
     expected = max(reserve.count, start)
     peak = max(demand.peak_count, busy)
@@ -131,7 +131,9 @@ def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reserve:
-    """The reserve if the pool grows by an allocation, or if it grows by a new ENI. Fields as in `AutoTarget`; `count`: the reserve."""
+    """The reserve for one way of growth: by an allocation, or by a new ENI. `count` is the reserve; other fields as in
+    `AutoTarget`.
+    """
 
     count: int
     arriving_count: int

@@ -27,24 +27,24 @@ VERSION = "vpc-cni-ipam/1"
 """Version of the file's format. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
 
 NETWORK_NAME = "aws-cni"
-"""The network name in the conflist of amazon-vpc-cni-k8s. Its plugin finds entries of the file by this name. Source:
-amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
+"""The network name in the conflist of amazon-vpc-cni-k8s. The plugin of amazon-vpc-cni-k8s finds entries of the file by this name.
+Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest file that is read. Ours: it holds 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
 
 NAME_MAX = 253
-"""Characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
+"""The most characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
 
 _NETWORK = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
-"""Source: github.com/containernetworking/cni pkg/utils/utils.go, ValidateNetworkName."""
+"""The form of a network name. Source: github.com/containernetworking/cni pkg/utils/utils.go, ValidateNetworkName."""
 
 _AGENT_POD = re.compile(r"kube-system/aws-node-[a-z0-9]{5}")
 """`namespace/name` of a pod of the DaemonSet aws-node; a pod of aws-node-termination-handler, another program, does not match.
 Source: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml; Kubernetes k8s.io/apimachinery pkg/util/rand, String(5)."""
 
 ENTRIES_MAX = 20_000
-"""The most entries of a file that is read. Ours: more than FILE_MAX_BYTES holds of usual entries."""
+"""A file with more entries is not read. Ours: a file of FILE_MAX_BYTES has fewer entries of the usual length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Allocation:
     `address`: the pod's address, in the family of the node's pool.
     `made_at_ns`: when amazon-vpc-cni-k8s or we assigned the address, in Unix nanoseconds; 0: not known.
     `interface_count`: the number of network cards on which the pod has interfaces. An entry with more than one is not imported.
-    `other_address`: the address of an extra leg; None in entries that were read, because another file has these addresses.
+    `other_address`: the address of an extra leg; None in an entry that was read from the file, because another file has these
+        addresses.
     """
 
     key: AttachmentKey
@@ -138,7 +139,8 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
 
 
 def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
-    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. It also accepts entries without a pod's name.
+    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. amazon-vpc-cni-k8s also accepts entries without a
+    pod's name.
 
     Args:
         network_name: the network name in the conflist of amazon-vpc-cni-k8s. A DEL of its plugin finds only entries of this network.
@@ -313,7 +315,7 @@ def _allocation(index: int, document: object) -> Allocation:
 
 
 def _address(document: Mapping[str, Any], location: str) -> IpAddress:
-    """Read the address, of either family. Raises: ForeignStateError if there is none, or one of each family."""
+    """Read the address, of either family. Raises: ForeignStateError if there is no address, or an address of each family."""
     four, six = _text(document, "ipv4", location), _text(document, "ipv6", location)
     if bool(four) == bool(six):
         raise failure(

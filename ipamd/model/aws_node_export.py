@@ -88,5 +88,5 @@ def _carried_addresses(survey: KernelSurvey) -> dict[IpAddress, HostVeth]:
         if device in live:
             carried[address] = live[device]
         else:
-            carried.pop(address, None)  # the address is routed elsewhere, so an alias that has it does not count
+            carried.pop(address, None)  # the address is routed elsewhere, so an alias with this address does not count
     return carried

@@ -1,6 +1,6 @@
 """Name the reason why a pod got no address by one word of a closed list, for a metric's label. Pure.
 
-`GrowthRefusal` (`growth_state.py`) has the same reason as a sentence for people.
+`GrowthRefusal` (`growth_state.py`) has the reason as a sentence for people.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Blocked(StrEnum):
     FROZEN: the pool is frozen.
     HOST_ROUTING: the host's routing of an attached ENI is not in place.
     ERROR: any other error.
-    EGRESS: the pool has an address, and the range for egress has none.
+    EGRESS: the pool has a free address, but the range for egress has none.
     UNDELETED: earlier sandboxes of pods hold addresses, because no DEL came for them.
     GROWING: the pool grows, but the address would come after the caller's deadline.
     """

@@ -18,7 +18,7 @@ UNANSWERED = ""
 """Status of an attempt without an answer of EC2: it was sent with an unknown effect, or not sent."""
 
 OTHER = "other"
-"""Status of the attempts with any code of EC2 that is not counted by itself."""
+"""Status of all attempts with a code of EC2 that has no count of its own, because too many other codes have one already."""
 
 
 class CallOutcome(StrEnum):
@@ -66,7 +66,7 @@ class CallReport:
     `statuses`: the attempts by status.
     `buckets`: for each bound of ATTEMPT_BUCKETS_MS the number of attempts that took no longer (cumulative).
     `count`, `total_ms`: the number of all attempts, and their total duration in milliseconds.
-    `left_count`: the calls that this node may make at once by its own budget.
+    `left_count`: how many calls the node's own budget still allows at once.
     `rate_per_s`: by how many calls the budget grows each second.
     `held_back_count`: the calls that the budget refused.
     """

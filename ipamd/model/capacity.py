@@ -14,15 +14,18 @@ from ipamd.model.record import dataclass, replace
 from ipamd.model.words import counted
 
 HOST_NETWORK_PODS = 2
-"""Pods without an address that maxPods counts: the CNI's own and kube-proxy. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
+"""The pods that maxPods counts although they have no address of their own: the CNI's pod and kube-proxy's. Source: amazon-vpc-cni-k8s
+misc/eni-max-pods.txt."""
 
 ADDRESSES_MAX = (1 << 32) - 1
-"""The highest count of addresses that is shown; a higher one is shown as this. Ours: the field of the proto has 32 bits."""
+"""The highest count of addresses that is shown; instead of a higher count this number is shown. Ours: the field of the proto has 32
+bits."""
 
 MANY_VCPUS = 30
 
 MAX_PODS_FEW, MAX_PODS_MANY = 110, 250
-"""The most pods that EKS allows in its managed node groups: below MANY_VCPUS vCPUs, and from MANY_VCPUS on.
+"""The most pods that EKS allows on a node of its managed node groups: the first number if the node has fewer than MANY_VCPUS vCPUs,
+else the second.
 
 Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html, How maxPods is determined."""
 
@@ -125,7 +128,7 @@ def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def eks_cap(vcpu_count: int) -> int:
-    """Return EKS's cap on maxPods."""
+    """Return the most pods that EKS allows on a node of its managed node groups (MAX_PODS_FEW, MAX_PODS_MANY)."""
     if vcpu_count < MANY_VCPUS:
         return MAX_PODS_FEW
     return MAX_PODS_MANY
@@ -150,7 +153,8 @@ def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, 
 def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family) -> Capacity:
     """Count the pods of an IPv6 node. One prefix has addresses for more pods than any node runs, so kubelet's maxPods is the bound.
 
-    Source: https://github.com/awslabs/amazon-eks-ami, nodeadm: max-pods from the limits of IPv4, whatever the family.
+    Source: https://github.com/awslabs/amazon-eks-ami, nodeadm, which computes max-pods from the limits of IPv4, whatever the family
+        is.
     """
     count = (1 << family.any_route.max_prefixlen - family.prefix_length) - 2
     mode, formula = f"IPv6, one /{family.prefix_length}", f"one /{family.prefix_length} but for its first and last = {count}"

@@ -20,7 +20,8 @@ PREFIX = "mNicIf"
 """How the names of a pod's further interfaces begin; the number follows."""
 
 NUMBER_MAX = 31
-"""Interfaces beside the first one. Ours: no instance type has more than 32 cards (`network_cards.CARDS_MAX`)."""
+"""The most interfaces that a pod has beside its first one, and so the highest number of an interface. Ours: no instance type has more
+than 32 cards (`network_cards.CARDS_MAX`)."""
 
 FROM_PRIORITY = 1
 """Priority of the rule inside the sandbox that sends packets from a further interface's address to the interface's table."""
@@ -89,7 +90,10 @@ def is_further_card(ifname: str) -> bool:
 
 
 def pod_key(key: AttachmentKey) -> AttachmentKey:
-    """Return the key that the runtime uses for an interface. For one of a further card it is the key of the pod's first interface."""
+    """Return the key that the runtime uses for an interface.
+
+    For an interface of a further card it is the key of the pod's first interface; for any other interface its own key.
+    """
     if is_further_card(key.ifname):
         return AttachmentKey(key.container_id, IfName(POD_IFNAME))
     return key

@@ -64,7 +64,7 @@ class CausePart:
     note: str = ""
 
     def render(self, form: Form, known: Container[Ec2Refusal]) -> str:
-        """Return the reason in words, without the note in a short form. `known`: refusals that another condition shows."""
+        """Return the reason in words. A refusal in a short form has no note. `known`: refusals that another condition shows."""
         if self.refusal is None:
             return f"{self.own}{self.note}"
         refused = REFERENCE if self.refusal in known else self.refusal.render(form)
@@ -113,6 +113,6 @@ def joined(causes: Iterable[Cause]) -> Cause:
 
 
 def first_parts(cause: Cause, most: int) -> Cause:
-    """Return a cause with the first `most` reasons, and the number of the others."""
+    """Return a cause with the first `most` reasons; if there are more, the text ends with how many were left out."""
     more = len(cause.parts) - most
     return Cause((*cause.parts[:most], CausePart(f"and {more} more"))) if more > 0 else cause

@@ -15,7 +15,8 @@ from ipamd.model.cni_versions import CONFLIST_VERSION, SUPPORTED_VERSIONS
 VERSIONS_MAX = 64
 
 VERSION_LENGTH_MAX = 32
-"""Bounds of a plugin's answer. Ours: the specification has eight versions, the longest of five characters."""
+"""The most versions in a plugin's answer to VERSION, and the most characters of each. Ours: the specification has eight versions, and
+the longest has five characters."""
 
 
 def parse_versions(output: bytes) -> tuple[str, ...]:
@@ -42,14 +43,14 @@ def common_versions(spoken: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def conflist_version(versions: tuple[str, ...]) -> str:
-    """Choose `cniVersion` of the conflist, which runtimes use that do not read `cniVersions`. `versions`: at least one."""
+    """Choose `cniVersion` of the conflist, for runtimes that do not read `cniVersions`. `versions`: at least one."""
     if CONFLIST_VERSION in versions:
         return CONFLIST_VERSION
     return versions[-1]
 
 
 def limits(spoken: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return for each plugin that lacks our highest version the highest version that it supports.
+    """Return each plugin that does not support our highest version, with the highest of our versions that it supports.
 
     A plugin that supports none of our versions is left out.
     """
@@ -58,11 +59,12 @@ def limits(spoken: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
 
 
 def narrowed(versions: tuple[str, ...], spoken: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Leave out the versions that further plugins do not support. A plugin that supports none of the remaining ones is ignored.
+    """Leave out the versions that other software's plugins do not support; a plugin that supports none of the remaining ones is
+    ignored.
 
     Args:
-        versions: the versions of the chain without the further plugins, oldest first; at least one.
-        spoken: further plugin -> the versions that it supports.
+        versions: the versions of the chain without other software's plugins, oldest first; at least one.
+        spoken: each of other software's plugins -> the versions that it supports.
     Returns: the remaining versions, at least one; and the ignored plugins.
     """
     refused = []

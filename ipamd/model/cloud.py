@@ -20,7 +20,7 @@ class InstanceIdentity:
     """The node's identity, from instance metadata. Only `vpc_cidrs` and `security_group_ids` can change while the instance runs.
 
     `vpc_cidrs`: the IPv4 CIDRs of the VPC.
-    `primary_mac`, `primary_eni_id`, `primary_address`: of the primary ENI.
+    `primary_mac`, `primary_eni_id`, `primary_address`: the MAC, the ID and the primary address of the primary ENI.
     `subnet_id`, `subnet_cidr`: the subnet of the primary ENI.
     `security_group_ids`: the security groups of the primary ENI, ascending.
     """
@@ -57,7 +57,7 @@ class DescribedEni:
     `attachment_id`, `attachment_status`, `instance_id`, `device_index`, `network_card`: the ENI's attachment; empty strings and device
         index -1 if it is not attached.
     `delete_on_termination`: whether EC2 deletes the ENI with the instance.
-    `security_group_ids`: ascending; empty if the answer named none.
+    `security_group_ids`: its security groups, ascending; empty if the answer named none.
     `operator`: the AWS service that manages the ENI (EC2's Operator.Managed); "" if none does.
     `problem`: why the description could not be read; "" if it could. With a problem the other fields have the readable parts.
     `is_source_checked`: whether EC2 drops packets that the ENI sends with a source address that is not its own (SourceDestCheck).

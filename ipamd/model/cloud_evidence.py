@@ -31,8 +31,8 @@ Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.htm
 """
 
 RECENT_S = 300.0
-"""For this long after a call of ours an answer of Describe may not show the call's effect. Ours: AWS names no bound; this is ten times
-the longest reported lag (cilium issue 36428, after an allocation of addresses)."""
+"""For so many seconds after a call of ours, an answer of Describe that lacks the call's effect proves nothing. Ours: AWS names no
+bound; this is ten times the longest reported lag (cilium issue 36428, after an allocation of addresses)."""
 
 MIN_LOOK_COUNT = 2
 """How many successive answers must lack an object before it counts as absent. Ours: one answer may lag."""
@@ -42,7 +42,7 @@ MASS_LOSS_AGE_S = 600.0
 `RECENT_S`."""
 
 DOUBT_AGAIN_S = 60.0
-"""Pause before EC2 is asked again after an implausible answer. Ours: ten answers until a mass loss is believed."""
+"""Pause before EC2 is asked again after an implausible answer. Ours: EC2 then gives ten answers before a mass loss is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CloudRecords:
     `enis`: the recorded ENIs.
     `addresses`: the recorded addresses of managed ENIs, except lost ones, each with its ENI. A /80 is represented by its last address,
         whose row stands for the rest of the /80.
-    `wired`: the addresses among these that sandboxes have.
+    `wired`: those of `addresses` that sandboxes have.
     """
 
     identity: InstanceIdentity
@@ -100,7 +100,8 @@ class Weighed:
     doubted: the objects that one answer lacks, so that a second answer must decide.
     again_s: seconds after which the next answer is useful; None if nothing is in doubt.
     mass_loss: one sentence if an absence was concluded from implausible answers; otherwise "".
-    missing: what the last answer with the primary ENI lacks, believed or not, without what our calls changed lately.
+    missing: the recorded ENIs and addresses that the last answer with the primary ENI lacks, whether or not the answer is believed.
+        Objects that our calls changed lately are left out.
     """
 
     implausible: str = ""
@@ -116,8 +117,8 @@ def plausibility(answer: Iterable[DescribedEni], recorded: CloudRecords, *, rece
 
     The primary ENI cannot be detached while the instance runs. So an answer without it is implausible: it is about another moment, or
     another instance. An answer is also implausible if more than half, and at least two, of the ENIs (including the primary one) or of
-    the wired addresses are missing. With "more than half" an operator may detach one ENI of two. With "at least two" a node with one
-    sandbox may lose its one address.
+    the wired addresses are missing. Because of "more than half" an answer stays plausible after an operator detached one ENI of two.
+    Because of "at least two" it stays plausible after a node with one sandbox lost its one address.
 
     Args:
         answer: every ENI that EC2 shows attached, whatever its attachment status.
@@ -190,12 +191,12 @@ class CloudEvidence:
     """Weighs the successive answers of EC2 about one instance. Used by one thread at a time."""
 
     def __init__(self, doubts: Doubts | None = None) -> None:
-        """`doubts`: the counts of an earlier process, so that also a daemon that restarts often counts a second answer."""
+        """`doubts`: the counts of an earlier process, so that even a daemon that restarts often gets to count a second answer."""
         earlier = doubts or Doubts()
         self._believed: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, recorded=_by_key(earlier.plausible))
-        """Absences according to plausible answers only."""
+        """The absences of objects, counted in plausible answers only."""
         self._doubtful: Absences[CloudKey] = Absences(gap_s=LOOK_GAP_S, recorded=_by_key(earlier.any))
-        """Absences according to all answers that show the primary ENI."""
+        """The absences of objects, counted in all answers that show the primary ENI."""
 
     def weigh(
         self,
@@ -238,7 +239,8 @@ class CloudEvidence:
             self._believed.record_answer(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
         again_s = self._next_look_s(gone, absent, recent, is_plausible=not implausible)
-        doubted = self.doubted() - absent  # absent objects stay counted, so another answer without them starts no new doubt
+        # The counts of absent objects stay, so that another answer without these objects starts no new doubt.
+        doubted = self.doubted() - absent
         return Weighed(implausible, absent, doubted, again_s, mass_loss, missing=old)
 
     def doubts(self) -> Doubts:
@@ -286,7 +288,7 @@ class CloudEvidence:
 
 
 def _by_key(doubts: Mapping[str, Absence]) -> dict[CloudKey, Absence]:
-    """Return the absences by ENI ID or address instead of the text of these."""
+    """Return the absences with ENI IDs and addresses as keys; in `doubts` the keys are text."""
     absences: dict[CloudKey, Absence] = {}
     for subject, absence in doubts.items():
         try:

@@ -14,7 +14,7 @@ from ipamd.model.record import dataclass, field
 class NetnsIdentity:
     """The identity of the network namespace at a path: device and inode of its nsfs file.
 
-    Both are 0 if the identity is not known, as of an adopted sandbox.
+    Both are 0 if the identity is not known, which is so for an adopted sandbox.
     """
 
     device: int

@@ -11,9 +11,9 @@ class CompanionKind(StrEnum):
     """How other software runs beside our plugin."""
 
     APPENDED = "appended"
-    """Its plugin is an entry behind ours in our conflist."""
+    """The other software's plugin is an entry behind ours in our conflist."""
     FIRST = "first"
-    """Its CNI configuration sorts before ours, so the runtime uses it; it calls our plugin."""
+    """The other software's CNI configuration sorts before ours, so the runtime uses that one; its plugin calls our plugin."""
 
 
 @dataclass(frozen=True, slots=True)

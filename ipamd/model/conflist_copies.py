@@ -21,7 +21,7 @@ NO_ANNOTATIONS = (
     "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES and VPC_IPAMD_PINNED_ADDRESSES stay empty"
 )
 """The line for a file whose plugin calls ours, such as Multus. Such a plugin does not pass on the pod's annotations. Source:
-multus-cni, pkg/types/types.go, RuntimeConfig: a closed list of capabilities without annotations."""
+multus-cni, pkg/types/types.go, RuntimeConfig, which has a closed list of capabilities, and annotations are not in it."""
 
 
 def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
@@ -30,7 +30,7 @@ def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
     Args:
         document: a conflist that has our plugin among others, or the configuration of our plugin alone.
         own_parts: our part of the conflist, once with the CNI versions of our plugins and once with the versions of the whole chain.
-            The copy may have been made of either.
+            The copy may have been made from either of them.
     """
     return min((_lines(document, our_part) for our_part in own_parts), key=len)
 

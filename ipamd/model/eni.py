@@ -1,6 +1,6 @@
 """ENIs of this instance, their limits, and the numbers of their route tables.
 
-Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved between both without renumbering.
+Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved from either program to the other without renumbering.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EniState(StrEnum):
 
     ATTACHING: EC2 attaches it.
     ATTACHED: it is attached.
-    DRAINING: unused. ENIs whose addresses are assigned last are in `release.Draining`.
+    DRAINING: no ENI is in this state. The ENIs whose addresses are assigned last are in `release.Draining`.
     DETACHING: EC2 was asked to detach it.
     """
 
@@ -75,7 +75,7 @@ class Eni:
 
     @property
     def route_table(self) -> int:
-        """Route table of this ENI's traffic: always main for the primary ENI."""
+        """The route table of this ENI's traffic; for the primary ENI it is always the main table."""
         if self.is_primary:
             return MAIN_TABLE
         return route_table(self.device_index, self.network_card)
@@ -174,7 +174,7 @@ tags, and deletes it. Source: https://docs.aws.amazon.com/AWSEC2/latest/APIRefer
 
 
 def operator_exclusion(described: DescribedEni) -> str:
-    """Return the reason that an AWS service manages an ENI, with the service's name; "" if none does."""
+    """Return a reason which says that an AWS service manages an ENI, and names the service; "" if none does."""
     if described.operator:
         return f"{OPERATOR}{described.operator}"
     return ""

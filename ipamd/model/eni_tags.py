@@ -47,7 +47,7 @@ class EniTags:
         The operator's tags replace ours of the same name, except the tags with the pool and with the token of the creation.
 
         Args:
-            token: the client token of the creation; the outcome of the creation is searched for by it.
+            token: the client token of the creation; if EC2's answer is lost, the new ENI is searched for by this token.
             pool: the pool of pods; "" for the node's own pool, which has no tag.
         """
         tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
@@ -65,8 +65,8 @@ def description(identity: InstanceIdentity) -> str:
 def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> bool:
     """Whether we created the ENI: it has our tag for this instance, and is neither the primary nor the trunk ENI.
 
-    The primary ENI was created with the instance. The trunk ENI has the same tag as ours, but the control plane created it. Source:
-    amazon-vpc-resource-controller-k8s pkg/config/type.go, NetworkInterfaceNodeIDKey.
+    The primary ENI was created with the instance. The trunk ENI has the tag that our ENIs have, but the control plane created it.
+    Source: amazon-vpc-resource-controller-k8s pkg/config/type.go, NetworkInterfaceNodeIDKey.
     """
     if described.operator:
         return False

@@ -272,7 +272,7 @@ class CheckFailedError(IpamError):
 
 
 class NetnsError(IpamError):
-    """The network namespace is gone, or the path is no network namespace. Both are proven; a failed check is a WiringError."""
+    """It is proven that the network namespace is gone, or that the path is no network namespace. A failed check is a WiringError."""
 
     cni_code = 104
 
@@ -452,7 +452,7 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.h
 
 
 def is_about_keys(error: BaseException) -> bool:
-    """Whether a call failed because there were no credentials, or because EC2 refused them. New ones may be there soon."""
+    """Whether a call failed because there were no credentials, or EC2 refused them. New credentials may be there soon."""
     return isinstance(error, CloudCredentialsError) or (isinstance(error, CloudDeniedError) and error.code in STALE_KEYS)
 
 
@@ -467,7 +467,7 @@ class PluginLackingError(SettingsError):
 
 
 class PortTakenError(SettingsError):
-    """The daemon cannot listen on a port: another program has the port, or the address is none of this host."""
+    """The daemon cannot listen on a port: another program has the port, or the configured address is not an address of this host."""
 
 
 def cause_of_error(error: BaseException, *, is_advised: bool = False) -> Cause:

@@ -37,8 +37,8 @@ from ipamd.model.record import dataclass
 from ipamd.model.verdict_reasons import ReasonCode, VerdictReason, verdict_reason
 
 REAP_MIN_AGE_S = 300.0
-"""A younger sandbox is kept, unless it is proven gone. Ours: kubelet gives up RunPodSandbox after 4 minutes, and until then the
-runtime may not list the sandbox.
+"""A recorded sandbox whose ADD was less than this time ago is kept, unless it is proven gone. Ours: kubelet gives up RunPodSandbox
+after 4 minutes, and until then the runtime may not list the sandbox.
 
 Source of the 4 minutes: Kubernetes staging/src/k8s.io/cri-client/pkg/remote_runtime.go, RunPodSandbox (twice the timeout).
 """
@@ -48,7 +48,8 @@ LEAK_AGE_S = 3600.0
 DEL."""
 
 REAP_MIN_ABSENT_LOOKS = 2
-"""How many successive complete lists must lack a sandbox. Ours: a single list can lack a sandbox that is being created."""
+"""How many successive complete lists must lack a sandbox before its absence counts. Ours: a single list can lack a sandbox that is
+being created."""
 
 
 class Presence(StrEnum):
@@ -116,7 +117,7 @@ class SandboxVerdict(StrEnum):
 
     KEEP: change nothing.
     REAP: free the address (it cools).
-    UNWIRE_THEN_REAP: remove the rest of the wiring first, then free the address if no sandbox has it.
+    UNWIRE_THEN_REAP: remove what is left of the wiring first, then free the address if no sandbox has it.
     ADOPT: record the sandbox.
     QUARANTINE: keep the wiring, and do not assign the address.
     """

@@ -1,7 +1,7 @@
 """The failures of adapters: for each code the sentence and the next step. No other module has these sentences.
 
-The class of the error determines the CNI code and whether the runtime may retry (`errors.py`). The code identifies the failure, also
-after its sentence was reworded. Names in braces are the fields of the error. Pure.
+The class of the error determines the CNI code and whether the runtime may retry (`errors.py`). The code identifies the failure, and it
+stays the same when the sentence is reworded. Names in braces are the fields of the error. Pure.
 """
 
 from __future__ import annotations

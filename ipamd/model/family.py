@@ -1,6 +1,6 @@
 """IPv4 and IPv6 as values, with the constants in which they differ. `family_of` returns the family of an address.
 
-Addresses and prefixes of sandboxes are `IpAddress` and `IpNetwork`; on a node those of the pool are of one family. The code uses
+Addresses and prefixes of sandboxes are `IpAddress` and `IpNetwork`; all addresses of a node's pool are of one family. The code uses
 `IPv4Address` for objects that are IPv4 on every node: the addresses of instance and ENIs, the CIDRs of VPC, subnets and settings.
 Where no address determines the family, a parameter has the family of the node's pool; its default is `IPV4`. These constants replace
 an `if` at each place. Only differences in behaviour are code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, which has
@@ -19,7 +19,9 @@ IpNetwork = IPv4Network | IPv6Network
 
 
 class _IPv4(IPv4Address):
-    """An address that is formatted by the C library: an ADD formats addresses twenty times, and Python takes 10 to 15 us in IPv6."""
+    """An address that is formatted by the C library: an ADD formats addresses twenty times, and Python takes 10 to 15 us to format an
+    IPv6 address.
+    """
 
     __slots__ = ()
 
@@ -73,13 +75,13 @@ class Family:
     any_route: the destination of a default route.
     gateway: the next hop inside every sandbox. No host has this address: a permanent neighbour entry resolves it to the host veth's
         MAC.
-    route_metric: the metric that the kernel gives to a route without one.
+    route_metric: the metric that the kernel gives to a route that was added without a metric.
     outside: an address that is reachable by a default route only.
     prefix_length: the length of a delegated prefix; EC2 delegates no other length.
     is_sparse: whether only some addresses of a prefix are recorded: those that are not free, and the last one, whose row stands for
         all others.
     addresses_leaf, prefixes_leaf: the keys for addresses and prefixes below an interface in instance metadata.
-    nft, nft_address: nftables' word for the family and its header, and the type of a set's elements.
+    nft, nft_address: in nftables, the word for the family and for its header, and the type of a set of its addresses.
     local_range: the range from which a sandbox gets an address of this family for egress, if its pool is of the other family.
     """
 

@@ -11,7 +11,7 @@ class Severity(StrEnum):
     """How serious a finding is.
 
     VIOLATION: an invariant is broken.
-    DIFFERENCE: two sources differ. The daemon repairs the difference, or it is not the daemon's to repair.
+    DIFFERENCE: two sources differ. Either the daemon repairs the difference, or the repair is not its task.
     PENDING: something is in progress, and the finding is expected to end by itself.
     """
 

@@ -55,7 +55,7 @@ def barred_enis(*, may_grow_for_adds: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Freezing:
-    """An active cause.
+    """A cause that freezes the pool now.
 
     `reason`: the cause in words.
     `since_at`: when this daemon noticed the cause (aware UTC). The time of an operator's freeze survives a restart.

@@ -106,14 +106,14 @@ def _steps_of_full_node(limits: InstanceLimits, settings: PoolSettings, foreign_
 
 
 def _allocation_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal | None:
-    """Return why nothing is allocated on an attached ENI with a vacant slot; None if it may be, or if a new ENI may be created."""
+    """Return why no address is allocated in the vacant slots of attached ENIs; None if one may be, or if a new ENI may be created."""
     growth = snapshot.growth
     if growth.allocation is None:
         return None
     if not room_for_eni(snapshot, settings) or snapshot.bars_enis:
         return growth.allocation
     if growth.creation is None and growth.allocation.is_lasting:
-        return None  # a new ENI may be created; after a refusal that soon ends, the pool waits instead of creating one
+        return None  # a new ENI may be created; if the refusal ended soon, the pool would wait instead
     return both(growth.allocation, growth.creation)
 
 

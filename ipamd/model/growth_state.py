@@ -1,7 +1,7 @@
 """The planner's input besides the datastore: limits from EC2's refusals, and calls that may have taken effect. Pure values.
 
-A refusal applies only to its subject: if that is a single ENI, one kind of call or one subnet, the pool can grow elsewhere. A call
-with an unknown outcome counts as done, so that it is not made twice (I9, I13).
+A refusal applies only to its subject. If the subject is a single ENI, one kind of call or one subnet, the pool can still grow in
+another way. A call with an unknown outcome counts as done, so that it is not made twice (I9, I13).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class GrowthState:
     `pending_slots`: by ENI, the slots of allocations whose outcome is not known. Slots with addresses that are recorded elsewhere
         count as pending too.
     `pending_address_count`: the addresses that allocations with an unknown outcome may bring.
-    `pending`: why the outcome of creations and allocations is not known; "" if none is pending.
+    `pending`: why the outcome of creations and allocations is not known; "" if no outcome is pending.
     `pending_kind`: the reason for `pending` in one word.
     `host`: why the host's routing of an attached ENI is not in place; None if all host routing is in place.
     `has_stuck_eni`: whether the host's routing of an ENI has failed for so long that its addresses do not count as supply.

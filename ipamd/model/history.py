@@ -45,10 +45,10 @@ class LedgerEvent(StrEnum):
 
 
 class HistoryEvent(StrEnum):
-    """Events that only the history has, not the ledger.
+    """Events that the history has, and the ledger does not.
 
     BOOTED: the boot of the node in which the following records were written; every file of the history begins with it.
-    HELD: a sandbox has its address since before this file of the history began.
+    HELD: a sandbox has had its address since before this file of the history began.
     MISSED: records are missing.
     REFUSED: ADDs of a pod were refused.
     """

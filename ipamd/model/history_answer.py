@@ -19,7 +19,7 @@ class HistoryQuestion:
     `subject`: the text that identifies it (`history_subject.py`).
     `limit`: the most records to return; the latest ones are returned.
     `since`: only records from this time on (aware UTC); None: all records.
-    `at`: only the tenures of this time (aware UTC), and their records; None: all tenures.
+    `at`: only the tenures that include this time (aware UTC), and their records; None: all tenures.
     """
 
     subject: str

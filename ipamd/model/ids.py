@@ -18,13 +18,14 @@ EniId = NewType("EniId", str)
 SubnetId = NewType("SubnetId", str)
 InstanceId = NewType("InstanceId", str)
 MacAddress = NewType("MacAddress", str)
-"""Lower case, colon separated."""
+"""A MAC address in lower case, with colons between its bytes."""
 
 CONTAINER_ID_MAX = 200
-"""Characters. Ours: CRI IDs have 64, and with 200 the whole identity always fits the kernel's ifalias (255 bytes)."""
+"""The most characters of a container ID. Ours: CRI IDs have 64, and with 200 the whole identity always fits the kernel's ifalias (255
+bytes)."""
 
 IFNAME_MAX = 15
-"""Bytes: the kernel's IFNAMSIZ less its terminator."""
+"""The most bytes of an interface's name: the kernel's IFNAMSIZ less its terminator."""
 
 _CONTAINER_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")  # CNI SPEC.md, Section 2, CNI_CONTAINERID
 _IFNAME_BAD = re.compile(r"[/:%\s\x00]")

@@ -1,8 +1,8 @@
 """Operations on EC2 as typed values, and the intents that record them. Pure.
 
-An intent is recorded before the first EC2 call of an operation, and stays until EC2's answer is stored. A crash in between leaves an
-open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary of strings: only this module
-names the keys (`decoded` and `encoded`). Unknown keys stay as they are.
+An intent is recorded before the first EC2 call of an operation, and stays until EC2's answer is stored. A crash between these two
+moments leaves an open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary of
+strings: only this module names the keys (`decoded` and `encoded`). Unknown keys stay as they are.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Create:
     `device_index`: the place at which it is attached.
     `address_count`, `prefix_count`: the secondary addresses or /28s that it is created with. Both are 0 for an ENI of an IPv6 node,
         whose /80 is requested afterwards.
-    `moves_left`: how often another device index may be tried.
+    `moves_left`: how many more times another device index may be tried.
     `eni_id`: the ID of the new ENI; None until it is known.
     `refused`: EC2's reason if it refused the repeated call; then the ENI that the first call may have created is searched for.
     """
@@ -94,7 +94,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Allocate `count` more addresses on an ENI, or /28 prefixes."""
+    """Allocate `count` more addresses, or `count` more /28 prefixes, on an ENI."""
 
     eni_id: EniId
     count: int
@@ -149,7 +149,7 @@ class Intent:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its outcome is stored. Such an intent only stays because EC2 may still show the released objects."""
+        """Whether its outcome is stored. Such an intent stays only because EC2 may still show the objects that it released."""
         return SETTLED_AT in self.payload
 
     @property

@@ -23,10 +23,10 @@ class HostVeth:
 
     is_dying: whether it is in the link group that is about to be deleted.
     key, address: the sandbox and the address in its alias; None without an alias of ours.
-    mac: "" if it was not read.
-    mtu: in bytes; 0 if it was not read.
+    mac: the MAC of the veth; "" if it was not read.
+    mtu: the MTU in bytes; 0 if it was not read.
     kind: the kernel's name of the kind of link; a link of another kind than `veth` is not ours.
-    master: the index of a bridge or other link that takes its packets; 0 without one.
+    master: the index of a bridge or other link that takes its packets; 0 if there is no such link.
     is_extra: whether it belongs to an extra leg of the sandbox.
     has_uplink: whether the sandbox has an uplink, so that its address is in no pool.
     has_ipv6: whether IPv6 is on; None if the kernel did not report it.
@@ -60,7 +60,7 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class VlanLink:
-    """A VLAN link, by its name that of an uplink: the name has the form that we and amazon-vpc-cni-k8s use.
+    """A VLAN link whose name has the form that we and amazon-vpc-cni-k8s give to uplinks.
 
     `vlan`: its VLAN ID.
     `parent`: the index of the link that carries its frames; this must be the trunk ENI's link.
@@ -115,7 +115,7 @@ class UplinkRoute(NamedTuple):
 
 
 class IncomingRule(NamedTuple):
-    """A rule that has packets which arrive by the link `incoming` routed by a table."""
+    """A rule by which packets that arrive by the link `incoming` are routed with a certain table."""
 
     incoming: str
     table: int
@@ -224,8 +224,8 @@ class KernelSurvey:
     def extras_of(self, key: AttachmentKey) -> list[HostVeth]:
         """Return the host veths of a sandbox's extra legs to which a route of their address leads.
 
-        A sandbox can forge the link, but not a route. A route in one of the two tables is enough, because other software may have
-        deleted the other one.
+        A sandbox can forge the link, but not a route. A route in either the main table or `OWN_TABLE` is enough, because other
+        software may have deleted the route in the other table.
         """
         extras = []
         for veth in self._named[key, False]:
@@ -241,7 +241,7 @@ class KernelSurvey:
         return self.from_prefixes.get(family.network((address, family.prefix_length), strict=False), ())
 
     def find_veth(self, name: str, key: AttachmentKey, *, extra_address: IpAddress | None) -> HostVeth | None:
-        """Return the host veth of a leg by its name, a living one first; if no veth has the name, by alias, whatever its name.
+        """Return the host veth of a leg by its name, if possible one that is not dying; if no veth has the name, find it by its alias.
 
         `extra_address`: the address of the extra leg, because a sandbox may have several; None for the first leg.
         """
@@ -339,7 +339,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostChange:
-    """A change of the host's networking. Changes that this daemon's own wiring makes are left out where they can be recognised.
+    """A change of the host's networking. Changes that this daemon's own wiring makes are left out if they can be recognised.
 
     `veth`: with LINK, the host veth after the change; None for an ENI's link.
     `vlan`: with VLAN_LINK, the VLAN link after the change.

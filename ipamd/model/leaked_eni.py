@@ -25,7 +25,7 @@ def why_kept(eni: DescribedEni, *, now: datetime, min_age: timedelta, cluster_na
         now: the present time (aware UTC).
         min_age: the least age of a leaked ENI, by the creation time in its tag; it must exceed the longest time from creation to
             attachment.
-        cluster_name: the cluster that a leaked ENI's tag must name; "": any or none.
+        cluster_name: the cluster that a leaked ENI's tag must name; "": the tag may name any cluster, or be missing.
     """
     if eni.problem:
         return f"EC2's answer about it cannot be read: {eni.problem}"

@@ -2,8 +2,8 @@
 
 Metadata costs no EC2 call and is read all the time. But it lags, it may stay stuck for hours (amazon-vpc-cni-k8s issue 2497), and it
 may show an ENI 105 minutes after its deletion (issue 359). So a difference removes nothing (I7). Each distinct difference causes an
-EC2 call. While it lasts, further calls follow after pauses that grow to an hour, and addresses that metadata does not show are
-assigned last. Lists are compared member by member, because lists of equal length may differ (issues 3019 and 3887). Recent changes
+EC2 call. While the difference lasts, further calls follow after pauses that grow to an hour, and addresses that metadata does not show
+are assigned last. Lists are compared member by member, because lists of equal length may differ (issues 3019 and 3887). Recent changes
 of our own do not count as differences.
 """
 
@@ -30,7 +30,8 @@ ASK_PAUSES_S = (60.0, 240.0, 960.0, ASK_AGAIN_S)
 metadata, so one answer must not postpone the next call by an hour. The shorter pauses cost three more calls at most."""
 
 NAMED_COUNT = 3
-"""How many differences a sentence names. Ours: a missing prefix is one difference, a missing ENI of single addresses may be 50."""
+"""How many differences a sentence names. Ours: a missing prefix counts as one difference, but a missing ENI with single addresses may
+count as 50."""
 
 
 class DifferenceKind(StrEnum):
@@ -138,7 +139,7 @@ def _unexpected_in_list(
     candidates: list[Candidate] = []
     for mac, metadata_eni in listed.items():
         eni = enis.get(mac)
-        if eni is not None and eni.state is EniState.DETACHING:  # if it was attached again, its sandboxes need its routing
+        if eni is not None and eni.state is EniState.DETACHING:  # if the ENI was attached again, its sandboxes need routing
             candidates.append((DifferenceKind.BACK, mac, eni.eni_id, eni.eni_id))
         elif eni is None and metadata_eni is not None and metadata_eni.eni_id not in left_alone:
             candidates.append((DifferenceKind.UNKNOWN, mac, metadata_eni.eni_id, metadata_eni.eni_id))

@@ -51,7 +51,8 @@ def parse(
         source: the path of the file, for people.
         is_custom: whether custom networking is on. Then the file must have zones; otherwise its zones are checked and have no effect.
         named: pools that settings name -> the setting. The file must have these pools.
-        is_list_on: whether the list of addresses is in force. Then the file must have it; otherwise it is checked and has no effect.
+        is_list_on: whether the list of addresses is in force. Then the file must have the list; otherwise a list in the file is
+            checked and has no effect.
     Raises: SettingsError whose details name every problem at once.
     """
     problems: list[str] = []

@@ -30,7 +30,7 @@ PinnedList = Mapping[str, IPv4Address]
 
 @dataclass(frozen=True, slots=True)
 class PinnedRange:
-    """The addresses that pods of a namespace may name. `cidr`: None if they may only ask for the address that they had last."""
+    """The addresses that pods of a namespace may name. `cidr`: None if such a pod may ask only for the address that it had last."""
 
     namespace: str
     cidr: IPv4Network | None = None

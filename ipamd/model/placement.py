@@ -30,7 +30,7 @@ def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
 
 
 def trunk_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the places that are left free for the trunk ENI: one while there is none, if the settings say so and the type can have it.
+    """Count the places that are left free for the trunk ENI: none if it is attached, not wanted, or impossible on the type; else one.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni.
     """
@@ -48,7 +48,8 @@ def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
-    """Count the slots of an ENI for which addresses can be requested: not used, without a pending allocation, and not refused by EC2.
+    """Count the slots of an ENI for which addresses can be requested: they are not used, not in a pending allocation, and not refused
+    by EC2.
 
     The count is 0 for an excluded ENI, for an ENI that is not attached, and for one whose host routing has failed for long: no pod
     could use its addresses.
@@ -70,8 +71,8 @@ def vacant_count(snapshot: PoolSnapshot) -> int:
 def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether the pool grows by /28s now.
 
-    If fewer than 16 addresses are missing to maxPods, they are single addresses, provided that there are slots for all of them.
-    Otherwise the pool takes one more /28, as amazon-vpc-cni-k8s does: that takes one slot, and saves an ENI.
+    If maxPods leaves room for fewer than 16 more addresses, single addresses are requested, provided that there are slots for all of
+    them. Otherwise the pool takes one more /28, as amazon-vpc-cni-k8s does: that takes one slot, and saves an ENI.
     """
     if not is_prefix_mode(snapshot, settings) or not snapshot.prefixes_available:
         return False
@@ -131,7 +132,7 @@ def _fills_enis(snapshot: PoolSnapshot, settings: PoolSettings, *, is_subnet_sho
     """Whether one call requests all addresses that an ENI can take.
 
     Without IP targets amazon-vpc-cni-k8s fills an ENI at once (tryAssignIPs), and so do we, because fewer, larger calls suffice. But
-    prefixes, and all addresses of a subnet that is short of addresses, are requested only as needed.
+    prefixes are requested only as needed, and so are single addresses if the subnet is short of addresses.
     """
     return not settings.ip_targets_defined and not is_prefix_mode(snapshot, settings) and not is_subnet_short
 
@@ -150,7 +151,7 @@ def _may_create(snapshot: PoolSnapshot, want: int, room: int) -> bool:
         return False
     if growth.allocation is None or growth.allocation.is_lasting:
         return True
-    # EC2 refuses allocations only for some seconds. No ENI is created because of that while an attached ENI has room.
+    # EC2 refuses allocations only for some seconds. While an attached ENI has room, this is no reason to create another ENI.
     return want <= 0 or room <= 0 or not vacant_count(snapshot)
 
 

@@ -5,8 +5,8 @@ docs/prefix-and-ip-target.md there). These differences are intended:
 
 - Cooling addresses are not free (I8). They make up at most three quarters of a target in whole ENIs or /28s.
 - Waiting ADDs count as demand.
-- The pool does not grow beyond maxPods. There are two exceptions: the rest of the last /28, and the addresses of an ENI that was not
-  usable for a while.
+- The pool does not grow beyond maxPods. There are two exceptions: the last /28 may contain more addresses than maxPods leaves, and an
+  ENI that was not usable for a while adds its addresses again when it is usable.
 - Existing ENIs are filled before a new one is created, in a fixed order.
 - ADDs that follow each other share a call, and a spare ENI is created only after no ADD has come for a while.
 
@@ -78,10 +78,10 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     """Decide what to request from EC2, or to release, so that the warm pool reaches its target.
 
     Args:
-        snapshot: one consistent read; counts in addresses.
-        settings: targets.
-    Returns: zero or more actions in order, ENIs by device index. The same input gives the same output. If capacity is lacking, this is
-        no error: the plan's field `blocked` has the reason.
+        snapshot: the pool at one moment; its counts are in addresses.
+        settings: the targets of the pool.
+    Returns: zero or more actions in their order; ENIs come in the order of their device indexes. The same input gives the same output.
+        If capacity is lacking, this is no error: the plan's field `blocked` has the reason.
     Concurrency: pure. Guards: I7, I8, I13.
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences listed at the
     top of this module.
@@ -253,10 +253,11 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that the pool needs now, including those for waiting ADDs.
 
     With IP targets it is max(WARM_IP_TARGET - free, MINIMUM_IP_TARGET - total, 0), where `free` excludes cooling addresses (I8).
-    Without IP targets it is the number of addresses missing to WARM_ENI_TARGET whole ENIs (in prefix mode to WARM_PREFIX_TARGET
-    prefixes), where cooling addresses count in part, or to one free address. Addresses of earlier sandboxes of a pod count as free,
-    because they come back (`repeats.py`), but not for waiting ADDs. Free addresses on an ENI without host routing count, because
-    they will be usable soon, unless the host routing has failed for long.
+    Without IP targets it is the number of addresses that the pool lacks to have WARM_ENI_TARGET whole ENIs of free addresses (in
+    prefix mode WARM_PREFIX_TARGET prefixes), where some of the cooling addresses count as free (`_cooling_credit`). If these targets
+    are 0, a pool with `keeps_one_free` needs one free address. Addresses of earlier sandboxes of a pod count as free, because they
+    come back (`repeats.py`), but not for waiting ADDs. Free addresses on an ENI without host routing count, because they will be
+    usable soon, unless the host routing has failed for long.
     """
     if settings.family.is_sparse:
         return _ipv6_deficit_count(snapshot)
@@ -287,7 +288,7 @@ def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that ADDs can have now or soon (`_cooling_credit`), and that the target does not need.
 
-    It is the opposite of `deficit_count`: if so many addresses are released, the deficit stays 0. With IP targets it is
+    It is the counterpart of `deficit_count`: after a release of this many addresses the deficit is still 0. With IP targets it is
     min(free - WARM_IP_TARGET, total - MINIMUM_IP_TARGET), at least 0.
     """
     if settings.family.is_sparse:
@@ -403,8 +404,9 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
 def _is_spare_eni_better_later(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether a new ENI that only WARM_ENI_TARGET or WARM_PREFIX_TARGET needs can wait.
 
-    It can wait if half of the target is there, at most half of this half is cooling, no ADD waits, and ADDs came lately. Then the new
-    pods may end soon, and other nodes that got pods at the same moment may have waiting ADDs that need EC2's calls.
+    It can wait if ADDs came lately, no ADD waits, free addresses are at least a quarter of the target, and free and cooling addresses
+    together are at least half of it. Then the new pods may end soon, and other nodes that got pods at the same moment may have waiting
+    ADDs that need EC2's calls.
     """
     if not snapshot.growth.is_spare_eni_settling or not settings.spare_eni_delay_s:
         return False

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 POD_ENI = "vpc.amazonaws.com/pod-eni"
-"""The annotation by which the control plane names the branch ENI of a pod that has security groups of its own. The same name is that
-of the extended resource in the limits of such a pod's container. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go."""
+"""The annotation by which the control plane names the branch ENI of a pod that has security groups of its own. The extended resource
+in the limits of such a pod's container has this name too. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go."""
 
 MARK = "vpc-ipamd/pod-eni"
 """The annotation by which our admission policy marks whether a pod needs an ENI of its own (manifests/pod-eni/)."""
 
 CONFIG_SOURCE, FROM_API = "kubernetes.io/config.source", "api"
-"""The annotation in which kubelet writes from where it got a pod, and the usual value, the API. A static pod comes from a file or a
-URL, so no admission policy sees it. Source: kubernetes pkg/kubelet/types/pod_update.go."""
+"""The annotation in which kubelet writes the origin of a pod, and its usual value, which says that the pod came from the API. A static
+pod comes from a file or a URL, so no admission policy sees it. Source: kubernetes pkg/kubelet/types/pod_update.go."""
 
 SNAT = "vpc-ipamd/snat"
 """The annotation by which a pod chooses how its connections to outside the VPC are translated: a value of `PodSnat`."""

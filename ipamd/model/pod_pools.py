@@ -174,8 +174,8 @@ def pool_exclusion(
 
 
 def _group_exclusion(eni: Eni, pool: PodPool, security_group_ids: Collection[str]) -> str:
-    """Return why the security groups of an ENI exclude it from the pool; "" if they do not. While they are not known, the ENI's
-    recorded reason is returned, if it is this one.
+    """Return why the security groups of an ENI exclude it from the pool; "" if they do not. While the groups are not known, the ENI's
+    recorded reason is returned, if that is a reason about its groups.
     """
     other_groups = f"{OTHER_GROUPS}{pool.name}"
     if not pool.security_group_ids:

@@ -13,8 +13,8 @@ class PoolCounts:
 
     `lost`: the addresses that EC2 does not show any more. They are not in the counts of the states.
     `lost_in_use`: how many of the lost addresses a sandbox has.
-    `withheld`: how many of the free addresses are not assigned for now, because EC2 did not show them once or a release of them is
-        open.
+    `withheld`: how many of the free addresses are not assigned for now, because one answer of EC2 lacked them, or because their
+        release has begun.
     """
 
     free: int = 0

@@ -25,10 +25,10 @@ class PoolSettings:
     `prefix_delegation`: whether the pool grows by /28s (ENABLE_PREFIX_DELEGATION).
     `warm_target_auto`: whether `warm_ip_target` follows demand (`ipamd/model/auto_target.py`).
     `release_hold_s`: for how many seconds a surplus must last before it is released.
-    `spare_eni_delay_s`: how many seconds after the last ADD an ENI is requested that only WARM_ENI_TARGET or WARM_PREFIX_TARGET
-        needs; 0: at once.
+    `spare_eni_delay_s`: how many seconds after the last ADD an ENI is requested, if only WARM_ENI_TARGET or WARM_PREFIX_TARGET needs
+        it; 0: at once.
     `leaves_trunk_place`: whether a place on card 0 is left free for the trunk ENI, which the control plane attaches.
-    `is_provisioning_disabled`: whether nothing is requested from EC2, even if ADDs wait.
+    `is_provisioning_disabled`: whether the pool requests nothing from EC2, even while ADDs wait.
     `keeps_one_free`: whether one address stays free if all targets are 0. Otherwise such a pool has no address before its first pod.
     `family`: the pool's address family. An IPv6 pool needs one /80, and the targets have no effect.
     `meaningless`: the names of settings that are set although they have no effect in an IPv6 pool.

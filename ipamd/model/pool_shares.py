@@ -6,8 +6,8 @@ The rule, for a pool that wants another ENI:
 2. Beyond its reservation it takes only places that no other pool needs for its own reservation, even if an ADD of the pool waits.
 3. It never has more than its `maxEnis`.
 
-The reservation of the node's own pool is one ENI. This is the primary ENI if that carries pods. An ENI that gets no new pods does not
-count towards a reservation.
+The reservation of the node's own pool is one ENI. This is the primary ENI, if pods may have its addresses. An ENI that gets no new
+pods does not count towards a reservation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PoolClaim:
 
     @property
     def unmet(self) -> int:
-        """How many ENIs are missing to its reservation."""
+        """How many ENIs the pool lacks to fill its reservation."""
         return max(self.reserved - self.eni_count, 0)
 
 
@@ -111,8 +111,8 @@ def with_share(snapshot: PoolSnapshot, settings: PoolSettings, claims_of_all: Co
 def most_pods(max_pods: int, stock: Stock, pool: str) -> int:
     """Return how many addresses a pool may have: maxPods less the pods with addresses of other pools, at least 1; 0: no bound.
 
-    Free addresses of other pools are not subtracted, because a pool that keeps many free must not prevent the growth of another pool.
-    Addresses on other network cards are not subtracted either, because their pods have an address on card 0 too.
+    Free addresses of other pools are not subtracted, because a pool that keeps many free addresses must not prevent the growth of
+    another pool. Addresses on other network cards are not subtracted either, because their pods have an address on card 0 too.
     """
     if not max_pods:
         return 0

@@ -45,13 +45,13 @@ class PoolSnapshot:
     limits: the limits of the instance type for the network card.
     free_prefix_count: the number of /28s whose addresses are all free.
     unready_free_count: the free addresses, without withheld ones, on ENIs without host routing. No ADD can get them.
-    unplugged_free_count: how many of these are on ENIs whose link has been missing for long.
+    unplugged_free_count: how many addresses of `unready_free_count` are on ENIs whose link has been missing for long.
     leaving_cooling_count: the cooling addresses that no pod will get, because their ENI is excluded or being detached.
     unmanaged_eni_count, unmanaged_device_indexes: the attached ENIs that take a place on the card but are not for pods of this pool:
         their number, and their device indexes.
     refused_device_indexes: the device indexes that EC2 refused, because an ENI is there that EC2 does not show.
     waiting_count: the ADDs that wait for an address now.
-    fault: an error of the daemon that stops growth and release for a moment; None without one.
+    fault: an error of the daemon that stops growth and release for a moment; None if there is no such error.
     growth: limits from refusals of EC2, and growth under way.
     hold: the surplus over time.
     frozen: why the pool is frozen, so that no ENI is created and nothing is released; "" if it is not frozen. Addresses and prefixes
@@ -60,7 +60,7 @@ class PoolSnapshot:
     has_trunk: whether the control plane has attached the trunk ENI, which is one of the unmanaged ENIs.
     pool: the pool of pods that is planned; "" for the node's own pool.
     other_pool_eni_count: the number of ENIs of other pools, which count as unmanaged.
-    place_cap: how many further ENIs the pool may get in view of the shares of other pools (`pool_shares.py`); None: no bound.
+    place_cap: how many further ENIs the pool's share of the free places allows (`pool_shares.py`); None: no bound.
     share: the reason of `place_cap`, in words.
     network_card: the card that has the pool's ENIs. ENIs of a card above 0 are never released.
     """
@@ -143,7 +143,7 @@ def pool_snapshot(
         occupied: network card and device index of the attached ENIs without a row.
         refused: network card and device index of the places that EC2 refused, because an ENI must be there.
         unplugged: the ENIs whose link has been missing for long.
-    Returns: the snapshot; all counts are of the moment of `stock`. Pure. Cost: the number of ENIs.
+    Returns: the snapshot; all counts are of the moment of `stock`. Pure. The time grows with the number of ENIs.
     """
     managed, usable, leaving = _sorted_out(stock)
     unmanaged_indexes = _unmanaged_device_indexes(stock, occupied, network_card)

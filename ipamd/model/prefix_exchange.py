@@ -16,7 +16,8 @@ from ipamd.model.pool_snapshot import PoolSnapshot
 def needs_slot(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether a /28 would be requested if it had a slot, and a release of single addresses can free a slot.
 
-    The caller lists free addresses only if this is true, because the list costs time. Cost: the number of ENIs.
+    The caller lists free addresses only if this is true, because the list costs time. The time of this function grows only with the
+    number of ENIs.
     """
     if not asks_for_prefixes(snapshot, settings) or _is_release_barred(snapshot):
         return False

@@ -4,10 +4,11 @@ Secrets are found by form (keys, tokens and hashes that their issuers made recog
 name (the text after a word such as `password`). A secret with neither a known form nor a known name before it is not found. So a
 support archive leaves out data that is likely to contain secrets, such as the environment and the files of pods.
 
-The time grows only linearly with the length of the text, whatever the text is. So the patterns never backtrack over a part that may be
-long, and such a part begins at the start of a word or line; all other parts have a bound. Single characters are repeated with
-possessive quantifiers (`*+`), and groups inside atomic groups (`(?>(?:...)*)`): before Python 3.11.5, so in Debian's Python and in the
-image, a possessive quantifier of a group matches too much (https://github.com/python/cpython/issues/106052).
+The search takes a time that is at most proportional to the length of the text, whatever the text is. To ensure this, the patterns
+never backtrack over a part that may be long, and such a part begins at the start of a word or line. All other parts have a bound.
+Single characters are repeated with possessive quantifiers (`*+`), and groups inside atomic groups (`(?>(?:...)*)`): before Python
+3.11.5, so in Debian's Python and in the image, a possessive quantifier of a group matches too much
+(https://github.com/python/cpython/issues/106052).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ _TEXT = rf"(?P<value>(?>(?:(?!{_LESS}).){{1,8192}})|<!\[CDATA\[(?>(?:(?!\]\]>).)
 _USER = r"[^\s/@:\"'<>]"
 
 _PATTERNS = (
-    # XML: an element with the name; and an element next to another element whose text is the name
+    # XML: an element whose own name is that of a secret; and an element behind one whose text is the name of a secret
     rf"(?s:{_LESS}[\w:.-]{{0,64}}?{_NAME}(?:\s[^<>]{{0,200}}?)?{_MORE}{_TEXT}(?={_LESS}/|\]))",
     rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}(?>{_SPACE}{{0,80}}){_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
     # whole HTTP headers; authentication schemes anywhere in the text
@@ -120,7 +121,7 @@ _PATTERNS = (
     rf"\[{_QUOTE}[\w./-]{{0,128}}?{_NAME}{_QUOTE}\]{_IS}{_VALUE}",
     # a line of .pgpass, which must not be an IPv6 address
     r"^(?![0-9a-f]{1,4}:\d{1,4}:[0-9a-f:]{1,40}$)[^\s:]{1,255}:(?:\*|\d{1,5}):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>\S++)$",
-    # a value before its name, and the data of a Secret, whatever its keys are called
+    # a value that comes before its name, and the data of a Kubernetes Secret, whatever its keys are called
     rf"{_QUOTE}value{_QUOTE}\s{{0,20}}:\s{{0,20}}(?P<value>\"(?>(?:[^\"\\\n]|\\.){{0,8192}})\")\s{{0,80}},\s{{0,80}}"
     rf"{_QUOTE}(?:name|key){_QUOTE}\s{{0,20}}:\s{{0,20}}{_QUOTE}[\w./-]{{0,64}}?{_NAME}",
     r"^(?P<level>[ \t]{0,40})kind:[ \t]{0,8}Secret[ \t]*+\n(?:(?P=level)\S[^\n]{0,400}\n|(?P=level)[ \t][^\n]{0,400}\n){0,40}?"

@@ -1,8 +1,8 @@
 """The refusals of ADD and STATUS: for each code its error class, its message, and the next step. Pure.
 
 `pinned_refusals.py` and `legs/refusals.py` have further refusals in the same form. The class determines the CNI code and whether the
-runtime may retry (`errors.py`). The code identifies the reason, also after its sentence was reworded. Names in braces are the fields
-of the error.
+runtime may retry (`errors.py`). The code identifies the reason, and it stays the same when the sentence is reworded. Names in braces
+are the fields of the error.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ ENI_HOLD_S = 60.0
 `release_hold_s`. Ours, from the traces of docs/performance.md: it is the least age at which an ENI is released."""
 
 ENI_MIN_AGE_S = 60.0
-"""An ENI that is younger is not released, because EC2 may not show all its addresses yet. Source: amazon-vpc-cni-k8s
+"""An ENI that we created fewer seconds ago is not released, because EC2 may not show all its addresses yet. Source: amazon-vpc-cni-k8s
 pkg/ipamd/datastore/data_store.go."""
 
 NAMED_COUNT = 3
@@ -136,7 +136,7 @@ def draining(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int, be
     for eni in sorted(snapshot.enis, key=lambda eni: (eni.eni_id not in before, *_sparsest_first(eni))):
         if not eni.created_by_us or eni.is_primary or eni.state is not EniState.ATTACHED or snapshot.network_card:
             continue
-        needed = eni.counts.total  # without this ENI the pool has so many addresses less
+        needed = eni.counts.total  # the pool loses this many addresses with the ENI
         if needed <= remaining:
             chosen.add(eni.eni_id)
             remaining -= needed
@@ -155,8 +155,8 @@ def releasable(snapshot: Snapshot, *, withheld: frozenset[IpAddress]) -> dict[En
     Args:
         snapshot: one consistent read of the datastore.
         withheld: addresses that are not assigned for now.
-    Returns: for each ENI that has any, its single addresses, longest free first, and its /28s, ascending. Cost: the number of
-        addresses.
+    Returns: for each ENI that has any, its single addresses, longest free first, and its /28s, ascending. The time grows with the
+        number of addresses.
     """
     singles: dict[EniId, list[Address]] = {}
     free_counts: dict[tuple[EniId, IpNetwork], int] = {}

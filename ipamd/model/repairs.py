@@ -99,8 +99,8 @@ class RepairOutcome(StrEnum):
     ADJUSTED: we changed something that no other software had altered: to follow a change of ours, to clean up, or to cut a sandbox
         off. It is only logged.
     LEFT: nothing was repaired, and there is no condition. It is only logged.
-    REFUSED: the repair failed. It is a condition of the pass until the repair succeeds.
-    NEEDS_OPERATOR: only an operator can mend it. It is a condition of the sandbox until then.
+    REFUSED: the repair failed. A condition of the repaired part shows this until the repair succeeds.
+    NEEDS_OPERATOR: only an operator can mend the difference. A condition of the sandbox shows this until an operator has mended it.
     """
 
     REPAIRED = "repaired"

@@ -24,7 +24,7 @@ LOSES_NO_PACKETS = frozenset(
         DifferenceCode.FILTER_RULE_DROPS,
     }
 )
-"""Differences by which no packet is lost for certain: packets are not handled as our settings say, or a loss is only suspected."""
+"""Differences that do not count as a loss of packets: packets pass, but not as our settings say; or a loss is only suspected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ class RuntimeView:
 
 
 class EventKind(StrEnum):
-    """Kind of an event. SUBSCRIBED is no event of CRI: our adapter reports by it that the stream is open, so that no later change is
-    missed.
+    """Kind of an event. SUBSCRIBED is no event of CRI: with it our adapter reports that the stream is open, and that from then on no
+    change is missed.
     """
 
     SUBSCRIBED = "subscribed"

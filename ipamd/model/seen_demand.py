@@ -11,8 +11,8 @@ from ipamd.model.repeats import NO_REPEATS, Repeats
 SHORT_S = 2.0
 
 LONG_S = 10.0
-"""Time windows, in seconds, in which the growth of demand is measured: the time for an allocation on an attached ENI, and for a new
-ENI.
+"""Two time windows, in seconds, in which the growth of demand is measured. The short one is for growth by an allocation on an attached
+ENI, and the long one for growth by a new ENI.
 Ours: an allocation takes about half a second; creating, attaching and setting up an ENI takes up to ten seconds."""
 
 
@@ -26,7 +26,7 @@ class SeenDemand:
         within LONG_S.
     `allocation_s`, `creation_s`: how many seconds an allocation on an attached ENI took, and a new ENI until it was usable.
     `start_count`: the addresses that a new node is expected to need, or that a node had free when its daemon started.
-    `is_filling`: whether the node was created minutes ago.
+    `is_filling`: whether the node was created only minutes ago, so that it may still be getting its first pods.
     `lasting_count`: the addresses that ADDs will take in the next seconds if they go on as before.
     `lately_count`: the addresses that ADDs took in the last seconds.
     `is_settling`: whether an ADD took an address a moment ago.

@@ -35,8 +35,8 @@ from ipamd.model.kernel_numbers import FROM_SANDBOX_PRIORITY
 GROUP_BITS, BLOCK_BITS = 3, 3
 GROUP_COUNT, BLOCK_COUNT = 1 << GROUP_BITS, 1 << BLOCK_BITS
 """The number of groups of a subnet, and of blocks of a group. Ours: with 700 addresses a packet passes on average nine `goto` rules
-and six rules of its bucket. With one level of 16 buckets it would pass 30 rules, and cost a tenth more than on a node with 10
-sandboxes."""
+and six rules of its bucket. With one level of 16 buckets a packet would pass 30 rules, and take a tenth more time than on a node with
+10 sandboxes."""
 
 JUMP_PRIORITY = FROM_SANDBOX_PRIORITY + 1
 """Priority of the `goto` rules to the groups. It is directly behind FROM_SANDBOX_PRIORITY, which amazon-vpc-cni-k8s and small nodes
@@ -57,7 +57,7 @@ SINGLE_PRIORITIES = frozenset({FROM_SANDBOX_PRIORITY, *BUCKET_PRIORITIES})
 """All priorities of rules from single addresses."""
 
 WORTHWHILE_COUNT = 100
-"""A node that may have more single addresses with rules than this uses buckets. Ours: a packet passes so many rules in a
+"""A node uses buckets if more than this number of its single addresses may have rules. Ours: a packet passes this many rules in a
 microsecond, and people can still read the list of rules."""
 
 
@@ -90,14 +90,18 @@ def is_worthwhile(limits: InstanceLimits, *, has_prefixes: bool) -> bool:
 
 
 def single_priority(address: IpAddress, subnet: IPv4Network | None) -> int:
-    """Return the priority of the rule from a single address: of its bucket if `subnet` contains it, else FROM_SANDBOX_PRIORITY."""
+    """Return the priority of the rule from an address: that of its bucket if `subnet` contains the address, else
+    FROM_SANDBOX_PRIORITY.
+    """
     if subnet is None or not isinstance(address, IPv4Address) or address not in subnet:
         return FROM_SANDBOX_PRIORITY
     return BUCKET_PRIORITIES[bucket_number(address, subnet)]
 
 
 def bucket_number(address: IPv4Address, subnet: IPv4Network) -> int:
-    """Return the number of the bucket of an address. The first bits behind the subnet's prefix are the group, the next the block."""
+    """Return the number of the bucket of an address. The first bits behind the subnet's prefix are the number of the group, and the
+    next bits that of the block.
+    """
     group_bits, block_bits = _bits(subnet)
     host_bits = subnet.max_prefixlen - subnet.prefixlen
     number = (int(address) - int(subnet.network_address)) >> (host_bits - group_bits - block_bits)

@@ -38,8 +38,8 @@ zone has no entry reports this. The bound of 64 characters is ours.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-regions-availability-zones.html."""
 
 USUAL_ZONE = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+([a-z]|(-[a-z0-9]+)+)")
-"""The usual form of a zone's name: a region with a suffix. A name of another form is reported where it may be no zone at all. Ours,
-from the names of all zones at the source of ZONE."""
+"""The usual form of a zone's name: a region with a suffix. A name of another form is reported where a text that is no zone's name may
+stand, such as the name of an ENIConfig object. Ours, from the names of all zones at the source of ZONE."""
 
 GROUPS_MAX = 16
 """The most security groups of one ENI, by the highest quota.
@@ -66,7 +66,9 @@ OTHER_GROUPS = f"{CUSTOM}its security groups are not those that the file names"
 
 @dataclass(frozen=True, slots=True)
 class ZoneNetwork:
-    """The subnet and the security groups of new ENIs in one zone. `security_group_ids`: ascending; empty: those of the primary ENI."""
+    """The subnet and the security groups of new ENIs in one zone. `security_group_ids`: ascending; if empty, the ENIs get the security
+    groups of the primary ENI.
+    """
 
     subnet_id: SubnetId
     security_group_ids: tuple[str, ...] = ()
@@ -212,7 +214,7 @@ class SubnetView:
     `free_count`: the free addresses by EC2's answer, less the addresses that this node has allocated since; -1: not known.
     `why_not`: why no new ENI is created in the subnet now; "" if one may be.
     `used_count`: the addresses that are not free, without those that AWS reserves; -1: not known.
-    `has_no_prefix`: whether EC2 refused a /28 of the subnet, and none is requested again yet.
+    `has_no_prefix`: whether EC2 refused a /28 of the subnet so lately that no /28 is requested now.
     `is_candidate`: whether its tags and the settings allow new ENIs in the subnet, whether or not it has room.
     `answer_age_s`: seconds since EC2's answer.
     """

@@ -23,7 +23,7 @@ class Hold:
     ages: for the ENIs that we created lately, the seconds since their creation.
     releasable: the addresses that may be released, by ENI. To save time they are not listed, and this is empty, if the plan cannot
         release any.
-    refusal: a refusal of EC2, or an unfinished release, because of which nothing further is released; None without one.
+    refusal: a refusal of EC2, or an unfinished release, because of which nothing further is released; None if there is neither.
     """
 
     stable_surplus: int | None = None

@@ -81,7 +81,8 @@ def tenures(records: Iterable[HistoryRecord]) -> list[Tenure]:
 
 
 def _beginning(record: HistoryRecord) -> datetime:
-    """Return the time with which a record in BEGINS is compared to the beginning of an ended tenure.
+    """Return the time of a record in BEGINS that is compared with the beginning of an ended tenure, to find out whether a new one
+    began.
 
     For `adopted` and `held` it is the time of the record, because the sandbox may have had its address long before.
     """

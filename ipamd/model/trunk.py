@@ -1,4 +1,5 @@
-"""The trunk ENI of a node. The control plane attaches it, and the VLAN links of sandboxes with branch ENIs are on its link."""
+"""The trunk ENI of a node. The control plane attaches this ENI, and the VLAN links of sandboxes with branch ENIs are made on its
+link."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def counted(count: int, noun: str) -> str:
 
 
 MANY = 1_000_000
-"""The count that stands for all addresses of a /80 without a row. People see a phrase instead of it. Ours: far more than the
-sandboxes of any node, and every sum of counts stays within 32 bits."""
+"""The count that stands for all the addresses without a row in a /80. People see a phrase instead of this number. Ours: far more than
+the sandboxes of any node, and every sum of counts stays within 32 bits."""
 
 
 def usable(count: int) -> str:

@@ -103,8 +103,8 @@ class BranchLeg(Leg):
     def impostor_why(self, link: VlanLink) -> str:
         """Return why a VLAN link cannot lead to the branch ENI; "" if it can.
 
-        The reason may be its kind, namespace or VLAN ID, or the parent link. Several links may have the trunk ENI's MAC. The repair
-        finds out which of them is the trunk's (`BranchWiring`).
+        The reason may be the link's kind, namespace or VLAN ID, or its parent link. Several links may have the trunk ENI's MAC. The
+        repair finds out which of them is the trunk's (`BranchWiring`).
         """
         if link.impostor_why:
             return link.impostor_why

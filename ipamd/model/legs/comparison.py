@@ -75,7 +75,8 @@ def route_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
     """Compare the routes to the address, and the rule to our own table."""
     differences = []
     tables = [(survey.routes, "")]
-    # If the address has a rule of its own, only the main table is used: amazon-vpc-cni-k8s and an earlier release of ours wire so.
+    # If the address has a rule of its own, only the main table is used: amazon-vpc-cni-k8s and an earlier release of ours wire
+    # sandboxes in this way.
     if leg.address not in survey.to_rules:
         tables.append((survey.own_routes, f" table {OWN_TABLE}"))
         if not survey.has_own_rule:
@@ -106,7 +107,7 @@ def snat_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
 def from_rule_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
     """Compare the rules that select the table for packets from the address."""
     tables = survey.from_rules.get(leg.address, ()) + survey.tables_from_prefix(leg.address)
-    rule = f"rule from {leg.address}"  # its priority depends on the node (`source_rules`)
+    rule = f"rule from {leg.address}"  # the rule's priority depends on the node (`source_rules`)
     differences = []
     if leg.route_table not in (MAIN_TABLE, *tables):
         missing = f"{rule} lookup {leg.route_table}"

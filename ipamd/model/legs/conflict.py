@@ -1,7 +1,7 @@
 """Find out whether a branch ENI's address, MAC, VLAN or ID belongs to another sandbox or ENI.
 
-A branch ENI is named by an annotation, which another program than the controller may have written. So it must be checked that it takes
-nothing from another sandbox (I1, I6).
+A branch ENI is named by an annotation, which another program than the controller may have written. So it must be checked that the
+branch ENI takes nothing from another sandbox (I1, I6).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def branch_conflict(
         wanted: the branch ENI.
         key: the sandbox that is to have it.
         row: the pool's row of the branch ENI's address; None if the address is in no pool.
-        others: the attachments with which it is compared; that of `key` is ignored.
+        others: the attachments with which the branch ENI is compared; the attachment of `key` itself is ignored.
         enis: all recorded ENIs of the node.
     """
     if row is not None:

@@ -1,4 +1,5 @@
-"""The leg for egress in the IP family that the pool does not have. Its address is valid only on this node, which translates it."""
+"""The leg for egress in the IP family that the pool does not have. The address of this leg is valid only on this node, which
+translates it."""
 
 from __future__ import annotations
 

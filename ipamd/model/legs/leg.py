@@ -34,8 +34,8 @@ class Leg(ABC):
     """Whether the leg has the pod's address. A sandbox has exactly one such leg."""
 
     is_wired_again: ClassVar[bool] = False
-    """Whether a repair may make a missing veth pair again. It must not do so for a first leg, because the address inside the sandbox
-    might be another one by now."""
+    """Whether a repair may make a missing veth pair again. No repair makes the pair of a first leg again, because the address inside
+    the sandbox may have changed since."""
 
     @property
     @abstractmethod
@@ -124,8 +124,8 @@ class Leg(ABC):
 
     @property
     def is_mtu_known(self) -> bool:
-        """Whether `mtu` is the MTU with which the leg was wired. It is not known if amazon-vpc-cni-k8s's plugin wired the leg,
-        which does not report it.
+        """Whether `mtu` is the MTU with which the leg was wired. It is not known if the plugin of amazon-vpc-cni-k8s wired the leg,
+        because this plugin does not report the MTU.
         """
         return bool(self.mtu) and self.others_mac != ""
 
