@@ -25,7 +25,8 @@ from ipamd.model.errors import DatastoreError, InvariantError
 from ipamd.model.failures import FailureCode, failure
 
 WAL_AUTOCHECKPOINT_PAGES = 1000
-"""SQLite's default: 100 to 4,000 made no difference above the noise (docs/adr/0002)."""
+"""Pages in the WAL after which SQLite writes them into the database. SQLite's default: values from 100 to 4,000 made no measurable
+difference (docs/adr/0002)."""
 
 ADVICE = {
     "SQLITE_FULL": "the file system of the run directory is full: free space there",
@@ -100,7 +101,7 @@ class Disk:
         if self._files() != self._identity:
             raise failure(DatastoreError, FailureCode.FILE_REPLACED, path=self.path)
         with refusals("committing"):
-            if self.connection.in_transaction():  # something was run through SQLAlchemy, which must know that it ended
+            if self.connection.in_transaction():  # a statement ran through SQLAlchemy, which must learn of the end
                 self.connection.commit()
             else:
                 self._driver.execute("COMMIT")
@@ -201,7 +202,7 @@ def _connect(path: Path, lock_wait_s: float, is_probe: bool) -> sqlite3.Connecti
         uri=True,
         timeout=lock_wait_s,
         isolation_level=None,  # transactions are ours: the driver must not begin any
-        check_same_thread=False,  # `lock` serialises
+        check_same_thread=False,  # `lock` admits one thread at a time
     )
     try:
         if not is_probe:

@@ -125,7 +125,7 @@ def open_datastore(
 
     Args:
         boot_id: `current_boot_id()`.
-        family: of the pool.
+        family: the IP family of the pool.
         failpoint: called with each of `store.FAILPOINTS`; for crash tests.
         lock_wait_s: how long to wait for a predecessor that still holds the file.
         survey_kernel: called only for a file of the other family.

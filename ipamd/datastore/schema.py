@@ -55,8 +55,8 @@ FAMILY = "family"
 """Row in `meta`: the family of the pool as nftables names it, fixed for the life of the file. IPv4 without this row."""
 
 CURSOR = "cursor"
-"""Row in `meta`, IPv6 only: the place in the /80 of the address that was assigned last. It starts at random, because addresses that
-a lost file had cooling must not be assigned soon (I8)."""
+"""Row in `meta`, IPv6 only: the place in the /80 of the address that was assigned last. It starts at random, because addresses
+that were cooling in a lost file must not be assigned soon (I8)."""
 
 IDENTITY = "identity"
 """Row in `meta`: the node's identity as instance metadata last gave it, as JSON. A start in the same boot uses it if metadata does not

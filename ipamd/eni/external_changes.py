@@ -58,7 +58,8 @@ FIRST_REQUESTS, LATER_REQUESTS = 4, 2
 """Requests of `Metadata.interface` at the first reading of an ENI, and at later ones."""
 
 SPARE_REQUESTS = 1
-"""Metadata may drop our token in the middle of a turn, which costs one more request."""
+"""Requests that are kept in reserve when an ENI is read: metadata may drop our token in the middle of a turn, and a new token costs
+one request."""
 
 CONDITION = "external changes"
 
@@ -215,8 +216,8 @@ class CloudReconciler(Service):
     def _evaluate(self, *, is_listed: bool = False, read: Collection[MacAddress] = ()) -> None:
         """Compare metadata with the present rows, and request a resync if one is due.
 
-        Only a new list or reading can begin a difference: in an old one, our later changes would look like a difference. An old one
-        can end a difference.
+        Only a new list or reading can begin a difference: compared with an old one, our later changes would look like a difference.
+        An old list or reading can still end a difference.
 
         Args:
             is_listed: whether the list of ENIs is new.

@@ -252,7 +252,7 @@ class _Limit:
 
 @dataclass(frozen=True, slots=True)
 class CountedRoom:
-    """How many addresses of a subnet are free, by an answer of EC2 at that time. Never negative."""
+    """How many addresses of a subnet are free, by EC2's answer at `answered_monotonic_s`. Never negative."""
 
     free_count: int
     answered_monotonic_s: float
@@ -311,10 +311,10 @@ class Limits:
         """Put a refusal in force for the schedule's next pause.
 
         Args:
-            key: the requests that it concerns.
+            key: the requests that the refusal concerns.
             cap: how many ENIs, slots or addresses may still be requested or used; 0: none.
-            is_lasting: no short disturbance, so that the pool grows in another way.
-            cause: the reason for people; None: the error's.
+            is_lasting: the refusal is no short disturbance, so the pool grows in another way.
+            cause: the reason for people; None: the reason that the error gives.
         """
         self._put(key, _refusal_of(error, is_lasting=is_lasting, cause=cause), cap, schedule)
 
@@ -347,9 +347,9 @@ class Limits:
             self.took_room(request.home, request.action)
 
     def drop_stale_cap(self, attached_count: int, pool: str = "") -> bool:
-        """Drop the cap if a pool's card has more ENIs than it allows. Returns: whether that is so; then the pool has to plan again.
+        """Drop the cap if a pool's card has more ENIs than the cap allows. Returns: whether it was dropped: then the pool plans again.
 
-        The cap was counted when EC2 refused, without an ENI that Describe did not show then (a lag, after a lost datastore).
+        The cap was counted when EC2 refused. If the datastore had been lost and Describe lagged then, the count lacks an ENI.
         """
         cap = self.cap(eni_count_key(pool))
         if cap is None or attached_count <= cap:

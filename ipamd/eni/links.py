@@ -102,7 +102,7 @@ class LinkWatch(Service):
         return REOPEN_S
 
     def on_event(self, event: LinkEvent) -> None:
-        """Compare at once if the event concerns a recorded ENI, or may hide one that does."""
+        """Compare at once if the event concerns a recorded ENI, or if events about recorded ENIs may have been missed."""
         if event.mac and not self._is_recorded(event.mac):
             return
         if event.mac and event.kind is LinkEventKind.SEEN:
@@ -145,7 +145,7 @@ class LinkWatch(Service):
     def next_question_s(self) -> float | None:
         """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None without one. From any thread.
 
-        None too while the list of links is unusable: a question that is due waits for the next reading, and does not hasten it.
+        Also None while the list of links is unusable: a question that is due waits for the next reading of the list.
         """
         with self._lock:
             next_s = soonest_s(question.next_s for question in self._questions.values()) if self._is_readable else None
@@ -154,7 +154,7 @@ class LinkWatch(Service):
     def _ask_again(self, present: Collection[MacAddress]) -> None:
         """Ask EC2 again about ENIs whose link and row have contradicted each other since the last question.
 
-        The first question is that of the change itself: the link is gone, or back, or EC2 has just been asked.
+        The first question is not asked here: EC2 was asked when the link disappeared or came back, or has just answered.
         """
         now_s = self._clock.monotonic()
         questions = {}

@@ -65,7 +65,7 @@ class State(Enum):
     WITHHELD = auto()  # no sandbox can get the addresses that are to be released
     DETACHED = auto()
     DELETED = auto()
-    SETTLED = auto()  # EC2 has released it; the datastore still has the rows
+    SETTLED = auto()  # EC2 has released the ENI or addresses; the datastore still has the rows
     DONE = auto()
 
 
@@ -111,7 +111,7 @@ class StateRule:
     """One row of the table: the action of a state, the next state, and the reactions to failures.
 
     `call`: the action.
-    `then`: the next state, if the action succeeds and names no other one.
+    `then`: the next state, if the action succeeds and names no other state.
     `failpoint`: the point after the action at which a test may kill the daemon.
     `refused`: the reaction to a definite error of EC2, including a denial.
     `missing`: the reaction to NotFound.

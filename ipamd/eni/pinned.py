@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 class _Want:
     """An address that one ADD waits for.
 
-    `deadline`: of the ADD.
+    `deadline`: the deadline of the ADD.
     `is_done`: the ADD can go on: with the address, or with `error`.
     `error`: why the node could not obtain the address; None if it did.
     """
@@ -260,8 +260,9 @@ class PinnedAddresses(Service):
     def _confirm(self, want: _Want, row: Address) -> None:
         """Ask EC2 whether a recorded address is still on this node. Three calls at most.
 
-        If it is not, it is released here, which removes its row. EC2 refuses to release it, because our ENI does not have it, and a
-        Describe confirms that. The ENI that has the address now keeps it. A later ADD obtains it like an address that was never here.
+        If the address is not on this node any more, it is released here, which removes its row. EC2 refuses the release, because our
+        ENI does not have the address, and a Describe confirms that. The ENI that has the address now keeps it. A later ADD obtains the
+        address like one that was never here.
         Raises: PinnedAddressError if EC2 does not show it on this node; CloudError.
         """
         identity = self._identity()

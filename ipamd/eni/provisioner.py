@@ -71,8 +71,8 @@ log = logging.getLogger(__name__)
 class _Ramp:
     """Growth since the pool last had enough addresses.
 
-    `began_s`: when that was, on the monotonic clock.
-    `taken_count`: addresses that sandboxes had then.
+    `began_s`: when the ramp began, on the monotonic clock.
+    `taken_count`: addresses that sandboxes had when it began.
     `wanted_count`: the most addresses that were missing at any time, including those that sandboxes have taken since.
     `asked_count`: addresses that were requested from EC2.
     """
@@ -126,7 +126,7 @@ class EniProvisioner(Service):
         """By intent ID: the error of the last try, None if the try left the intent open without an error. Oldest try first."""
         self._limits = subnets.limits
         self._ramps: dict[str, _Ramp] = {}
-        """By the name of the pool."""
+        """The ramps, by the name of the pool."""
         self.leaked_enis = LeakedEnis(context, ec2=ec2, book=enis.book, operations=self._log, delete=self._resume)
 
     def has_open_intents(self) -> bool:

@@ -175,8 +175,8 @@ class ResyncScheduler(Service):
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and is_clear
 
     def is_shown(self, eni_id: EniId, *, since_monotonic_s: float) -> bool:
-        """Whether a resync that began at that time or later showed an ENI attached, whatever else is in doubt, and no other one is
-        requested.
+        """Whether a resync that began at that time or later showed an ENI attached, whatever else is in doubt, and no other
+        resync is requested.
         """
         last = self._result
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and eni_id in last.attached

@@ -156,7 +156,7 @@ class EniRouting(Service):
         frozen = problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=cause) if cause else None
         self._health.report(f"frozen {eni_id}", frozen)
         if cause and not self._book.facts_of(eni_id).frozen:
-            self._health.report(f"frozen {eni_id}", None)  # another thread has thawed it between
+            self._health.report(f"frozen {eni_id}", None)  # another thread has thawed it meanwhile
 
     def thaw(self, eni_id: EniId) -> None:
         """End the freeze of an ENI: its routing may be set up again."""
