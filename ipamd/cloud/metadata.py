@@ -3,8 +3,8 @@
 It uses `http.client` instead of botocore's fetcher: the identity is needed before any AWS library is imported, http.client uses no
 proxy (metadata must not go through one), and IMDSv1 is never used, even if v2 fails. Metadata lags behind EC2, so nothing is
 removed because of it (I7), and a failed read is an error, never an empty value (I11). Among the paths of an ENI a 404 means "none"
-for addresses and prefixes (an IPv6-only or EFA-only interface has no local-ipv4s); for others it means that metadata is not up to
-date yet.
+for addresses and prefixes (an IPv6-only or EFA-only interface has no local-ipv4s); for the other paths it means that metadata is not
+up to date yet.
 Source of the paths: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html; amazon-vpc-cni-k8s issue
 3122 (an interface without local-ipv4s), pkg/awsutils/imds.go (a 404 for ipv4-prefix).
 """
@@ -126,7 +126,7 @@ class ImdsMetadata(Metadata):
         return eni
 
     def notices(self) -> Mapping[FreezeCause, str]:
-        """See `Metadata.notices`. The life cycle is read until metadata has it; it does not change."""
+        """See `Metadata.notices`. The life cycle is read until metadata has it, and then no more, because it does not change."""
         with self._once() as read:
             if not self._life_cycle:
                 self._life_cycle = (read(LIFE_CYCLE) or "").strip()

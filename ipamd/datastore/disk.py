@@ -136,7 +136,7 @@ class Disk:
         transaction took 0.27 ms with `execute` and 0.13 ms with this.
 
         Args:
-            params: by column; all uses of one statement name the same columns.
+            params: the values by column; all uses of one statement name the same columns.
         Raises: InvariantError, DatastoreError; both name `subject`.
         """
         rows = [params] if isinstance(params, dict) else params

@@ -49,7 +49,7 @@ LOST_AT = "lost_at"
 
 UNPLACED = "unplaced"
 """Row in `meta`: sandboxes (container ID/interface, as a JSON list) that were wired and had no row when the restore of a lost file
-finished. Until the next boot, their missing rows are no evidence that their ADDs were never answered."""
+finished. Until the next boot, such a sandbox may run although no row of it exists: its ADD may have been answered."""
 
 FAMILY = "family"
 """Row in `meta`: the family of the pool as nftables names it, fixed for the life of the file. IPv4 without this row."""

@@ -230,7 +230,7 @@ def _decode_del(content: bytes) -> AttachmentKey:
 
 
 def _names(directory: int) -> list[str]:
-    return os.listdir(directory)  # by descriptor, so that nobody can replace the directory in between
+    return os.listdir(directory)  # listed by descriptor, so that nobody can replace the directory meanwhile
 
 
 def _oldest_first(names: list[str], directory: int) -> list[str]:

@@ -176,7 +176,7 @@ class CloudDifferences(Service):
 
     def _over(self) -> list[CloudDifference]:
         if not self._standing:
-            return []  # without a copy of all rows, which costs time
+            return []  # without `snapshot`, which copies all rows and so costs time
         rows = self._datastore.snapshot()
         return [difference for difference in self._standing if difference.is_over(rows)]
 

@@ -68,8 +68,8 @@ class EniService(Service):
     `resync_due` and `sync_with_ec2` compare all ENIs with a Describe. `record` and `add_addresses` store the answer to one call of
     ours. `forget_unused` removes ENIs that are gone and have no address left.
 
-    Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits, and the pool's thread all later
-    ones. `forget_unused` may be called from any thread.
+    Comparisons need no lock: the cloud loop makes the comparisons of the start, before the pool has limits, and the pool's
+    thread makes all later ones. `forget_unused` may be called from any thread.
 
     `book`: facts about each ENI beside its row.
     `routing`: the host routing of each ENI.
@@ -98,7 +98,7 @@ class EniService(Service):
             on_quarantined: called when EC2 showed the address of a sandbox that is not recorded, so that the sandbox can be adopted.
                 Must not block.
             is_datastore_lost: rows of this boot were lost, so sandboxes may have addresses that no row shows.
-            family: of the pool.
+            family: the IP family of the pool.
             has_cards: ENIs of further network cards may be for pods.
         """
         self.book = book
@@ -135,8 +135,8 @@ class EniService(Service):
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
 
-        What the answer shows and lacks is stored before anything that follows from it: an object that this answer shows must not count
-        as missing in two answers in a row after the process has died, or the kernel was silent, in between (I11).
+        What the answer shows and lacks is stored before anything that follows from it. Otherwise, if the process then died or the
+        kernel did not answer, an object that this answer shows might later count as missing in two answers in a row (I11).
 
         Args:
             identity: names the primary ENI, without which no answer is believed.
@@ -702,8 +702,8 @@ class EniService(Service):
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> frozenset[CloudKey]:
-        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, that is reported, and the rest is
-        recorded. Returns: those that were refused; their addresses must stay withheld (I7).
+        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, the refusal is reported, and
+        the others are recorded. Returns: the refused ones; their addresses must stay withheld (I7).
         """
         refused = set()
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]
@@ -716,7 +716,7 @@ class EniService(Service):
         return frozenset(refused)
 
     def _lose_key(self, key: CloudKey, rows: Collection[Address], outcome: EniSyncResult) -> bool:
-        """Record that one ENI or address is gone, with its rows, and count what that changed. Returns: False if it was refused."""
+        """Record that one ENI or address is gone, with its rows, and count the changes. Returns: False if the datastore refused."""
         eni_id = key if isinstance(key, str) else None
         if not self._store_loss(key, eni_id, rows, outcome):
             return False

@@ -126,7 +126,7 @@ class CloudReconciler(Service):
         self._backoffs.put(TURN, in_s=_jittered(TURN_S))  # the start has just read metadata
 
     def run_once(self) -> None:
-        """Compare links and metadata with the rows as far as that is due, thaw ENIs that are back, and trigger due resyncs."""
+        """Compare links and metadata with the rows if that is due, thaw ENIs that are back, and trigger due resyncs."""
         self.links.compare()
         if self._backoffs.is_due(TURN):
             self._backoffs.put(TURN, in_s=TURN_S)  # before the turn, so that a failed one is not repeated at once
@@ -173,7 +173,7 @@ class CloudReconciler(Service):
     def _read_enis(self, read: set[MacAddress], *, count_before: int) -> None:
         """Read the ENIs that were not read for longest, as many as the turn's budget allows, and add their MACs to `read`.
 
-        `count_before`: requests before this turn. Raises: CloudError; `read` then has those that were read.
+        `count_before`: requests before this turn. Raises: CloudError; `read` then has the ENIs that were read before the error.
         """
         ours = {eni.mac for eni in self._datastore.enis()}
         readings = self._book.readings()

@@ -7,8 +7,8 @@ list. If the list lacks the primary ENI's link, it is of another namespace, or M
 (I11). Other notifications of the kernel are passed to the host network reconciler.
 
 EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
-that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would notice most of that too, but it
-may be stuck, or silent.
+that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these contradictions
+too, but it may be stuck, or silent.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class LinkWatch(Service):
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
             self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is back")
         elif not is_present and eni.state is EniState.DETACHING:
-            self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # its next return is noticed again
+            self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # so that its next return is noticed
 
     def thaw_confirmed(self) -> None:
         """Thaw the ENIs whose link is back, if EC2 has shown them attached later, or metadata has listed them later."""

@@ -46,7 +46,7 @@ FAILPOINTS = (
 
 GONE_AFTER_S = 60.0
 """EC2's NotFound for the ENI of an intent is believed only if the intent is at least this old. Before that, Describe may lag behind
-Create. Ours: twice the time for which the adapter retries (cloud/calls.py, FRESH_S), because those retries end with the process."""
+Create. Ours: twice the time for which the adapter retries (cloud/calls.py, FRESH_S), because a crash ends those retries."""
 
 
 class State(Enum):
@@ -305,7 +305,7 @@ class OperationLog(Service):
         return self._clock.monotonic() - float(intent.payload[OPENED_AT])
 
     def opened_at_s(self, intent: Intent) -> float:
-        """Return when an intent was opened, on the monotonic clock of this boot; 0.0 for one of an earlier boot."""
+        """Return when an intent was opened, on the monotonic clock of this boot; 0.0 for an earlier boot or an unreadable time."""
         try:
             opened_s = float(intent.payload[OPENED_AT])
         except (KeyError, ValueError):

@@ -97,7 +97,7 @@ class _Former:
 class PinnedAddresses(Service):
     """Obtains and releases pinned addresses.
 
-    `obtain` may be called from any thread and waits for the pool's thread, which calls all other methods.
+    Any thread may call `obtain` and `is_certain`. `obtain` waits for the pool's thread, which calls all other methods.
     """
 
     def __init__(
@@ -494,8 +494,8 @@ class PinnedAddresses(Service):
     def _due_s(self, row: Address) -> float:
         """Return when the time of a free address is over, on the monotonic clock.
 
-        Then an address of a pinned range is released. Any pod may get another address, which is therefore kept for at least a cooldown
-        (I8).
+        When it is over, an address of a pinned range is released. Any other address may then be assigned to any pod, so it is kept for
+        at least a cooldown (I8).
         """
         since_s = row.since_monotonic_s or 0.0
         if row.kept_until_s is None:

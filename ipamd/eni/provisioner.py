@@ -180,7 +180,7 @@ class EniProvisioner(Service):
             raise CloudError(f"the plan asks for more than is wanted ({action}): {reason}", details=WHAT_HELPS)
 
     def _usable_count(self) -> int:
-        """Count the recorded addresses that are not lost. A request that EC2 confirmed had an effect only if it raised this count."""
+        """Count the recorded addresses that are not lost. A confirmed request for addresses had an effect if it raised the count."""
         counts = self._datastore.counts()
         return counts.total - counts.lost
 
@@ -198,7 +198,7 @@ class EniProvisioner(Service):
         ramp.wanted_count = max(ramp.wanted_count, count + max(taken_count - ramp.taken_count, 0))
 
     def release(self, action: Release) -> bool:
-        """Release the addresses or the ENI of a plan, unless an ADD waits, or took an address after the plan.
+        """Release the addresses or the ENI of a plan, unless the pool is frozen, or an ADD waits or took an address after the plan.
 
         Returns: whether EC2 was called. Raises: CloudError; if the outcome is not known, the intent stays open, otherwise the
         release is undone.
@@ -261,7 +261,7 @@ class EniProvisioner(Service):
             self._resume(intent)
         except InterruptedByAddError as error:
             log.info("yielding to a waiting ADD intent=%s error=%s", intent.intent_id, log_text(error))
-        except FrozenError as error:  # no refusal of EC2
+        except FrozenError as error:  # a freeze is no refusal of EC2
             log.info("operation stopped kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error))
             return error
         except IpamError as error:

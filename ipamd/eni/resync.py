@@ -139,9 +139,9 @@ class EniSyncResult:
 class ResyncScheduler(Service):
     """Schedules resyncs: keeps the reasons for which they were requested, and the result of the last comparison.
 
-    The pool's thread calls `run_due`, the cloud loop's thread calls `trigger_due` and `wait_s`, and any thread may call the rest. No
-    lock is needed: each step is one operation on a dictionary, and only `run_due` removes reasons. A reason that is added while a
-    resync begins belongs to that resync, or stays.
+    The pool's thread calls `run_due`, the cloud loop's thread calls `trigger_due` and `wait_s`, and any thread may call the other
+    methods. No lock is needed: each step is one operation on a dictionary, and only `run_due` removes reasons. A reason that is added
+    while a resync begins belongs to that resync, or stays for the next one.
 
     `counts`: resyncs since the start by reason (one with two reasons counts for both), and external changes that EC2 showed.
     """
@@ -159,8 +159,8 @@ class ResyncScheduler(Service):
     def request(self, reason: ResyncReason, description: str) -> None:
         """Make a resync due. `description`: why, in a few words.
 
-        After failed resyncs a link makes it due a minute after the last one: EC2 may answer again since, and sandboxes may be without
-        network.
+        After failed resyncs, the reason LINK makes it due at most a minute after the last one, because EC2 may answer again by now,
+        and sandboxes may be without network.
         """
         self._reasons.setdefault(description, reason)
         if reason is ResyncReason.LINK:
@@ -183,7 +183,7 @@ class ResyncScheduler(Service):
 
     @property
     def is_asked(self) -> bool:
-        """Whether a resync is under way, or is requested and not backed off."""
+        """Whether a resync is under way, or is requested and not backed off, or the last answer was not believed."""
         last = self._result
         is_unanswered = last.began_monotonic_s == -math.inf or bool(last.implausible)
         return is_unanswered or (bool(self._reasons) and self._backoffs.is_due(AGAIN))
@@ -248,7 +248,7 @@ class ResyncScheduler(Service):
             self._reasons.pop(description)
         self.counts.update(set(requested.values()))
         before = self._result
-        self._result = replace(before, began_monotonic_s=-math.inf)  # until EC2 has answered
+        self._result = replace(before, began_monotonic_s=-math.inf)  # the last result counts as outdated until EC2 has answered
         try:
             result = compare()
         except Exception as error:

@@ -97,8 +97,8 @@ class Subnets(Service):
         self._groups_of = groups_of
         self._pools = pools
         self._listed: Mapping[SubnetId, DescribedSubnet] | None = None  # in EC2's order
-        self._listed_monotonic_s = -math.inf  # reset when a refusal contradicts the answer
-        self._answered_monotonic_s = -math.inf  # of the last answer, contradicted or not
+        self._listed_monotonic_s = -math.inf  # time of the last answer; reset when a refusal contradicts it
+        self._answered_monotonic_s = -math.inf  # time of the last answer, even if a refusal contradicts it
         self._is_denied = False
         self._candidates: dict[str, tuple[SubnetId, ...]] = {}
 
@@ -329,7 +329,8 @@ class Subnets(Service):
         """Describe the subnets, unless the last answer is recent and no refusal contradicts it.
 
         Returns: subnets by ID; those of the last answer if EC2 does not answer; None if IAM has always denied the call: then the
-        node's own subnet is used, and a condition reports it. Raises: CloudError if EC2 has never answered.
+        node's own subnet is used, and a condition reports it.
+        Raises: CloudError if EC2 has never answered, if the credentials are wrong, or if IAM denies the call with custom networking.
         """
         now_s = self._clock.monotonic()
         if now_s - self._listed_monotonic_s < ANSWER_VALID_S or not self._backoffs.is_due(DESCRIBE):
@@ -399,7 +400,7 @@ class Subnets(Service):
         usable = by_room(subnet for subnet in listed.values() if not reasons[subnet.subnet_id])
         if usable:
             return [(subnet.subnet_id, None if subnet.free_count < 0 else subnet.free_count) for subnet in usable]
-        if home not in listed:  # EC2 does not list subnets of other accounts, and nothing excludes it
+        if home not in listed:  # EC2 does not list subnets of other accounts, and no answer excludes `home`
             return [(home, None)]
         raise self._no_subnet("; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items())))
 
