@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ipamd.settings import CloudConfig
 
 IDLE_S = 20.0
-"""The process ends this long after the last call. Ours: calls come in groups; imports cost 0.2 s of CPU, memory a third of the
-daemon's."""
+"""The process ends this long after the last call. Ours: calls come in groups. Each start costs 0.2 s of CPU for imports, and a process
+that waits costs memory, a third of the daemon's."""
 
 START_S = 20.0
 """Longest time from a request until the process reports that it is sending. Ours: in this time it starts and searches for

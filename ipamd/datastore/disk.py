@@ -54,7 +54,7 @@ _COMPILED: dict[Any, Any] = {}
 
 
 class Disk:
-    """One open file. `lock` must be held around `begin` to `commit` or `rollback`."""
+    """One open file. `lock` must be held from `begin` until `commit` or `rollback` has returned."""
 
     def __init__(self, path: Path, *, lock_wait_s: float, is_probe: bool = False) -> None:
         """Open `path`, which exists.

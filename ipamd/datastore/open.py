@@ -161,7 +161,7 @@ def open_datastore(
 
 
 def _set_aside(path: Path, report: OpenReport, *, now: datetime) -> OpenReport:
-    """Move the file out of the way, if there is one, and add to the report where it is."""
+    """Move the file out of the way, if there is one, and add its new path to the report."""
     former_file = set_aside(path, reason=report.outcome.value, now=now)
     if former_file is None:
         return report

@@ -96,7 +96,7 @@ class PoolIndex:
 
     @contextmanager
     def reclassified(self, changed: Iterable[Address]) -> Iterator[None]:
-        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows for which the outcome may change."""
+        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows that this may affect."""
         rows = list(changed)
         for row in rows:
             self.drop(row)

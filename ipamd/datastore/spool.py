@@ -2,7 +2,7 @@
 
 The plugin takes `spool.lock` shared, tries the socket once more, writes `.tmp-*`, syncs it and renames it to `del-*`. The daemon
 listens before it takes the lock exclusively, so a plugin with the shared lock either reaches the daemon or its entry is read here.
-Anything but a regular file of ours with a DEL is moved aside, and links are never followed. The plugin's half: cni_plugin/spool.py.
+Anything but a regular file of ours with a DEL is moved aside, and links are never followed. The plugin's side is cni_plugin/spool.py.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def remember_released(book: EniBook, read_since: Callable[[datetime], RecordedHi
 
 
 def _apply(record: HistoryRecord, last: LastRecords, now: datetime) -> None:
-    """Update `last` by the next record. Raises: ValueError if the record is malformed."""
+    """Update `last` with the next record. Raises: ValueError if the record is malformed."""
     intent, _, payload = record.detail.partition(": ")
     eni_id = EniId(record.eni_id)
     match record.event:

@@ -253,7 +253,7 @@ class EniService(Service):
         return "" if self._has_cards and card_of_pool(pool) else pool
 
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
-        """Store one ENI from the answer to a call of ours. Its new addresses become free, and no row is removed.
+        """Store one ENI from the answer to a call of ours. Its new addresses become free, and none of its rows is removed.
 
         If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. After a lost
         datastore all addresses that have no row then cool first (I8).
@@ -363,7 +363,7 @@ class EniService(Service):
                     return
                 uow.remove_eni(eni_id, reason=f"{NOT_SHOWN} it attached")
             self.book.forget(eni_id)
-            self._demand.trigger()  # its place is free
+            self._demand.trigger()  # its place on the instance is free
         except IpamError as error:  # must not stop the caller, which repairs the sandboxes' routes next
             log.warning("removing an ENI failed, will retry eni=%s error=%s", eni_id, log_text(error))
 

@@ -277,7 +277,7 @@ class CloudReconciler(Service):
         if due_differences:
             self._resyncs.request(ResyncReason.METADATA, f"of instance metadata: {sentence(due_differences)}")
             lately = {key: question for key, question in self._questions.items() if now_s - question.monotonic_s < ASK_AGAIN_S}
-            for difference in current:  # one resync is about all of them
+            for difference in current:  # one resync answers the questions about all of them
                 before = self._questions.get(difference, NEVER_ASKED)
                 lately[difference] = Question(before.count + 1, now_s)
             self._questions = lately

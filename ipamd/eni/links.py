@@ -145,7 +145,7 @@ class LinkWatch(Service):
     def next_question_s(self) -> float | None:
         """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None without one. From any thread.
 
-        Also None while the list of links is unusable: a question that is due waits for the next reading of the list.
+        Also None while the list of links is unusable: a due question waits for the next reading of the list and does not hasten it.
         """
         with self._lock:
             next_s = soonest_s(question.next_s for question in self._questions.values()) if self._is_readable else None
@@ -166,7 +166,7 @@ class LinkWatch(Service):
         due = sorted(eni_id for eni_id, question in questions.items() if question.next_s <= now_s)
         if due:
             self._resyncs.request(ResyncReason.LINK, f"links and rows still differ: {', '.join(due)}")
-            for eni_id, question in questions.items():  # one resync is about all of them
+            for eni_id, question in questions.items():  # one resync answers the questions about all of them
                 questions[eni_id] = replace(question, count=question.count + (eni_id in due), monotonic_s=now_s)
         self._questions = questions
 

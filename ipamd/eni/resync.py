@@ -86,7 +86,7 @@ class EniSyncResult:
     contradictions: objects that were left unchanged because they contradict a row.
     foreign: one sentence per attached ENI without a usable address.
     unreadable: ENIs that could not be read.
-    implausible: why the answer was not believed, and nothing was added; "" if it was believed.
+    implausible: why the answer was not believed, so that nothing was added; "" if it was believed.
     again_s: seconds until the next comparison is useful, None without a doubt.
     missing: the recorded ENIs and addresses that the last answer with the primary ENI lacked, believed or not.
     attached: the ENIs that the answer showed attached; empty if it lacked the primary ENI.

@@ -96,7 +96,7 @@ class Subnets(Service):
         self._identity = identity
         self._groups_of = groups_of
         self._pools = pools
-        self._listed: Mapping[SubnetId, DescribedSubnet] | None = None  # in EC2's order
+        self._listed: Mapping[SubnetId, DescribedSubnet] | None = None  # by ID; custom networking's subnet comes first
         self._listed_monotonic_s = -math.inf  # time of the last answer; reset when a refusal contradicts it
         self._answered_monotonic_s = -math.inf  # time of the last answer, even if a refusal contradicts it
         self._is_denied = False
@@ -151,7 +151,7 @@ class Subnets(Service):
         return "delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1"
 
     def _own_groups(self, pool: str, identity: InstanceIdentity) -> tuple[str, ...]:
-        """Return the security groups that the file names for a pool's ENIs; () for those of the primary ENI."""
+        """Return the security groups that the file names for a pool's ENIs; () if they get those of the primary ENI."""
         if subnet_pool(pool):
             return self._pools.by_name[pool].security_group_ids
         zone = self._zone(identity)
@@ -294,7 +294,7 @@ class Subnets(Service):
         return all(zone.subnet_id != eni.subnet_id or not zone.security_group_ids for zone in self._policy.custom.zones.values())
 
     def views(self, identity: InstanceIdentity | None) -> tuple[SubnetView, ...]:
-        """Return every subnet of the last answer, in EC2's order, with its addresses and why it is not used now. Makes no EC2 call."""
+        """Return every subnet of the last answer (`_listed`), with its addresses and why it is not used now. Makes no EC2 call."""
         if identity is None or self._listed is None:
             return ()
         return tuple(self._view(subnet, identity) for subnet in self._listed.values())

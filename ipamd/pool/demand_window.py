@@ -43,7 +43,7 @@ RATE_S, LONG_RATE_S = 60.0, 600.0
 """Times over which the rates of ADDs are measured."""
 
 MERGE_S = 0.1
-"""Rises of the peak of the busy count that follow each other within this time are recorded as one rise. Ours."""
+"""Rises of the peak of the busy count within this time after a first rise are recorded together with it. Ours."""
 
 GROW_MAX_S = 120.0
 """An action of growth that takes longer than this is recorded as if it took this long. Ours."""
