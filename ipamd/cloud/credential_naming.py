@@ -1,8 +1,8 @@
 """Find out which party did not provide credentials, and how it failed, from the exception that ended botocore's search.
 
 Not all of botocore's exceptions name the party: a silent STS looks like a silent EC2, a malformed answer is one of Python's errors,
-and instance metadata is skipped without any message. If the exception does not show the party, it is
-the one that the environment selects. Only code that may import botocore imports this module. Pure; the environment is an argument.
+and instance metadata is skipped without any message. If the exception does not show the party, it is the one
+that the environment selects. Only code that may import botocore imports this module. Pure; the environment is an argument.
 """
 
 from __future__ import annotations

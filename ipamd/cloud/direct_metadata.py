@@ -6,9 +6,8 @@ proxy. botocore calls a container's endpoint (ECS, EKS Pod Identity) without a p
 configured.
 
 The change is in the class that makes every request to metadata, so it applies to credentials, to their renewal, and to the region of
-AWS_DEFAULTS_MODE=auto. Rejected: an addition to `NO_PROXY`, because it applies to the whole process, and the
-libraries that read it treat IPv6 addresses differently; our own credential resolver, because profiles may name metadata as their
-source.
+AWS_DEFAULTS_MODE=auto. Rejected: an addition to `NO_PROXY`, because it applies to the whole process, and the libraries
+that read it treat IPv6 addresses differently; our own credential resolver, because profiles may name metadata as their source.
 Source: botocore/utils.py, IMDSFetcher and ContainerMetadataFetcher; botocore/httpsession.py, which follows no redirection.
 """
 

@@ -423,7 +423,7 @@ class EniService(Service):
     ) -> bool:
         """Record one ENI of a believed answer. A contradiction is reported, not raised.
 
-        Returns: False if the ENI is not recorded and only occupies its place.
+        Returns: False if the ENI is not recorded as attached, and only occupies its place.
         """
         before = self._datastore.eni(eni.eni_id)
         if not eni.is_readable:

@@ -149,7 +149,7 @@ def _growing(call: Call, then: State, failpoint: str = "") -> StateRule:
 
 
 def _undoable(call: Call, then: State, failpoint: str = "", *, missing: OnFailure = OnFailure.GONE) -> StateRule:
-    """Make the row of a release before its first effect. EC2 has released nothing yet, so a refusal undoes the operation."""
+    """Make the row of a call before which a release has had no effect. EC2 has released nothing yet, so a refusal undoes it."""
     return StateRule(call, then, failpoint, refused=OnFailure.UNDO, missing=missing, throttled=OnFailure.UNDO)
 
 

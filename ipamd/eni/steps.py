@@ -702,7 +702,7 @@ class OperationRunner(Service):
             self._log.finish(work.intent, lambda uow: uow.remove_eni(eni_id, reason="released"))
             self.counts.update(enis=1)
             log.info("released eni=%s", eni_id)
-            self._demand.trigger()  # its place is free
+            self._demand.trigger()  # its place on the instance is free
         else:
             gone = all_addresses(work.addresses, work.prefixes)
             # Recorded before the rows are removed, so that no comparison adds them again.
