@@ -1,4 +1,4 @@
-"""Convert EC2's answers into values of the model. Guards I6: the primary address is never among those for sandboxes.
+"""Convert EC2's answers into values of the model. Guards I6: the primary address is never among the addresses for sandboxes.
 
 Nothing is guessed: a missing field is an error, not an empty value (I11). In a list of ENIs an interface that cannot be read stays in
 the list with its problem, because it takes a place on the instance; nothing is concluded about it. Pure.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def described_eni(interface: Mapping[str, Any], family: Family = IPV4) -> DescribedEni:
-    """Read one NetworkInterface of Create or Describe; `family`: of the pool.
+    """Read one NetworkInterface of Create or Describe; `family`: the IP family of the pool.
 
     An ENI without IPv4 address (EFA-only, IPv6-only) is no error, but an ENI with secondary addresses must name its primary one.
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-efa.html; amazon-vpc-cni-k8s issues 3122 and 3681.

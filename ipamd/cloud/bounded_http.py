@@ -21,10 +21,12 @@ ANSWER_S = 60.0
 """Bound for a socket without a timeout. Ours; every caller here sets one."""
 
 AWS_BYTES_MAX = 8 << 20
-"""Ours: the largest answer, all ENIs of an instance of the largest type (64 ENIs x 50 addresses), has 1 to 2 MiB."""
+"""Most bytes of an answer that botocore reads. Ours: the largest one, all ENIs of an instance of the largest type (64 ENIs x
+50 addresses), has 1 to 2 MiB."""
 
 METADATA_BYTES_MAX = 1 << 18
-"""Ours: the largest leaf, the addresses of one ENI, has 1 KiB; the identity document 500 bytes."""
+"""Most bytes of an answer of instance metadata that `metadata.py` reads. Ours: the largest one, the addresses of one ENI, has 1 KiB;
+the identity document has 500 bytes."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class MetadataResponse(BoundedResponse):
 
 
 class _BoundedBuffer(io.BufferedReader):
-    """Refuses announced sizes above the bound, because `read` allocates memory for all of it before the first byte."""
+    """Refuses announced sizes above the bound, because `read` allocates memory for the whole size before the first byte arrives."""
 
     def __init__(self, raw: _BoundedReader, bytes_max: int) -> None:
         super().__init__(raw)
@@ -95,7 +97,7 @@ class _BoundedReader(io.RawIOBase):
             count = self._raw.readinto(buffer)
         except TimeoutError as error:
             if self._left == self._bytes_max:
-                raise  # nothing was received: the reader's own timeout error fits
+                raise  # nothing was received, so the socket's own timeout error is right
             raise self._too_slow() from error
         if count:
             self._left -= count

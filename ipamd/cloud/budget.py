@@ -31,11 +31,11 @@ FLOOR_PER_S = 0.05
 """Lowest refill rate. Ours: one call in 20 s still detects the end of throttling."""
 
 PAUSE_SHARE = 0.15
-"""The longest pause between two calls of one API while EC2 throttles it, as a part of the time for which it has throttled so far. The
-pause may always be as long as at half of the full rate, and jitter is added. Ours, from the fleet simulation (docs/performance.md):
-EC2 may need twenty seconds or twenty minutes to serve all nodes that share its bucket. With this rule the nodes use every token that
-EC2 refills in both cases, and the last node waits only 15 % longer than necessary. With halving alone, 150 nodes pause for 16 s where
-EC2 needs 20 s to serve all of them."""
+"""The longest pause between two calls of one API while EC2 throttles it, as a part of the time for which it has throttled so far. A
+pause of 2 s, as at half of the full rate, is always allowed, and jitter is added. Ours, from the fleet simulation
+(docs/performance.md): EC2 may need twenty seconds or twenty minutes to serve all nodes that share its bucket. With this rule the
+nodes use every token that EC2 refills in both cases, and the last node waits only 15 % longer than necessary. With halving alone, 150
+nodes pause for 16 s where EC2 needs 20 s to serve all of them."""
 
 EPISODE_S = 150.0
 """Throttling has ended when no call was throttled for this long. Ours: longer than the longest pauses of a caller (60 s) and of this

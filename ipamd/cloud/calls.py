@@ -25,16 +25,16 @@ from ipamd.model.record import dataclass, field, replace
 from ipamd.ports.process import Clock
 
 FRESH_S = 30.0
-"""For this long after we created an object its NotFound is not believed. Ours: EC2 promises no bound; seconds are usual.
+"""For this long after we created an object, EC2's NotFound for it is not believed. Ours: EC2 promises no bound; seconds are usual.
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
 """
 
 THROTTLING_OVER_S = 3600.0
-"""Throttling is reported for this long after the last throttled call. Ours: longer than any pause that it causes."""
+"""Throttling is reported for this long after the last throttled call. Ours: longer than any pause that throttling causes."""
 
 CODES_MAX = 24
-"""How many different codes of EC2 are counted, over all APIs, the first ones seen. Ours: `errors.py` has about as many."""
+"""Most codes of EC2 that are counted by name, over all APIs: the first ones that are seen. Ours: `errors.py` has about as many."""
 
 CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,63}\Z")
 """The form of an EC2 code. Ours, from https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html."""

@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from ipamd.settings import CloudConfig
 
 IDLE_S = 20.0
-"""The process ends this long after the last call. Ours: calls come in groups; imports cost 0.2 s of CPU, memory a third of the
-daemon's."""
+"""The process ends this long after the last call. Ours: calls come in groups. Each start costs 0.2 s of CPU for imports, and a process
+that waits costs memory, a third of the daemon's."""
 
 START_S = 20.0
-"""Longest time from a request until the process reports that it is sending. Ours: it starts and searches for credentials, whose
-requests have their own bounds (metadata 5 s at most)."""
+"""Longest time from a request until the process reports that it is sending. Ours: in this time it starts and searches for
+credentials, and the requests for these have their own bounds (metadata 5 s at most)."""
 
 MARGIN_S = 15.0
 """Time that a call may take in addition to HTTP_TIMEOUT, the timeout of its answer, to connect and to renew credentials. Ours."""
 
 TRIES = 2
-"""Processes for one attempt. Ours: the death of an idle process is noticed only by the next request."""
+"""Most processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next request."""
 
 THREADS = 16
 """Most calls at once. Ours: more than the daemon has threads that call EC2."""
@@ -123,8 +123,8 @@ class Ec2Child(Ec2Client):
         return dict(document["answer"])
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """See `Ec2Client.release_idle`. If it is needed soon, the process is started. If that fails, the next call starts it again
-        and reports a failure.
+        """See `Ec2Client.release_idle`. If `is_needed_soon`, the process is started unless it runs. If the start fails, the next call
+        tries it again and reports a failure.
         """
         with self._lock:
             if is_needed_soon and self._process is None:

@@ -31,10 +31,12 @@ CONNECT_TIMEOUT_S = 3
 endpoint is milliseconds away, and an unreachable endpoint must not delay the start by ten seconds."""
 
 CREDENTIAL_TIMEOUT_S = 1
-"""Seconds per request for credentials to instance metadata. Source: botocore's default, fixed here against changes."""
+"""Timeout of one request for credentials to instance metadata. Source: botocore's default, repeated here so that a change of botocore
+does not change it."""
 
 CREDENTIAL_ATTEMPTS = 2
-"""Ours: metadata drops single requests while an instance boots; more attempts would delay the start where there is none."""
+"""Most attempts to get credentials from instance metadata. Ours: metadata drops single requests while an instance boots; more attempts
+would delay the start of a node whose metadata does not answer."""
 
 POOL_CONNECTIONS = 4
 """HTTP connections kept open. Ours: the pool's thread and the cloud loop each make one call at a time, and reports make few. Further
@@ -185,7 +187,7 @@ class Ec2Client:
         client = session.create_client(
             "ec2",
             region_name=region,
-            endpoint_url=self._config.ec2_endpoint or None,  # None: AWS_ENDPOINT_URL_EC2, else the region's own
+            endpoint_url=self._config.ec2_endpoint or None,  # None: botocore uses AWS_ENDPOINT_URL_EC2, or the region's endpoint
             config=Config(
                 connect_timeout=min(self._config.http_timeout_s, CONNECT_TIMEOUT_S),
                 read_timeout=self._config.http_timeout_s,

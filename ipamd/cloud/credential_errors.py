@@ -1,4 +1,4 @@
-"""Explain why there are no credentials for a call to EC2: the party that did not give them, and what helps. One table.
+"""Explain why there are no credentials for a call to EC2: the party that did not give them, and what an operator can do. One table.
 
 Several parties are between a node and its keys: a file of the pod, STS, the agent of EKS Pod Identity, instance metadata, the
 settings. The message "no credentials" does not show which of them failed, and each failure has another remedy (I14). A call without

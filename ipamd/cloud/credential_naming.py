@@ -1,8 +1,8 @@
 """Find out which party did not provide credentials, and how it failed, from the exception that ended botocore's search.
 
 Not all of botocore's exceptions name the party: a silent STS looks like a silent EC2, a malformed answer is one of Python's errors,
-and instance metadata is skipped without any message. Where the exception does not decide, the source that the environment selects
-does. Imported only where botocore is. Pure; the environment is an argument.
+and instance metadata is skipped without any message. If the exception does not show the party, it is the one
+that the environment selects. Only code that may import botocore imports this module. Pure; the environment is an argument.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ TOO_MANY = 429
 """Source: RFC 6585, 4."""
 
 SKEW_S = 60.0
-"""Smallest difference of clocks that is reported. Ours: AWS refuses signatures that are off by five minutes, and tokens by less."""
+"""Smallest difference of clocks that is reported. Ours: AWS refuses a signature whose time is wrong by five minutes, and a
+token whose time is wrong by less."""
 
 WEB_IDENTITY, CONTAINER_TOKEN = "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
 CONTAINER_URIS = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
 
 _STATUS = re.compile(r"non 200 response (\d{3})")
-"""In botocore's text about a container's endpoint (botocore/utils.py, ContainerMetadataFetcher)."""
+"""Finds the HTTP status in botocore's text about a container's endpoint (botocore/utils.py, ContainerMetadataFetcher)."""
 
 _ENDED_ALREADY = "still expired"
-"""In botocore's text about new keys that have expired already (botocore/credentials.py, _protected_refresh)."""
+"""Words that show that botocore's text is about new keys that have expired already (botocore/credentials.py, _protected_refresh)."""
 
 NO_ANSWER = (theirs.ConnectionError, theirs.HTTPClientError)
 """Base classes of botocore's exceptions without a complete answer."""

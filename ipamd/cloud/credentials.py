@@ -107,7 +107,7 @@ class _CredentialProvider:
 
 
 def hold_credentials(session: Session, *, region: str) -> tuple[HeldCredentials, Callable[[], Any]]:
-    """Register credentials in a session that are fetched by `renew` only.
+    """Register in a session credentials that only `renew` fetches.
 
     Returns: the credentials, and a function that returns the resolver of the last search, None before the first one.
     """

@@ -1,12 +1,13 @@
 """Keep botocore's requests to instance metadata off proxies, and record the result of the last one.
 
-botocore uses `HTTP_PROXY` for metadata too, unless `NO_PROXY` names the address. Most proxies refuse link-local addresses, and one
-that does not returns the keys of its own host's role. `metadata.py` does not need this, because http.client uses no proxy. botocore
-calls a container's endpoint (ECS, EKS Pod Identity) without a proxy; EC2 and STS are called through it, as configured.
+botocore uses `HTTP_PROXY` for metadata too, unless `NO_PROXY` names the address. Most proxies refuse link-local addresses. A
+proxy that does not refuse them returns the keys of its own host's role. `metadata.py` does not need this, because http.client uses no
+proxy. botocore calls a container's endpoint (ECS, EKS Pod Identity) without a proxy. It calls EC2 and STS through a proxy if one is
+configured.
 
 The change is in the class that makes every request to metadata, so it applies to credentials, to their renewal, and to the region of
-AWS_DEFAULTS_MODE=auto. Rejected: an addition to `NO_PROXY`, because it applies to the whole process and its readers differ about IPv6;
-our own credential resolver, because profiles may name metadata as their source.
+AWS_DEFAULTS_MODE=auto. Rejected: an addition to `NO_PROXY`, because it applies to the whole process, and the libraries
+that read it treat IPv6 addresses differently; our own credential resolver, because profiles may name metadata as their source.
 Source: botocore/utils.py, IMDSFetcher and ContainerMetadataFetcher; botocore/httpsession.py, which follows no redirection.
 """
 

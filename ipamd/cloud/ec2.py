@@ -46,7 +46,8 @@ PAGE_SIZE = 1000
 """ENIs per answer, EC2's maximum. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
 PAGES_MAX = 20
-"""Pages of one list. Ours: all ENIs of one instance are on the first; a page may be empty and not the last."""
+"""Most pages that are read of one list. Ours: all ENIs of one instance are on the first page, but a page may be empty although another
+one follows."""
 
 INCLUDE_MANAGED = "IncludeManagedResources"
 """Since April 2026 EC2 hides ENIs that AWS services manage from a list without IDs, unless it is sent this parameter.
@@ -299,7 +300,8 @@ class BotoEc2(Ec2Calls, Ec2):
         try:
             self._release(eni_id, wanted_addresses, wanted_prefixes)
         except CloudNotFoundError:
-            # EC2 refuses a whole call if one address is missing, and the other call may have succeeded. Retry with what exists.
+            # EC2 refuses a whole call if one address is missing. Addresses and prefixes are released by separate calls, and one of
+            # them may have succeeded. So retry with those that the ENI still has.
             try:
                 present = self.describe_eni(eni_id)
             except CloudNotFoundError:

@@ -236,7 +236,7 @@ SERVER = ErrorRule(
 )
 
 UNSENT_NAMES = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
-"""botocore exceptions (by name, so that naming them imports nothing) raised before a request was sent."""
+"""botocore exceptions (by name, so that naming them imports nothing) that are raised before a request was sent."""
 
 UNANSWERED_NAMES = frozenset({"ReadTimeoutError", "ConnectionClosedError", "HTTPClientError", "ResponseStreamingError"})
 

@@ -1,4 +1,4 @@
-"""Read EC2's notices about the end of an instance from its metadata. Only spot instances get any, so only these are asked.
+"""Read EC2's notices about the end of an instance from its metadata. Only spot instances get notices, so they are read only there.
 
 A missing path (404) means that there is no notice. Anything else that cannot be read is an error, so that the caller keeps the notices
 that it had (I11). Sources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html

@@ -1,7 +1,7 @@
 """The EC2 client of `vpc-ipamd-inventory`: its own operations, its own trimmed model, and room for long answers.
 
-The daemon imports nothing of this, and its client and its data stay as they are. The longer bound is set on the HTTP session of
-this one client: botocore's classes keep the bound that `bounded_http.py` gives them, which also holds for requests for
+The daemon does not import this module, and uses its own client and its own trimmed model. The longer bound is set on the HTTP session
+of this one client: botocore's classes keep the bound that `bounded_http.py` gives them, which also holds for requests for
 credentials.
 """
 

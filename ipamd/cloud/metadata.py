@@ -3,8 +3,8 @@
 It uses `http.client` instead of botocore's fetcher: the identity is needed before any AWS library is imported, http.client uses no
 proxy (metadata must not go through one), and IMDSv1 is never used, even if v2 fails. Metadata lags behind EC2, so nothing is
 removed because of it (I7), and a failed read is an error, never an empty value (I11). Among the paths of an ENI a 404 means "none"
-for addresses and prefixes (an IPv6-only or EFA-only interface has no local-ipv4s); for others it means that metadata is not up to
-date yet.
+for addresses and prefixes (an IPv6-only or EFA-only interface has no local-ipv4s); for the other paths it means that metadata is not
+up to date yet.
 Source of the paths: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html; amazon-vpc-cni-k8s issue
 3122 (an interface without local-ipv4s), pkg/awsutils/imds.go (a 404 for ipv4-prefix).
 """
@@ -58,7 +58,7 @@ POLICY = RetryPolicy(PASSING, attempts=5, total_s=8.0, first_wait_s=0.1, wait_ca
 and short enough for the start. A 404 is retried because metadata lags."""
 
 CHANGING = ("vpc-ipv4-cidr-blocks", "security-group-ids")
-"""Ends of the paths that are read every time. The other paths of the identity do not change while the instance runs."""
+"""The last parts of the paths that are read every time. The other paths of the identity do not change while the instance runs."""
 
 
 class ImdsMetadata(Metadata):
@@ -67,7 +67,7 @@ class ImdsMetadata(Metadata):
     def __init__(
         self, config: CloudConfig, *, clock: Clock, sleep: Callable[[float], None] = time.sleep, family: Family = IPV4
     ) -> None:
-        """`family`: of the pool. Raises: SettingsError if the endpoint is not an http URL."""
+        """`family`: the IP family of the pool. Raises: SettingsError if the endpoint is not an http URL."""
         self._family = family
         parts = urlsplit(config.imds_endpoint)
         if parts.scheme != "http" or not parts.hostname:
@@ -81,14 +81,14 @@ class ImdsMetadata(Metadata):
         self._settled: dict[str, str] = {}
         self._settled_enis: dict[MacAddress, tuple[EniId, int]] = {}
         self._life_cycle = ""
-        self._numbers = itertools.count(1)  # of requests; taking the next one is atomic
+        self._numbers = itertools.count(1)  # numbers of the requests; taking the next number is atomic
         self._count = 0
 
     def identity(self) -> InstanceIdentity:
         """Read the identity.
 
         Raises: CloudError naming the path, after the attempts of POLICY.
-        Concurrency: any thread, without a lock; two at the same time read twice.
+        Concurrency: any thread, without a lock; if two threads call it at the same time, both read the paths.
         """
         read: dict[str, str] = dict(self._settled)  # shared by the attempts: no path is read twice
 
@@ -126,7 +126,7 @@ class ImdsMetadata(Metadata):
         return eni
 
     def notices(self) -> Mapping[FreezeCause, str]:
-        """See `Metadata.notices`. The life cycle is read until metadata has it; it does not change."""
+        """See `Metadata.notices`. The life cycle is read until metadata has it, and then no more, because it does not change."""
         with self._once() as read:
             if not self._life_cycle:
                 self._life_cycle = (read(LIFE_CYCLE) or "").strip()

@@ -32,7 +32,7 @@ class RetryPolicy:
     `attempts`: the most attempts, including the first.
     `total_s`: an attempt that fails after this long is not followed by another one.
     `first_wait_s`: upper bound of the random wait before the second attempt. It doubles with each attempt, up to `wait_cap_s`.
-    `least_wait_s`: added to each wait.
+    `least_wait_s`: seconds that are added to each random wait.
     """
 
     on: frozenset[CallOutcome]
@@ -67,7 +67,8 @@ UNHURRIED = RetryPolicy(PASSING - {CallOutcome.THROTTLED}, attempts=6, total_s=3
 now."""
 
 AT_MOST_ONCE = RetryPolicy(PASSING - {CallOutcome.UNANSWERED}, attempts=6, total_s=30.0)
-"""AssignPrivateIpAddresses has no client token: after a lost answer only Describe can show what happened."""
+"""Calls that must not be sent twice: AssignPrivateIpAddresses has no client token, so after a lost answer only Describe can show what
+happened."""
 
 SETTLING = RetryPolicy(PASSING | {CallOutcome.BUSY}, attempts=40, total_s=60.0)
 """Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds.

@@ -29,9 +29,9 @@ use (negative: the most come first), and the prefix as a number."""
 
 @dataclass(slots=True)
 class Bucket:
-    """The addresses of one prefix, or those of an ENI outside any.
+    """The addresses of one prefix, or the addresses of an ENI that are in no prefix.
 
-    `order`: the prefix as a number, -1 for addresses outside any.
+    `order`: the prefix as a number, -1 for addresses in no prefix.
     `free`: addresses that may be assigned, sorted by (is suspected, free since, address as a number).
     `idle_count`: all free addresses, also those that are withheld or that a unit of work is changing.
     `withheld_count`: the withheld ones among them.

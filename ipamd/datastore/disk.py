@@ -25,7 +25,8 @@ from ipamd.model.errors import DatastoreError, InvariantError
 from ipamd.model.failures import FailureCode, failure
 
 WAL_AUTOCHECKPOINT_PAGES = 1000
-"""SQLite's default: 100 to 4,000 made no difference above the noise (docs/adr/0002)."""
+"""Pages in the WAL after which SQLite writes them into the database. SQLite's default: values from 100 to 4,000 made no measurable
+difference (docs/adr/0002)."""
 
 ADVICE = {
     "SQLITE_FULL": "the file system of the run directory is full: free space there",
@@ -53,7 +54,7 @@ _COMPILED: dict[Any, Any] = {}
 
 
 class Disk:
-    """One open file. `lock` must be held around `begin` to `commit` or `rollback`."""
+    """One open file. `lock` must be held from `begin` until `commit` or `rollback` has returned."""
 
     def __init__(self, path: Path, *, lock_wait_s: float, is_probe: bool = False) -> None:
         """Open `path`, which exists.
@@ -100,7 +101,7 @@ class Disk:
         if self._files() != self._identity:
             raise failure(DatastoreError, FailureCode.FILE_REPLACED, path=self.path)
         with refusals("committing"):
-            if self.connection.in_transaction():  # something was run through SQLAlchemy, which must know that it ended
+            if self.connection.in_transaction():  # a statement ran through SQLAlchemy, which must learn of the end
                 self.connection.commit()
             else:
                 self._driver.execute("COMMIT")
@@ -135,7 +136,7 @@ class Disk:
         transaction took 0.27 ms with `execute` and 0.13 ms with this.
 
         Args:
-            params: by column; all uses of one statement name the same columns.
+            params: the values by column; all uses of one statement name the same columns.
         Raises: InvariantError, DatastoreError; both name `subject`.
         """
         rows = [params] if isinstance(params, dict) else params
@@ -201,7 +202,7 @@ def _connect(path: Path, lock_wait_s: float, is_probe: bool) -> sqlite3.Connecti
         uri=True,
         timeout=lock_wait_s,
         isolation_level=None,  # transactions are ours: the driver must not begin any
-        check_same_thread=False,  # `lock` serialises
+        check_same_thread=False,  # `lock` admits one thread at a time
     )
     try:
         if not is_probe:

@@ -64,7 +64,7 @@ class Overlay(Generic[K, V]):
 
 
 class View:
-    """The rows that a unit of work reads and changes: dropped on rollback, applied after COMMIT.
+    """The rows that a unit of work reads and changes. They are dropped on rollback, and applied after COMMIT.
 
     Only the thread that holds the transaction lock uses it. Meanwhile `reserve`, in other threads, may replace the rows of unclaimed
     addresses, and add rows in a /80. All other rows change only when this view is applied.

@@ -2,9 +2,9 @@
 
 A file of another boot is never used: it describes network namespaces that ended with that boot. A damaged file is kept for diagnosis
 and never repaired; the state is then rebuilt from kernel and CRI (docs/life.md, "Start"). The start is refused, and the file left
-untouched, in two cases. A later release wrote the file, or its level is too old: guessing its meaning could assign one address twice
-(I1). Or it is of a pool of the other family, and a sandbox of that pool may still be running (I2). A sound file gets the missing steps
-of `migrations` and is then read whole.
+untouched, in two cases. First, if a later release wrote the file, or its level is too old: guessing its meaning could assign one
+address twice (I1). Second, if the file is of a pool of the other family, and a sandbox of that pool may still be running (I2). A
+sound file gets the missing steps of `migrations` and is then read whole.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def open_datastore(
 
     Args:
         boot_id: `current_boot_id()`.
-        family: of the pool.
+        family: the IP family of the pool.
         failpoint: called with each of `store.FAILPOINTS`; for crash tests.
         lock_wait_s: how long to wait for a predecessor that still holds the file.
         survey_kernel: called only for a file of the other family.
@@ -161,7 +161,7 @@ def open_datastore(
 
 
 def _set_aside(path: Path, report: OpenReport, *, now: datetime) -> OpenReport:
-    """Move the file out of the way, if there is one, and add to the report where it is."""
+    """Move the file out of the way, if there is one, and add its new path to the report."""
     former_file = set_aside(path, reason=report.outcome.value, now=now)
     if former_file is None:
         return report
@@ -319,7 +319,7 @@ def _judge_other_family(path: Path, file_family: str, living: Sequence[str]) -> 
 
 
 def _other_boot(probe: Disk, boot_id: str) -> OpenReport | None:
-    """Report a file with an unknown schema if its row `boot_id` names another boot; None if it names this one or is missing."""
+    """Report a file with an unknown schema if its row `boot_id` names another boot; None if it names this boot or is missing."""
     try:
         file_boot_id = probe.connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'boot_id'").scalar()
     except SQLAlchemyError:

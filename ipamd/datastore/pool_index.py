@@ -72,7 +72,7 @@ class PoolIndex:
         self.slots[address.eni_id].drop(address, is_withheld=self._is_withheld(address), is_suspected=self._is_suspected(address))
 
     def first(self, pool: str) -> IpAddress | None:
-        """Return the address of a pool to assign next, which may stand for the rest of a /80; None without any.
+        """Return the address of a pool to assign next; None if there is none. It may stand for the addresses of a /80 without a row.
 
         Cost: the number of ENIs.
         """
@@ -96,7 +96,7 @@ class PoolIndex:
 
     @contextmanager
     def reclassified(self, changed: Iterable[Address]) -> Iterator[None]:
-        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows for which the outcome may change."""
+        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows that this may affect."""
         rows = list(changed)
         for row in rows:
             self.drop(row)

@@ -49,14 +49,14 @@ LOST_AT = "lost_at"
 
 UNPLACED = "unplaced"
 """Row in `meta`: sandboxes (container ID/interface, as a JSON list) that were wired and had no row when the restore of a lost file
-finished. Until the next boot, their missing rows are no evidence that their ADDs were never answered."""
+finished. Until the next boot, such a sandbox may run although no row of it exists: its ADD may have been answered."""
 
 FAMILY = "family"
 """Row in `meta`: the family of the pool as nftables names it, fixed for the life of the file. IPv4 without this row."""
 
 CURSOR = "cursor"
-"""Row in `meta`, IPv6 only: the place in the /80 of the address that was assigned last. It starts at random, because addresses that
-a lost file had cooling must not be assigned soon (I8)."""
+"""Row in `meta`, IPv6 only: the place in the /80 of the address that was assigned last. It starts at random, because addresses
+that were cooling in a lost file must not be assigned soon (I8)."""
 
 IDENTITY = "identity"
 """Row in `meta`: the node's identity as instance metadata last gave it, as JSON. A start in the same boot uses it if metadata does not

@@ -13,7 +13,7 @@ KEPT_COUNT = 3
 """Files kept at most, the newest ones. Ours: `/run` is memory, and the newest damage is what is diagnosed."""
 
 FILES = ("", "-wal", "-shm", "-journal")
-"""How the names of a database and of what SQLite writes beside it end. Source: sqlite.org/tempfiles.html."""
+"""The ends of the names of a database and of the files that SQLite writes beside it. Source: sqlite.org/tempfiles.html."""
 
 
 def set_aside(path: Path, *, reason: str, now: datetime) -> Path | None:

@@ -2,7 +2,7 @@
 
 The plugin takes `spool.lock` shared, tries the socket once more, writes `.tmp-*`, syncs it and renames it to `del-*`. The daemon
 listens before it takes the lock exclusively, so a plugin with the shared lock either reaches the daemon or its entry is read here.
-Anything but a regular file of ours with a DEL is moved aside, and links are never followed. The plugin's half: cni_plugin/spool.py.
+Anything but a regular file of ours with a DEL is moved aside, and links are never followed. The plugin's side is cni_plugin/spool.py.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from ipamd.ports.process import Clock
 from ipamd.settings.places import SPOOL_PLACES, free_places
 
 ENTRY_MAX_BYTES = 2 * 1024 * 1024
-"""Ours: most of an envelope is the network configuration, which has at most 1.75 MiB."""
+"""Largest entry that is read. Ours: most of an envelope is the network configuration, which has at most 1.75 MiB."""
 
 LOCK_WAIT_S = 5.0
-"""Ours: a plugin holds the lock for one write and one fsync, some milliseconds."""
+"""Longest wait for the lock of the spool. Ours: a plugin holds the lock for one write and one fsync, some milliseconds."""
 
 LOCK_PAUSE_S = 0.01
 HALF_WRITTEN_MAX_AGE_S = 3600.0
-"""Ours: no plugin runs for an hour. kubelet gives up on a sandbox after four minutes, twice its runtimeRequestTimeout."""
+"""A half-written entry is removed when it is this old. Ours: no plugin runs for an hour. kubelet gives up on a sandbox after four
+minutes, twice its runtimeRequestTimeout."""
 
 KEPT_COUNT = 32
 """How many damaged entries are kept, the newest ones. Ours: `/run` is memory."""
@@ -115,7 +116,7 @@ class SpoolDirectory:
             os.close(lock)  # frees the lock
 
     def _lock(self, handle: int) -> None:
-        """Take the lock within the bound. It is polled: a blocking flock has no deadline."""
+        """Take the lock, or fail after the longest wait. The lock is polled, because a blocking flock has no deadline."""
         deadline = self._clock.monotonic() + self._lock_wait_s
         while True:
             try:
@@ -179,7 +180,7 @@ class SpoolDirectory:
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """One spooled DEL, which was read while the lock was held. `name`: of its file in `directory`."""
+    """One spooled DEL, which was read while the lock was held. `name`: the name of its file in `directory`."""
 
     name: str
     key: AttachmentKey
@@ -229,7 +230,7 @@ def _decode_del(content: bytes) -> AttachmentKey:
 
 
 def _names(directory: int) -> list[str]:
-    return os.listdir(directory)  # by descriptor, so that nobody can replace the directory in between
+    return os.listdir(directory)  # listed by descriptor, so that nobody can replace the directory meanwhile
 
 
 def _oldest_first(names: list[str], directory: int) -> list[str]:

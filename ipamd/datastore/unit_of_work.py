@@ -565,7 +565,7 @@ class SqlUnitOfWork:
         self._log(event, address=eni.primary_address, eni_id=eni.eni_id, detail=detail)
 
     def _require_own_primary(self, eni: Eni) -> None:
-        """Raise InvariantError if an ENI's primary address is known as something else: of the pool, a sandbox's, or another ENI's."""
+        """Raise InvariantError if an ENI's primary address is also recorded in the pool, for a sandbox, or for another ENI."""
         if self.view.address(eni.primary_address) is not None:
             raise failure(InvariantError, FailureCode.PRIMARY_IN_POOL, address=eni.primary_address, eni=eni.eni_id)
         sandbox = self._uplinked().get(eni.primary_address)

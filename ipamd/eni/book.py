@@ -54,7 +54,7 @@ FROZEN = "external changes: its link is gone; EC2 is asked whether it is detache
 """Why an ENI is frozen, as `ipamctl status` shows it."""
 
 DETACHED = "external changes: its link is gone, and EC2 does not show it attached any more; its sandboxes keep its addresses"
-"""The same once two answers of EC2 have decided."""
+"""Why an ENI is frozen, once two answers of EC2 have shown that it is detached."""
 
 RETURNED = "external changes: its link is back; it is used again as soon as EC2 or metadata shows it"
 """Why an ENI is still frozen after its link has come back."""
@@ -138,7 +138,7 @@ class EniFacts:
 
     @property
     def is_away(self) -> bool:
-        """Whether its link was there, and is gone."""
+        """Whether the ENI's link was there earlier, and is missing now."""
         return self.link is not None and self.link.was_there and self.link.back_monotonic_s is None
 
     def is_removed(self, eni_id: EniId, now_s: float) -> bool:

@@ -3,8 +3,8 @@
 A comparison with EC2 is made only on request, and on a quiet node that may be hours later. A condition that only the next comparison
 ends would last too long: an operator deletes the pods with lost addresses, as the condition's page advises, and the condition stays.
 So each difference names its objects. It ends when the rows that caused it are gone, or when an audit that called EC2 does not find it.
-If such a row prevented a record, a comparison is requested when the row is gone. Rejected: a comparison every few minutes while a
-condition lasts, which costs calls and shows only what the rows show too (I13).
+If the datastore could not record an object because of such a row, a comparison is requested when the row is gone. Rejected: a
+comparison every few minutes while a condition lasts, which costs calls and shows only what the rows show too (I13).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Contradiction(StrEnum):
     """How EC2 and the datastore contradict each other about one object."""
 
     LOST_IN_USE = "lost-in-use"  # EC2 does not have an address any more that a sandbox uses
-    ELSEWHERE = "elsewhere"  # EC2 has an address on one ENI, and its row is of another one
+    ELSEWHERE = "elsewhere"  # EC2 has an address on one ENI, and its row names another ENI
     PRIMARY = "primary"  # EC2 shows an address as secondary that is recorded as the primary address of an ENI
     UPLINK = "uplink"  # EC2 shows an address on an ENI of the pool that is recorded as the address of a branch ENI
     NOT_FORGOTTEN = "not-forgotten"  # EC2 does not have an ENI or address any more, and the datastore refused to record that
@@ -53,7 +53,7 @@ class CloudDifference:
     """One contradiction, with a sentence for people.
 
     `subject`: the address or the ENI.
-    `blocking`: the address whose row or ENI prevents a record of the subject, None if no row does.
+    `blocking`: the address whose row or ENI prevents the datastore from recording the subject; None if nothing prevents it.
     `eni_id`: the ENI on which EC2 has the address, "" if it has none.
     """
 
@@ -176,7 +176,7 @@ class CloudDifferences(Service):
 
     def _over(self) -> list[CloudDifference]:
         if not self._standing:
-            return []  # without a copy of all rows, which costs time
+            return []  # without `snapshot`, which copies all rows and so costs time
         rows = self._datastore.snapshot()
         return [difference for difference in self._standing if difference.is_over(rows)]
 

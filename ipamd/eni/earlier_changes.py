@@ -57,7 +57,7 @@ def remember_released(book: EniBook, read_since: Callable[[datetime], RecordedHi
 
 
 def _apply(record: HistoryRecord, last: LastRecords, now: datetime) -> None:
-    """Update `last` by the next record. Raises: ValueError if the record is malformed."""
+    """Update `last` with the next record. Raises: ValueError if the record is malformed."""
     intent, _, payload = record.detail.partition(": ")
     eni_id = EniId(record.eni_id)
     match record.event:
@@ -66,7 +66,7 @@ def _apply(record: HistoryRecord, last: LastRecords, now: datetime) -> None:
         case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_CHANGED | LedgerEvent.ENI_REMOVED:
             last[eni_id, eni_id] = record
         case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):
-            # The call may have been made until the process ended. If it was confirmed, records of the removal follow.
+            # The call may have been made at any time before the process ended. If EC2 confirmed it, records of the removal follow.
             release = Intent(intent, IntentKind.UNASSIGN, now, _read_payload(payload))
             last |= dict.fromkeys(
                 [(key, release.eni_id) for key in all_addresses(*objects_to_release(release))], replace(record, at=now)

@@ -68,8 +68,8 @@ class EniService(Service):
     `resync_due` and `sync_with_ec2` compare all ENIs with a Describe. `record` and `add_addresses` store the answer to one call of
     ours. `forget_unused` removes ENIs that are gone and have no address left.
 
-    Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits, and the pool's thread all later
-    ones. `forget_unused` may be called from any thread.
+    Comparisons need no lock: the cloud loop makes the comparisons of the start, before the pool has limits, and the pool's
+    thread makes all later ones. `forget_unused` may be called from any thread.
 
     `book`: facts about each ENI beside its row.
     `routing`: the host routing of each ENI.
@@ -98,7 +98,7 @@ class EniService(Service):
             on_quarantined: called when EC2 showed the address of a sandbox that is not recorded, so that the sandbox can be adopted.
                 Must not block.
             is_datastore_lost: rows of this boot were lost, so sandboxes may have addresses that no row shows.
-            family: of the pool.
+            family: the IP family of the pool.
             has_cards: ENIs of further network cards may be for pods.
         """
         self.book = book
@@ -135,8 +135,8 @@ class EniService(Service):
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
 
-        What the answer shows and lacks is stored before anything that follows from it: an object that this answer shows must not count
-        as missing in two answers in a row after the process has died, or the kernel was silent, in between (I11).
+        What the answer shows and lacks is stored before anything that follows from it. Otherwise, if the process then died or the
+        kernel did not answer, an object that this answer shows might later count as missing in two answers in a row (I11).
 
         Args:
             identity: names the primary ENI, without which no answer is believed.
@@ -253,7 +253,7 @@ class EniService(Service):
         return "" if self._has_cards and card_of_pool(pool) else pool
 
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
-        """Store one ENI from the answer to a call of ours. Its new addresses become free, and no row is removed.
+        """Store one ENI from the answer to a call of ours. Its new addresses become free, and none of its rows is removed.
 
         If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. After a lost
         datastore all addresses that have no row then cool first (I8).
@@ -363,7 +363,7 @@ class EniService(Service):
                     return
                 uow.remove_eni(eni_id, reason=f"{NOT_SHOWN} it attached")
             self.book.forget(eni_id)
-            self._demand.trigger()  # its place is free
+            self._demand.trigger()  # its place on the instance is free
         except IpamError as error:  # must not stop the caller, which repairs the sandboxes' routes next
             log.warning("removing an ENI failed, will retry eni=%s error=%s", eni_id, log_text(error))
 
@@ -423,7 +423,7 @@ class EniService(Service):
     ) -> bool:
         """Record one ENI of a believed answer. A contradiction is reported, not raised.
 
-        Returns: False if the ENI is not recorded and only occupies its place.
+        Returns: False if the ENI is not recorded as attached, and only occupies its place.
         """
         before = self._datastore.eni(eni.eni_id)
         if not eni.is_readable:
@@ -702,8 +702,8 @@ class EniService(Service):
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> frozenset[CloudKey]:
-        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, that is reported, and the rest is
-        recorded. Returns: those that were refused; their addresses must stay withheld (I7).
+        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, the refusal is reported, and
+        the others are recorded. Returns: the refused ones; their addresses must stay withheld (I7).
         """
         refused = set()
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]
@@ -716,7 +716,7 @@ class EniService(Service):
         return frozenset(refused)
 
     def _lose_key(self, key: CloudKey, rows: Collection[Address], outcome: EniSyncResult) -> bool:
-        """Record that one ENI or address is gone, with its rows, and count what that changed. Returns: False if it was refused."""
+        """Record that one ENI or address is gone, with its rows, and count the changes. Returns: False if the datastore refused."""
         eni_id = key if isinstance(key, str) else None
         if not self._store_loss(key, eni_id, rows, outcome):
             return False

@@ -58,7 +58,8 @@ FIRST_REQUESTS, LATER_REQUESTS = 4, 2
 """Requests of `Metadata.interface` at the first reading of an ENI, and at later ones."""
 
 SPARE_REQUESTS = 1
-"""Metadata may drop our token in the middle of a turn, which costs one more request."""
+"""Requests that are kept in reserve when an ENI is read: metadata may drop our token in the middle of a turn, and a new token costs
+one request."""
 
 CONDITION = "external changes"
 
@@ -125,7 +126,7 @@ class CloudReconciler(Service):
         self._backoffs.put(TURN, in_s=_jittered(TURN_S))  # the start has just read metadata
 
     def run_once(self) -> None:
-        """Compare links and metadata with the rows as far as that is due, thaw ENIs that are back, and trigger due resyncs."""
+        """Compare links and metadata with the rows if that is due, thaw ENIs that are back, and trigger due resyncs."""
         self.links.compare()
         if self._backoffs.is_due(TURN):
             self._backoffs.put(TURN, in_s=TURN_S)  # before the turn, so that a failed one is not repeated at once
@@ -172,7 +173,7 @@ class CloudReconciler(Service):
     def _read_enis(self, read: set[MacAddress], *, count_before: int) -> None:
         """Read the ENIs that were not read for longest, as many as the turn's budget allows, and add their MACs to `read`.
 
-        `count_before`: requests before this turn. Raises: CloudError; `read` then has those that were read.
+        `count_before`: requests before this turn. Raises: CloudError; `read` then has the ENIs that were read before the error.
         """
         ours = {eni.mac for eni in self._datastore.enis()}
         readings = self._book.readings()
@@ -215,8 +216,8 @@ class CloudReconciler(Service):
     def _evaluate(self, *, is_listed: bool = False, read: Collection[MacAddress] = ()) -> None:
         """Compare metadata with the present rows, and request a resync if one is due.
 
-        Only a new list or reading can begin a difference: in an old one, our later changes would look like a difference. An old one
-        can end a difference.
+        Only a new list or reading can begin a difference: compared with an old one, our later changes would look like a difference.
+        An old list or reading can still end a difference.
 
         Args:
             is_listed: whether the list of ENIs is new.
@@ -276,7 +277,7 @@ class CloudReconciler(Service):
         if due_differences:
             self._resyncs.request(ResyncReason.METADATA, f"of instance metadata: {sentence(due_differences)}")
             lately = {key: question for key, question in self._questions.items() if now_s - question.monotonic_s < ASK_AGAIN_S}
-            for difference in current:  # one resync is about all of them
+            for difference in current:  # one resync answers the questions about all of them
                 before = self._questions.get(difference, NEVER_ASKED)
                 lately[difference] = Question(before.count + 1, now_s)
             self._questions = lately

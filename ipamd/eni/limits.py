@@ -99,7 +99,7 @@ class Ec2Request:
         return (self.action.prefix_count or self.action.address_count) // 2
 
     def key(self, stopped: str) -> Key:
-        """Return the key of a refusal: of this ENI's slots, of this kind of call, or of a part of any request."""
+        """Return the key of a refusal. `stopped`: the subject that it stops (`LimitRule.stops`), for example the slots of this ENI."""
         if stopped == "slots":
             return stopped, getattr(self.action, "eni_id", "")
         if stopped in ("denied", "error", "spare"):
@@ -197,7 +197,7 @@ TABLE = (
     LimitRule(SubnetExhaustedError, "elsewhere", "slots", ROOM, "used_slot_count", is_lasting=True),
     LimitRule(SubnetExhaustedError, "prefixes", *PREFIX_COUNT, ROOM, "half"),
     LimitRule(SubnetExhaustedError, "prefix", *PREFIXES, ROOM),
-    LimitRule(SubnetExhaustedError, "any", "room", ROOM),  # of each subnet: `Limits.room_refused`
+    LimitRule(SubnetExhaustedError, "any", "room", ROOM),  # each subnet has a limit of its own: `Limits.room_refused`
     LimitRule(EniLimitError, "large", *ENI_SIZE, LIMIT, "half"),
     LimitRule(EniLimitError, CREATION, *ENI_COUNT, LIMIT, "attached_count", is_lasting=True),
     LimitRule(EniLimitError, ALLOCATION, "slots", LIMIT, "used_slot_count", is_lasting=True),
@@ -215,13 +215,13 @@ YIELD_S = {CREATION: 900.0, ALLOCATION: 60.0}
 YIELD_MAX_S = 1800.0
 YIELD_SHARE = 2.0
 """While EC2 throttles, request only what waiting ADDs need: EC2's limits are for an account, and ADDs may wait on other nodes (I13).
-The pause is this long, or twice the time for which this node has been throttled. It is multiplied by a random number from 1 to 2, so
-that nodes do not come back together.
+The pause is YIELD_S of the kind of growth, or YIELD_SHARE times the time for which this node has been throttled if that is longer,
+but YIELD_MAX_S at most. It is multiplied by a random number from 1 to 2, so that nodes do not call EC2 again together.
 
 Ours, from the fleet simulation (docs/performance.md): 150 nodes that start at once took twice EC2's time for the ENIs of their pods,
-because the first of them took half of the tokens for spare ones. While 5,000 nodes are replaced within 20 min EC2 accepts six
-Attach calls for five ENIs that ADDs wait for: with a minute for spare ENIs too the slowest hundredth of the nodes waited 346 s,
-with a quarter of an hour 49 s."""
+because the first of them took half of the tokens for spare ones. While 5,000 nodes are replaced within 20 min, EC2 accepts
+only six Attach calls for every five ENIs that ADDs wait for. If the pause of spare ENIs was a minute, like that of addresses, the
+slowest hundredth of the nodes waited 346 s; with a quarter of an hour they waited 49 s."""
 
 YIELDS = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
 
@@ -252,7 +252,7 @@ class _Limit:
 
 @dataclass(frozen=True, slots=True)
 class CountedRoom:
-    """How many addresses of a subnet are free, by an answer of EC2 at that time. Never negative."""
+    """How many addresses of a subnet are free, by EC2's answer at `answered_monotonic_s`. Never negative."""
 
     free_count: int
     answered_monotonic_s: float
@@ -311,10 +311,10 @@ class Limits:
         """Put a refusal in force for the schedule's next pause.
 
         Args:
-            key: the requests that it concerns.
+            key: the requests that the refusal concerns.
             cap: how many ENIs, slots or addresses may still be requested or used; 0: none.
-            is_lasting: no short disturbance, so that the pool grows in another way.
-            cause: the reason for people; None: the error's.
+            is_lasting: the refusal is no short disturbance, so the pool grows in another way.
+            cause: the reason for people; None: the reason that the error gives.
         """
         self._put(key, _refusal_of(error, is_lasting=is_lasting, cause=cause), cap, schedule)
 
@@ -347,9 +347,9 @@ class Limits:
             self.took_room(request.home, request.action)
 
     def drop_stale_cap(self, attached_count: int, pool: str = "") -> bool:
-        """Drop the cap if a pool's card has more ENIs than it allows. Returns: whether that is so; then the pool has to plan again.
+        """Drop the cap if a pool's card has more ENIs than the cap allows. Returns: whether it was dropped: then the pool plans again.
 
-        The cap was counted when EC2 refused, without an ENI that Describe did not show then (a lag, after a lost datastore).
+        The cap was counted when EC2 refused. If the datastore had been lost and Describe lagged then, the count lacks an ENI.
         """
         cap = self.cap(eni_count_key(pool))
         if cap is None or attached_count <= cap:
@@ -452,9 +452,9 @@ class Limits:
             return None
         return max(map(self._left, candidates))
 
-    # Room of subnets that are short of addresses. EC2 refuses a request as a whole if the subnet has less than requested. So after a
-    # refusal the subnet is described once, and the next request is for the free count, or for half of the refused number if the count
-    # does not explain the refusal. The count does not show whether a whole /28 is free.
+    # Room of subnets that are short of addresses. EC2 refuses a whole request if the subnet has fewer addresses than requested. So
+    # after a refusal the subnet is described once, and the next request is for the free count, or for half of the refused number if
+    # the count does not explain the refusal. The count does not show whether a whole /28 is free.
 
     def room_refused(self, subnet_id: SubnetId, action: Growth, error: SubnetExhaustedError) -> None:
         """Limit requests to a subnet to its free addresses, or to half of the refused number if the free count does not explain it."""
@@ -469,7 +469,7 @@ class Limits:
     def recheck_room(self, subnet_id: SubnetId, action: Growth, *, free_count: int | None = None) -> bool:
         """After the pause of a refusal, read the subnet's free count before the next request.
 
-        `free_count`: the count, if it is known already. Returns: whether the subnet has less than planned.
+        `free_count`: the count, if it is known already. Returns: whether the subnet has too few for the action.
         """
         key = ("room", subnet_id)
         if key not in self._limits or self.cap(key) is not None:

@@ -7,8 +7,8 @@ list. If the list lacks the primary ENI's link, it is of another namespace, or M
 (I11). Other notifications of the kernel are passed to the host network reconciler.
 
 EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
-that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would notice most of that too, but it
-may be stuck, or silent.
+that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these contradictions
+too, but it may be stuck, or silent.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LinkWatch(Service):
         return REOPEN_S
 
     def on_event(self, event: LinkEvent) -> None:
-        """Compare at once if the event concerns a recorded ENI, or may hide one that does."""
+        """Compare at once if the event concerns a recorded ENI, or if events about recorded ENIs may have been missed."""
         if event.mac and not self._is_recorded(event.mac):
             return
         if event.mac and event.kind is LinkEventKind.SEEN:
@@ -145,7 +145,7 @@ class LinkWatch(Service):
     def next_question_s(self) -> float | None:
         """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None without one. From any thread.
 
-        None too while the list of links is unusable: a question that is due waits for the next reading, and does not hasten it.
+        Also None while the list of links is unusable: a due question waits for the next reading of the list and does not hasten it.
         """
         with self._lock:
             next_s = soonest_s(question.next_s for question in self._questions.values()) if self._is_readable else None
@@ -154,7 +154,7 @@ class LinkWatch(Service):
     def _ask_again(self, present: Collection[MacAddress]) -> None:
         """Ask EC2 again about ENIs whose link and row have contradicted each other since the last question.
 
-        The first question is that of the change itself: the link is gone, or back, or EC2 has just been asked.
+        The first question is not asked here: EC2 was asked when the link disappeared or came back, or has just answered.
         """
         now_s = self._clock.monotonic()
         questions = {}
@@ -166,7 +166,7 @@ class LinkWatch(Service):
         due = sorted(eni_id for eni_id, question in questions.items() if question.next_s <= now_s)
         if due:
             self._resyncs.request(ResyncReason.LINK, f"links and rows still differ: {', '.join(due)}")
-            for eni_id, question in questions.items():  # one resync is about all of them
+            for eni_id, question in questions.items():  # one resync answers the questions about all of them
                 questions[eni_id] = replace(question, count=question.count + (eni_id in due), monotonic_s=now_s)
         self._questions = questions
 
@@ -190,7 +190,7 @@ class LinkWatch(Service):
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
             self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is back")
         elif not is_present and eni.state is EniState.DETACHING:
-            self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # its next return is noticed again
+            self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # so that its next return is noticed
 
     def thaw_confirmed(self) -> None:
         """Thaw the ENIs whose link is back, if EC2 has shown them attached later, or metadata has listed them later."""

@@ -46,7 +46,7 @@ FAILPOINTS = (
 
 GONE_AFTER_S = 60.0
 """EC2's NotFound for the ENI of an intent is believed only if the intent is at least this old. Before that, Describe may lag behind
-Create. Ours: twice the time for which the adapter retries (cloud/calls.py, FRESH_S), because those retries end with the process."""
+Create. Ours: twice the time for which the adapter retries (cloud/calls.py, FRESH_S), because a crash ends those retries."""
 
 
 class State(Enum):
@@ -65,7 +65,7 @@ class State(Enum):
     WITHHELD = auto()  # no sandbox can get the addresses that are to be released
     DETACHED = auto()
     DELETED = auto()
-    SETTLED = auto()  # EC2 has released it; the datastore still has the rows
+    SETTLED = auto()  # EC2 has released the ENI or addresses; the datastore still has the rows
     DONE = auto()
 
 
@@ -111,7 +111,7 @@ class StateRule:
     """One row of the table: the action of a state, the next state, and the reactions to failures.
 
     `call`: the action.
-    `then`: the next state, if the action succeeds and names no other one.
+    `then`: the next state, if the action succeeds and names no other state.
     `failpoint`: the point after the action at which a test may kill the daemon.
     `refused`: the reaction to a definite error of EC2, including a denial.
     `missing`: the reaction to NotFound.
@@ -149,7 +149,7 @@ def _growing(call: Call, then: State, failpoint: str = "") -> StateRule:
 
 
 def _undoable(call: Call, then: State, failpoint: str = "", *, missing: OnFailure = OnFailure.GONE) -> StateRule:
-    """Make the row of a release before its first effect. EC2 has released nothing yet, so a refusal undoes the operation."""
+    """Make the row of a call before which a release has had no effect. EC2 has released nothing yet, so a refusal undoes it."""
     return StateRule(call, then, failpoint, refused=OnFailure.UNDO, missing=missing, throttled=OnFailure.UNDO)
 
 
@@ -305,7 +305,7 @@ class OperationLog(Service):
         return self._clock.monotonic() - float(intent.payload[OPENED_AT])
 
     def opened_at_s(self, intent: Intent) -> float:
-        """Return when an intent was opened, on the monotonic clock of this boot; 0.0 for one of an earlier boot."""
+        """Return when an intent was opened, on the monotonic clock of this boot; 0.0 for an earlier boot or an unreadable time."""
         try:
             opened_s = float(intent.payload[OPENED_AT])
         except (KeyError, ValueError):

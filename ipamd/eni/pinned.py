@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 class _Want:
     """An address that one ADD waits for.
 
-    `deadline`: of the ADD.
+    `deadline`: the deadline of the ADD.
     `is_done`: the ADD can go on: with the address, or with `error`.
     `error`: why the node could not obtain the address; None if it did.
     """
@@ -97,7 +97,7 @@ class _Former:
 class PinnedAddresses(Service):
     """Obtains and releases pinned addresses.
 
-    `obtain` may be called from any thread and waits for the pool's thread, which calls all other methods.
+    Any thread may call `obtain` and `is_certain`. `obtain` waits for the pool's thread, which calls all other methods.
     """
 
     def __init__(
@@ -260,8 +260,9 @@ class PinnedAddresses(Service):
     def _confirm(self, want: _Want, row: Address) -> None:
         """Ask EC2 whether a recorded address is still on this node. Three calls at most.
 
-        If it is not, it is released here, which removes its row. EC2 refuses to release it, because our ENI does not have it, and a
-        Describe confirms that. The ENI that has the address now keeps it. A later ADD obtains it like an address that was never here.
+        If the address is not on this node any more, it is released here, which removes its row. EC2 refuses the release, because our
+        ENI does not have the address, and a Describe confirms that. The ENI that has the address now keeps it. A later ADD obtains the
+        address like one that was never here.
         Raises: PinnedAddressError if EC2 does not show it on this node; CloudError.
         """
         identity = self._identity()
@@ -493,8 +494,8 @@ class PinnedAddresses(Service):
     def _due_s(self, row: Address) -> float:
         """Return when the time of a free address is over, on the monotonic clock.
 
-        Then an address of a pinned range is released. Any pod may get another address, which is therefore kept for at least a cooldown
-        (I8).
+        When it is over, an address of a pinned range is released. Any other address may then be assigned to any pod, so it is kept for
+        at least a cooldown (I8).
         """
         since_s = row.since_monotonic_s or 0.0
         if row.kept_until_s is None:

@@ -71,8 +71,8 @@ log = logging.getLogger(__name__)
 class _Ramp:
     """Growth since the pool last had enough addresses.
 
-    `began_s`: when that was, on the monotonic clock.
-    `taken_count`: addresses that sandboxes had then.
+    `began_s`: when the ramp began, on the monotonic clock.
+    `taken_count`: addresses that sandboxes had when it began.
     `wanted_count`: the most addresses that were missing at any time, including those that sandboxes have taken since.
     `asked_count`: addresses that were requested from EC2.
     """
@@ -126,7 +126,7 @@ class EniProvisioner(Service):
         """By intent ID: the error of the last try, None if the try left the intent open without an error. Oldest try first."""
         self._limits = subnets.limits
         self._ramps: dict[str, _Ramp] = {}
-        """By the name of the pool."""
+        """The ramps, by the name of the pool."""
         self.leaked_enis = LeakedEnis(context, ec2=ec2, book=enis.book, operations=self._log, delete=self._resume)
 
     def has_open_intents(self) -> bool:
@@ -180,7 +180,7 @@ class EniProvisioner(Service):
             raise CloudError(f"the plan asks for more than is wanted ({action}): {reason}", details=WHAT_HELPS)
 
     def _usable_count(self) -> int:
-        """Count the recorded addresses that are not lost. A request that EC2 confirmed had an effect only if it raised this count."""
+        """Count the recorded addresses that are not lost. A confirmed request for addresses had an effect if it raised the count."""
         counts = self._datastore.counts()
         return counts.total - counts.lost
 
@@ -198,7 +198,7 @@ class EniProvisioner(Service):
         ramp.wanted_count = max(ramp.wanted_count, count + max(taken_count - ramp.taken_count, 0))
 
     def release(self, action: Release) -> bool:
-        """Release the addresses or the ENI of a plan, unless an ADD waits, or took an address after the plan.
+        """Release the addresses or the ENI of a plan, unless the pool is frozen, or an ADD waits or took an address after the plan.
 
         Returns: whether EC2 was called. Raises: CloudError; if the outcome is not known, the intent stays open, otherwise the
         release is undone.
@@ -261,7 +261,7 @@ class EniProvisioner(Service):
             self._resume(intent)
         except InterruptedByAddError as error:
             log.info("yielding to a waiting ADD intent=%s error=%s", intent.intent_id, log_text(error))
-        except FrozenError as error:  # no refusal of EC2
+        except FrozenError as error:  # a freeze is no refusal of EC2
             log.info("operation stopped kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error))
             return error
         except IpamError as error:

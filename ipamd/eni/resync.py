@@ -86,7 +86,7 @@ class EniSyncResult:
     contradictions: objects that were left unchanged because they contradict a row.
     foreign: one sentence per attached ENI without a usable address.
     unreadable: ENIs that could not be read.
-    implausible: why the answer was not believed, and nothing was added; "" if it was believed.
+    implausible: why the answer was not believed, so that nothing was added; "" if it was believed.
     again_s: seconds until the next comparison is useful, None without a doubt.
     missing: the recorded ENIs and addresses that the last answer with the primary ENI lacked, believed or not.
     attached: the ENIs that the answer showed attached; empty if it lacked the primary ENI.
@@ -139,9 +139,9 @@ class EniSyncResult:
 class ResyncScheduler(Service):
     """Schedules resyncs: keeps the reasons for which they were requested, and the result of the last comparison.
 
-    The pool's thread calls `run_due`, the cloud loop's thread calls `trigger_due` and `wait_s`, and any thread may call the rest. No
-    lock is needed: each step is one operation on a dictionary, and only `run_due` removes reasons. A reason that is added while a
-    resync begins belongs to that resync, or stays.
+    The pool's thread calls `run_due`, the cloud loop's thread calls `trigger_due` and `wait_s`, and any thread may call the other
+    methods. No lock is needed: each step is one operation on a dictionary, and only `run_due` removes reasons. A reason that is added
+    while a resync begins belongs to that resync, or stays for the next one.
 
     `counts`: resyncs since the start by reason (one with two reasons counts for both), and external changes that EC2 showed.
     """
@@ -159,8 +159,8 @@ class ResyncScheduler(Service):
     def request(self, reason: ResyncReason, description: str) -> None:
         """Make a resync due. `description`: why, in a few words.
 
-        After failed resyncs a link makes it due a minute after the last one: EC2 may answer again since, and sandboxes may be without
-        network.
+        After failed resyncs, the reason LINK makes it due at most a minute after the last one, because EC2 may answer again by now,
+        and sandboxes may be without network.
         """
         self._reasons.setdefault(description, reason)
         if reason is ResyncReason.LINK:
@@ -175,15 +175,15 @@ class ResyncScheduler(Service):
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and is_clear
 
     def is_shown(self, eni_id: EniId, *, since_monotonic_s: float) -> bool:
-        """Whether a resync that began at that time or later showed an ENI attached, whatever else is in doubt, and no other one is
-        requested.
+        """Whether a resync that began at that time or later showed an ENI attached, whatever else is in doubt, and no other
+        resync is requested.
         """
         last = self._result
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and eni_id in last.attached
 
     @property
     def is_asked(self) -> bool:
-        """Whether a resync is under way, or is requested and not backed off."""
+        """Whether a resync is under way, or is requested and not backed off, or the last answer was not believed."""
         last = self._result
         is_unanswered = last.began_monotonic_s == -math.inf or bool(last.implausible)
         return is_unanswered or (bool(self._reasons) and self._backoffs.is_due(AGAIN))
@@ -248,7 +248,7 @@ class ResyncScheduler(Service):
             self._reasons.pop(description)
         self.counts.update(set(requested.values()))
         before = self._result
-        self._result = replace(before, began_monotonic_s=-math.inf)  # until EC2 has answered
+        self._result = replace(before, began_monotonic_s=-math.inf)  # the last result counts as outdated until EC2 has answered
         try:
             result = compare()
         except Exception as error:

@@ -151,12 +151,12 @@ class EniRouting(Service):
             self._demand.trigger()
 
     def report_frozen(self, eni_id: EniId) -> None:
-        """Report why an ENI is frozen, as far as that is known now, or that it is not."""
+        """Report why an ENI is frozen, by what is known now, or end that report if it is not frozen."""
         cause = self._book.facts_of(eni_id).frozen
         frozen = problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=cause) if cause else None
         self._health.report(f"frozen {eni_id}", frozen)
         if cause and not self._book.facts_of(eni_id).frozen:
-            self._health.report(f"frozen {eni_id}", None)  # another thread has thawed it between
+            self._health.report(f"frozen {eni_id}", None)  # another thread has thawed it meanwhile
 
     def thaw(self, eni_id: EniId) -> None:
         """End the freeze of an ENI: its routing may be set up again."""
@@ -179,7 +179,7 @@ class EniRouting(Service):
             log.warning("removing the routing of a detached ENI failed eni=%s error=%s", eni.eni_id, log_text(error))
 
     def retry_due(self) -> None:
-        """Set up the ENIs whose next try is due, for waiting ADDs."""
+        """Set up the ENIs whose next try is due. ADDs may wait for their addresses."""
         for eni in self._unready():
             if self._backoffs.is_due((ROUTING, eni.eni_id)):
                 self.set_up(eni)

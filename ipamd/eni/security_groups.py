@@ -70,8 +70,8 @@ class SecurityGroups(Service):
         return soonest_s(map(self._backoffs.left_s, self._backoffs.keys(CONDITION)))
 
     def _changed(self, wanted: tuple[str, ...]) -> list[EniId]:
-        """Return the ENIs whose groups are known and differ. An empty `wanted` means that metadata is not up to date yet, because an
-        ENI always has at least one group.
+        """Return the ENIs whose groups are known and differ from `wanted`. An empty `wanted` means that metadata is not up to date
+        yet, because an ENI always has at least one group.
         """
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.is_primary and self._follows_primary(eni)]
         groups_of = {eni.eni_id: self._book.facts_of(eni.eni_id).security_groups for eni in enis}

@@ -49,8 +49,8 @@ ENIS, ADDRESSES = "ENIs", "addresses"
 
 MOVES_MAX = 3
 """How often a new ENI whose device index is taken is moved to another index. After that, or when no place is left, the ENI is deleted,
-and the next plan leaves out the places that EC2 refused. Ours: if EC2 refuses every place (as a fault made it do on types with several
-network cards, cilium issue 42512), not all of them are tried."""
+and the next plan leaves out the places that EC2 refused. Ours: if EC2 refuses every place (as happened on types with several network
+cards, cilium issue 42512), not all of them are tried."""
 
 UNANSWERED_MAX_S = 900.0
 """Delete an ENI if EC2 has not confirmed its attachment after this long. Until then EC2 is asked again, because the ENI may be
@@ -58,8 +58,8 @@ attached.
 Ours: longer than a disturbance of EC2 usually lasts."""
 
 DETACHING_S = 3.0
-"""Least time between a Detach and the Delete. EC2 refuses a Delete that comes too early, and it costs a request of the account's
-limit.
+"""Least time between a Detach and the Delete. EC2 refuses a Delete that comes too early, and the refused call counts against the
+account's limit.
 Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
 NOT_VISIBLE = "ENI not shown"
@@ -87,14 +87,14 @@ class UselessEniError(CloudError):
 class Work:
     """One running operation.
 
-    `intent`: as it is on disk now.
+    `intent`: the intent as it is on disk now.
     `operation`: the operation of the intent, or the deletion that follows a failed creation.
-    `identity`: of this node, None while it is not known.
+    `identity`: this node's identity, None while it is not known.
     `is_first`: the intent was opened for this run, so no earlier run can have had an effect.
     `described`: the ENI as EC2 showed it last.
     `eni`: the ENI that was created and recorded.
     `outcome`: the text with which the intent is closed.
-    `addresses`, `prefixes`: allocated, or to be released.
+    `addresses`, `prefixes`: those that were allocated, or that are to be released.
     `conflicts`: allocated addresses that contradict a row.
     """
 
@@ -388,7 +388,7 @@ class OperationRunner(Service):
         """Handle a new ENI that could not be attached: move it to the next free place, or delete it.
 
         It is deleted if no place is left, if the error is not about its place, or if EC2 shows an ENI that was not recorded, because
-        the pool may then plan otherwise.
+        the pool may plan differently with that ENI.
         Raises: the error, unless the ENI was moved or an ENI was adopted.
         """
         self._require_unattached(work, error)
@@ -524,7 +524,7 @@ class OperationRunner(Service):
         return State.DETACHED
 
     def _keep_used(self, work: Work, recorded: Eni | None) -> bool:
-        """Close the deletion of an ENI that is in use (I2). Returns: whether it is."""
+        """Close the deletion of an ENI that is in use (I2). Returns: whether the ENI is in use."""
         reason, eni_id = work.delete.reason, work.delete.eni_id
         if recorded is not None and reason in (DeleteReason.UNATTACHED, DeleteReason.USELESS):
             self._ensure_delete_on_termination(eni_id)
@@ -702,7 +702,7 @@ class OperationRunner(Service):
             self._log.finish(work.intent, lambda uow: uow.remove_eni(eni_id, reason="released"))
             self.counts.update(enis=1)
             log.info("released eni=%s", eni_id)
-            self._demand.trigger()  # its place is free
+            self._demand.trigger()  # its place on the instance is free
         else:
             gone = all_addresses(work.addresses, work.prefixes)
             # Recorded before the rows are removed, so that no comparison adds them again.
@@ -751,7 +751,7 @@ class OperationRunner(Service):
                 return False  # a single answer, which the ENI's link contradicts
             is_attached, present = False, frozenset()
         if not isinstance(work.operation, Unassign):
-            return is_attached  # if it is not, the deletion has begun and cannot be undone
+            return is_attached  # if the ENI is not attached, its deletion has begun and cannot be undone
         gone = [row.address for row in self._rows(work) if row.is_free and row.address not in present]
         with self._datastore.transaction() as uow:
             uow.remove_addresses(gone, reason="released")
@@ -764,7 +764,7 @@ class OperationRunner(Service):
         return isinstance(error, CloudDeniedError) and self._log.age_s(work.intent) >= RECENT_S
 
     def _restore(self, work: Work, outcome: str) -> None:
-        """Close a release that is not made: sandboxes may use its addresses again."""
+        """Close the intent of a release that will not be made: sandboxes may use its addresses again."""
         eni = self._datastore.eni(work.intent.eni_id)
         if isinstance(work.operation, Delete) and eni is not None:
             back = replace(eni, state=EniState.ATTACHED, host_ready=False)

@@ -96,9 +96,9 @@ class Subnets(Service):
         self._identity = identity
         self._groups_of = groups_of
         self._pools = pools
-        self._listed: Mapping[SubnetId, DescribedSubnet] | None = None  # in EC2's order
-        self._listed_monotonic_s = -math.inf  # reset when a refusal contradicts the answer
-        self._answered_monotonic_s = -math.inf  # of the last answer, contradicted or not
+        self._listed: Mapping[SubnetId, DescribedSubnet] | None = None  # by ID; custom networking's subnet comes first
+        self._listed_monotonic_s = -math.inf  # time of the last answer; reset when a refusal contradicts it
+        self._answered_monotonic_s = -math.inf  # time of the last answer, even if a refusal contradicts it
         self._is_denied = False
         self._candidates: dict[str, tuple[SubnetId, ...]] = {}
 
@@ -151,7 +151,7 @@ class Subnets(Service):
         return "delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1"
 
     def _own_groups(self, pool: str, identity: InstanceIdentity) -> tuple[str, ...]:
-        """Return the security groups that the file names for a pool's ENIs; () for those of the primary ENI."""
+        """Return the security groups that the file names for a pool's ENIs; () if they get those of the primary ENI."""
         if subnet_pool(pool):
             return self._pools.by_name[pool].security_group_ids
         zone = self._zone(identity)
@@ -294,7 +294,7 @@ class Subnets(Service):
         return all(zone.subnet_id != eni.subnet_id or not zone.security_group_ids for zone in self._policy.custom.zones.values())
 
     def views(self, identity: InstanceIdentity | None) -> tuple[SubnetView, ...]:
-        """Return every subnet of the last answer, in EC2's order, with its addresses and why it is not used now. Makes no EC2 call."""
+        """Return every subnet of the last answer (`_listed`), with its addresses and why it is not used now. Makes no EC2 call."""
         if identity is None or self._listed is None:
             return ()
         return tuple(self._view(subnet, identity) for subnet in self._listed.values())
@@ -329,7 +329,8 @@ class Subnets(Service):
         """Describe the subnets, unless the last answer is recent and no refusal contradicts it.
 
         Returns: subnets by ID; those of the last answer if EC2 does not answer; None if IAM has always denied the call: then the
-        node's own subnet is used, and a condition reports it. Raises: CloudError if EC2 has never answered.
+        node's own subnet is used, and a condition reports it.
+        Raises: CloudError if EC2 has never answered, if the credentials are wrong, or if IAM denies the call with custom networking.
         """
         now_s = self._clock.monotonic()
         if now_s - self._listed_monotonic_s < ANSWER_VALID_S or not self._backoffs.is_due(DESCRIBE):
@@ -399,7 +400,7 @@ class Subnets(Service):
         usable = by_room(subnet for subnet in listed.values() if not reasons[subnet.subnet_id])
         if usable:
             return [(subnet.subnet_id, None if subnet.free_count < 0 else subnet.free_count) for subnet in usable]
-        if home not in listed:  # EC2 does not list subnets of other accounts, and nothing excludes it
+        if home not in listed:  # EC2 does not list subnets of other accounts, and no answer excludes `home`
             return [(home, None)]
         raise self._no_subnet("; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items())))
 

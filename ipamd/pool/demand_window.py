@@ -43,10 +43,10 @@ RATE_S, LONG_RATE_S = 60.0, 600.0
 """Times over which the rates of ADDs are measured."""
 
 MERGE_S = 0.1
-"""Rises of the peak within this time are one rise. Ours."""
+"""Rises of the peak of the busy count within this time after a first rise are recorded together with it. Ours."""
 
 GROW_MAX_S = 120.0
-"""Longest time to grow that is recorded. Ours."""
+"""An action of growth that takes longer than this is recorded as if it took this long. Ours."""
 
 NEWEST_WEIGHT = 0.2
 """Weight of the newest growth duration in the average if it is shorter than the average. A longer duration replaces
@@ -210,9 +210,9 @@ class DemandWindow:
     def stable_surplus(self, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> int | None:
         """Count the addresses that were surplus during the whole window and may be released now.
 
-        Until a window has passed since the last batch, it is at most the rest of that batch.
-        `kept_count`: surplus beyond this count is released after ENI_HOLD_S once a burst has ended; None: all is kept for the window.
-        Returns: None before a whole window has been seen.
+        Until a window has passed since the last batch, the count is at most the addresses of that batch that are not released yet.
+        `kept_count`: surplus beyond this count is released after ENI_HOLD_S once a burst has ended; None: none is released early.
+        Returns: None before a whole window has been seen, unless a burst has ended.
         """
         hold_s, eni_hold_s, lately_s = self._windows_s(settings)
         least_negative = self._negative_surplus.over(hold_s, now_s=now_s)
@@ -247,7 +247,7 @@ class DemandWindow:
         self._negative_surplus.raise_by(count)
 
     def next_change_s(self, settings: PoolSettings, *, now_s: float) -> float | None:
-        """Seconds until more may be released or the target falls, if nothing else happens; None if neither."""
+        """Seconds until more may be released or the target falls, if nothing else happens; None if neither will."""
         points: list[float] = []
         if self._negative_surplus.so_far(0.0, now_s=now_s):
             points += self._surplus_change_points(settings)

@@ -260,7 +260,7 @@ class PoolMaintainer(Service):
         pause_s = self._pause_s()
         deadlines = [self._demand.status_of(name).retry_deadline for name in self._planned]
         due_deadline = soonest_s([*deadlines, None if pause_s is None else self._clock.monotonic() + pause_s])
-        if self.limits is not None:  # until then the cloud thread may be recording ENIs, and only one thread may do that
+        if self.limits is not None:  # without limits, the cloud thread may be recording ENIs, and only one thread may do that
             self._enis.resync_due()
             if self._pinned is not None:
                 self._pinned.check_reservations()
@@ -293,7 +293,7 @@ class PoolMaintainer(Service):
         return None
 
     def _in_order(self) -> list[PlannedPool]:
-        """Return the pools in the order of planning: those for which ADDs wait first, by their number of ENIs."""
+        """Return the pools in the order of planning: those for which ADDs wait, by ascending number of ENIs, then the others."""
         if not self.pools:
             return [self._own]
         eni_counts = Counter(eni.pool for eni in self._datastore.enis() if eni.managed)
@@ -311,7 +311,7 @@ class PoolMaintainer(Service):
             return NEXT
         waiting, generation = self._prepare_plan(planned)
         counts, now_s = self._counts_of(planned), self._clock.monotonic()
-        if self.limits is not None:  # until then the node's ENIs may not be recorded yet
+        if self.limits is not None:  # without limits, the node's ENIs may not be recorded yet
             planned.window.observe(
                 counts,
                 self._settings_of(planned),
@@ -531,7 +531,7 @@ class PoolMaintainer(Service):
         return any(eni.prefix_count for eni in snapshot.enis)
 
     def _release_refusal(self) -> GrowthRefusal | None:
-        """Return why nothing is released now: EC2 refused, or an earlier call is open."""
+        """Return why nothing is released now: EC2 refused a release, an ADD of another pool waits, or an earlier call is open."""
         refusal = self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)
         if refusal is None and self.pools and self._demand.waiting()[0]:
             return growth_refusal("an ADD of another pool waits")
@@ -601,7 +601,7 @@ class PoolMaintainer(Service):
         began_s = self._clock.monotonic()
         try:
             self._provisioner.execute(action)
-        except FrozenError as error:  # no refusal of EC2; the next plan respects the freeze
+        except FrozenError as error:  # this is no refusal of EC2, and the next plan respects the freeze
             log.info("growth stopped action=%s error=%s", action, log_text(error))
         except IpamError as error:
             if isinstance(error, EniLimitError):  # the failed creation synchronised with EC2, which may have shown foreign ENIs

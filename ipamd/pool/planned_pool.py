@@ -18,8 +18,8 @@ from ipamd.model.release import Draining
 from ipamd.pool.demand_window import DemandWindow
 
 STARVED_S = 60.0
-"""How long other pools release their surplus at once after an ADD found no place for an ENI. Ours: kubelet repeats a refused ADD after
-some seconds, and no ENI is released while an ADD waits."""
+"""For this long after an ADD of one pool found no place for an ENI, the other pools of its network card keep no surplus. Ours: kubelet
+repeats a refused ADD after some seconds, and no ENI is released while an ADD waits."""
 
 
 class PlannedPool:
@@ -27,7 +27,7 @@ class PlannedPool:
 
     Used by the pool's thread. Any thread may read `last_cycle`, which is replaced as one reference.
 
-    `pool`: None for the node's own.
+    `pool`: the pool's definition, None for the node's own pool.
     `window`: the demand that was measured.
     `last_cycle`: a function that makes a snapshot from the EC2 results of the last cycle, and the snapshot of that cycle; None before
         the first one.
@@ -47,7 +47,7 @@ class PlannedPool:
         self._starved_deadline = -math.inf
 
     def settings(self, own: PoolSettings, stock: Stock) -> PoolSettings:
-        """Return the targets of this pool. `own`: those of the node's own pool. `stock`: of all pools, which share maxPods."""
+        """Return the targets of this pool. `own`: those of the node's own pool. `stock`: that of all pools, which share maxPods."""
         max_pods = most_pods(own.max_pods, stock, self.name)
         if self.pool is None:
             return replace(own, max_pods=max_pods)
@@ -62,7 +62,7 @@ class PlannedPool:
             self._starved_deadline = -math.inf
 
     def is_starved(self, now_s: float) -> bool:
-        """Whether an ADD found no place for an ENI within the last STARVED_S, and nothing has helped since."""
+        """Whether an ADD found no place for an ENI within the last STARVED_S, and no plan since had an action or a supply."""
         return now_s < self._starved_deadline
 
 

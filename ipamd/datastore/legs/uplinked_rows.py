@@ -21,7 +21,7 @@ UPLINKED_ROWS = AttachmentRows.of(uplinked_attachment, **{name: f"uplink.{name}"
 
 
 def is_uplinked(row: Params) -> bool:
-    """Whether a row of an attachment is of this table."""
+    """Whether a row of an attachment belongs to the table of attachments with an uplink."""
     return "vlan" in row
 
 

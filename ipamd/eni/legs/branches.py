@@ -198,8 +198,8 @@ class BranchComparison(Service):
             self._on_change()
 
     def _forget_doubts(self, row: Attachment, *, but: str) -> None:
-        """Forget what an earlier answer said against a sandbox and this one does not: only two answers in a row count. This is before
-        anything is stored, so that a disk that refuses does not bring an old doubt back.
+        """Forget the objections of the earlier answer to a sandbox, except `but`, the objection of this answer: only two answers in a
+        row count. They are forgotten before anything is stored, so that no old doubt stays if the disk refuses.
         """
         doubts = self._backoffs.keys(SEEN, row.key)
         self._backoffs.clear(*(doubt for doubt in doubts if doubt[2] != but))
