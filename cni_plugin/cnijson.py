@@ -20,7 +20,7 @@ _HEX = "0123456789abcdef"
 
 
 def version_document(cni_version: str) -> bytes:
-    """Answer VERSION: the request's version, and all that we support."""
+    """Make the answer to VERSION: the version of the request, and all versions that we support."""
     supported = ",".join(['"' + version + '"' for version in SUPPORTED_VERSIONS])
     return ('{"cniVersion":"' + cni_version + '","supportedVersions":[' + supported + "]}\n").encode()
 
@@ -112,7 +112,7 @@ def _version_at(config: bytes, position: int) -> str:
 def _string_end(config: bytes, quote: int, steps: int) -> "tuple[int, int]":
     """Find the end of the string that opens at `quote`. Returns: the position after it, -1 if it does not close; the steps left.
 
-    A quote after an odd number of backslashes is a character of the string. Backslashes before `start` belong to an earlier quote.
+    A quote after an odd number of backslashes is a character of the string. Only backslashes after the previous quote count.
     """
     start = quote + 1
     while steps > 0:

@@ -66,7 +66,7 @@ def read_config(system: "System", *, deadline_ms: int) -> bytes:
         except OSError as exc:
             number = exc.errno or 0
             if number == errors.EAGAIN:
-                continue  # a non-blocking pipe whose data another reader took
+                continue  # the pipe is non-blocking, and another reader took its data
             cause = system.error_text(number)
             if number == errors.ETIMEDOUT:
                 cause = "it did not end before the deadline"

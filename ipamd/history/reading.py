@@ -146,7 +146,9 @@ def _take_lines(lines: Iterable[bytes], take: Callable[[bytes], HistoryRecord | 
 
 
 def _skipped(segments: Sequence[Segment]) -> dict[Segment, str]:
-    """Return the segments that are not read, each with the reason: it is no regular file, or exceeds READ_BYTES_MAX in sum."""
+    """Return the segments that are not read, each with the reason: it is no regular file, or the newer ones leave too little
+    of READ_BYTES_MAX for it.
+    """
     skipped, unread_bytes = {}, READ_BYTES_MAX
     for segment in reversed(segments):
         if not segment.is_file:

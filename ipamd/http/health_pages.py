@@ -20,7 +20,7 @@ from ipamd.http.listening import Pages, plain_page
 from ipamd.http.port import NO_DESCRIPTOR
 
 NO_ROOM = NO_DESCRIPTOR | {errno.EAGAIN}
-"""Errors of a connect for lack of descriptors, or of room in the listener's queue. They do not show that nobody listens."""
+"""Errors of a connect if no descriptor is left, or if the listener's queue is full. A process may listen nevertheless."""
 
 CONNECT_S = 0.5
 """Longest wait for a connection to the CNI socket. Ours: the listener's queue takes a connection at once, unless many ADDs filled

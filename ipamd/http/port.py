@@ -241,8 +241,11 @@ class MetricsPort:
         self._tokens, self._filled_monotonic_s = 0.0, time.monotonic() + PAUSE_S
 
     def _make_place_for(self, newcomer: _Connection) -> None:
-        """Close one connection if a bound is reached: the oldest of the newcomer's source if that has SOURCE_MAX connections, or the
-        oldest of the source with the most connections if there are CONNECTIONS_MAX."""
+        """Close one connection if a bound is reached.
+
+        If the newcomer's source has SOURCE_MAX connections, its oldest one is closed. If there are CONNECTIONS_MAX connections in all,
+        the oldest one of the source with the most connections is closed.
+        """
         counts = Counter(connection.source for connection in self._connections)
         if counts[newcomer.source] >= SOURCE_MAX:
             crowded, reason = newcomer.source, CloseReason.SOURCE

@@ -31,10 +31,11 @@ KEPT_CALLS = 2
 """Calls that the lists of ENIs leave unused: one for reservations, one for a second look."""
 
 CALLS_LEAST = 2 + KEPT_CALLS
-"""Calls that a run needs at least: one page of subnets, and one of ENIs."""
+"""Fewest calls with which a run can work: one for a page of subnets, one for a page of ENIs, and KEPT_CALLS."""
 
 LOOKS_MAX = 5
-"""Most calls of a second look, for 1,000 ENIs. Ours: more ENIs with a problem have one common cause, which these show."""
+"""Most calls of a second look; they list 1,000 ENIs. Ours: if more ENIs have a problem, they have a common cause, and 1,000 of them
+show it."""
 
 NEVER_READ = "not read yet: the map shows no reservations there; the next runs read them, those that waited longest first"
 NO_CALL_LEFT = "no call of this run was left; the next run begins with them"

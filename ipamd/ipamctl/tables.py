@@ -99,7 +99,7 @@ def _longest_word(column: Iterable[str]) -> int:
 
 
 def _narrow(widths: list[int], least_widths: Sequence[int], row_width: int) -> None:
-    """Narrow the widest columns, in place, until they fit into a row, or until no column exceeds its least width and COLUMN_MIN."""
+    """Narrow the widest columns, in place, until they fit into a row, or until none exceeds both its least width and COLUMN_MIN."""
     while sum(widths) > row_width:
         pairs = enumerate(zip(widths, least_widths, strict=True))
         narrowable = [number for number, (width, least) in pairs if width > max(least, COLUMN_MIN)]

@@ -213,7 +213,7 @@ class ExportService(Service):
         self._rename(report)
         survey = self._complete(report)
         allocations = self._allocations(survey, report)
-        released = self._release()  # before aws-node wires a sandbox; our sandboxes keep their neighbour entries
+        released = self._release()  # before aws-node wires a sandbox that needs it; our sandboxes keep their neighbour entries
         if released:
             report.steps.append(repair_texts(released))
         path = self._aws_node.write(allocations, routed=survey.routes)

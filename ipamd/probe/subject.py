@@ -285,7 +285,8 @@ def addresses_of(eni: Mapping[str, Any]) -> frozenset[str]:
 class Lag:
     """How a change became visible in answers of EC2.
 
-    `seen_s`: seconds from the change to the first of the successive answers that showed it; None if too few answers in a row did.
+    `seen_s`: seconds from the change to the first of the successive answers that showed it; None if too few
+        successive answers showed it.
     `answers`: all answers.
     `visible`: for each answer, whether it showed the change.
     """

@@ -39,8 +39,8 @@ SETTINGS = (
     "VPC_IPAMD_AWS_NODE_CONFLIST_FILE",
     "VPC_IPAMD_AWS_NODE_SOCKET",
 )
-"""The settings of the daemon that the command reads. It reads no others, so that an invalid value of another cannot prevent a
-clean-up."""
+"""The settings of the daemon that the command reads. It ignores all other settings, so that an invalid value of one of
+them cannot prevent a clean-up."""
 
 PROGRAM = "ipamd clean-up"
 

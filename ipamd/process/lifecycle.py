@@ -42,8 +42,8 @@ WORTH_REPEATING = (DatastoreError, SettingsError)
 or EC2's answer had changed a row that the step was using, or because a directory was not mounted yet."""
 
 CLOUD_PATIENCE_S = 0.5
-"""How many seconds a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and an EC2 that does not answer, the first
-ADD took 3.4 s, which is above the budget of 2 s (docs/performance.md)."""
+"""How many seconds a start waits for EC2 if a managed ENI is recorded as host-ready; otherwise it waits without limit. Ours, measured:
+with 3 s and an EC2 that does not answer, the first ADD took 3.4 s, which is above the budget of 2 s (docs/performance.md)."""
 
 SHORT_ABSENCE_S = 60.0
 """If no daemon served for at most this many seconds, a start with an intact datastore does not wait for EC2 (docs/adr/0087). Ours:
@@ -63,7 +63,7 @@ CHECK_S = 0.2
 memory."""
 
 REPLAY_DEADLINE_S = 30.0
-"""How many seconds the replay of the spool at the start waits for locks at most. The start waits for its end."""
+"""Most seconds for which the replay of the spool at the start waits for locks. The start goes on only when the replay has ended."""
 
 REPLAY_WHILE_SERVING_S = 1.0
 """How many seconds a replay of the spool by the maintenance waits for locks, of sandboxes and of the spool. Ours: the next replay

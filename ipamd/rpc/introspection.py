@@ -48,7 +48,7 @@ from ipamd.settings.current import INVALID_SETTINGS
 from ipamd.settings.fields import POLICY_OFF
 
 EXPLAIN_LIMIT = 50
-"""The largest number of history records below an explanation. Ours: so many fit on a screen."""
+"""The largest number of history records below an explanation. Ours: 50 records fit on a screen."""
 
 IN_FORCE = "settings in force in the daemon"
 

@@ -1,6 +1,6 @@
 """The socket of our own plugin and of `ipamctl`, in the run directory.
 
-The directory has mode 0700 and is owned by root. A lock file prevents that two daemons serve one node.
+The directory has mode 0700 and is owned by root. A lock file keeps two daemons from serving one node.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def _config(daemon: Ask, _arguments: argparse.Namespace) -> Answer:
 
         lines = describe(load())
         settings = [{"name": line.env} | asdict(line) | {"value": without_secrets(line.value)} for line in lines]
-        for setting in settings:  # the daemon's answer has the same fields
+        for setting in settings:  # an answer of the daemon does not have these two fields
             del setting["env"], setting["is_live"]
         return {"settings": settings, "origin_note": ORIGIN_NOTE}
 
