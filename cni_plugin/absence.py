@@ -116,7 +116,7 @@ def _split(absences: "list[tuple[int, int]]", begin_ms: int, *, is_late: bool) -
 
 
 def _used_up(earlier: "list[tuple[int, int]]", begin_ms: int, served_ms: int, now_ms: int) -> str:
-    """Return a sentence if BRIDGE_MS, or the room in the file, is used up; else ""."""
+    """Return a sentence if the absences use up BRIDGE_MS or fill the file; else ""."""
     used_ms = now_ms - begin_ms + sum([end - begin for begin, end in earlier])
     if used_ms < BRIDGE_MS and len(earlier) < ABSENCES_MAX:
         return ""

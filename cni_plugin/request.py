@@ -40,8 +40,8 @@ NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # a GC without a configuration would mean
 # container_id: [a-zA-Z0-9][a-zA-Z0-9_.-]* (CNI spec, parameters)
 _ALNUM = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _ID_REST = _ALNUM + b"_.-"
-# Linux net/core/dev.c: dev_valid_name, whose isspace counts latin-1's no-break space; and '%', which __dev_alloc_name takes for a
-# place to put a number, so that the interface would get another name than the runtime asked for.
+# Linux refuses these characters (net/core/dev.c, dev_valid_name; its isspace counts latin-1's no-break space), except '%'. In place
+# of a '%' __dev_alloc_name puts a number, so the interface would get another name than the runtime asked for.
 _IFNAME_FORBIDDEN = b"/:% \t\n\v\f\r\xa0"
 
 

@@ -151,7 +151,7 @@ def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadl
         return None
     try:
         return _ask(system, descriptor, message, call_deadline_ms)
-    except (DaemonAway, DaemonLate):  # the daemon is gone again, or starts slowly; it reads the spool while it runs, too
+    except (DaemonAway, DaemonLate):  # the daemon is gone again, or starts slowly; a running daemon reads the spool too
         spool.spool_or_connect(system, run_dir, message, try_connect=False, deadline_ms=spool_deadline_ms)
     return None
 

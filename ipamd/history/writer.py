@@ -52,8 +52,8 @@ REFUSED_MAX_S = 30.0
 """Longest pause after a failed write. Ours: a full disk usually stays full for longer."""
 
 TAIL_BYTES = 64 << 10
-"""Bytes that a start reads from the end of the newest segment: 230 records. Ours: enough to find a lost record, except after a burst.
-Only if a record is missing there, the start reads the newest two segments whole."""
+"""Bytes that a start reads from the end of the newest segment: 230 records. Ours: these are enough to see that no record of the ledger
+is missing, except after a burst. If one is missing there, the start reads the newest two segments whole."""
 
 PENDING_MAX = 20_000
 """Most records that wait for the disk. Ours: about 10 MB in memory, and the records of some hours on a busy node."""

@@ -269,7 +269,7 @@ class Lifecycle:
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
-        # EC2's first answer would mark them too, but it may not have come yet.
+        # EC2's first answer would mark the exclusions too, but it may not have come yet.
         app.pool.subnets.mark_exclusions()
         self._serve()
         self._files.follow(self._conflist)  # before the wait for EC2, so that plugins are asked for their versions meanwhile

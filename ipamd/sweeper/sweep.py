@@ -57,7 +57,10 @@ class SweepOrder:
 
 @dataclass(frozen=True, slots=True)
 class SweptEni:
-    """One ENI that EC2 listed, and its outcome. `instance_id`, `created_at`: the instance that created it, and when, by its tags."""
+    """One ENI that EC2 listed, and its outcome.
+
+    `instance_id`, `created_at`: the instance that created the ENI, and the time of the creation, both by the tags of the ENI.
+    """
 
     eni_id: EniId
     verdict: SweepOutcome
