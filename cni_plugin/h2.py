@@ -99,7 +99,7 @@ class UnaryCall:
             if size > FRAME_BYTES_MAX or (self._frame_count == 0 and kind != SETTINGS):
                 raise PeerError("not HTTP/2: " + _excerpt(data[position:]))
             if len(data) - position < 9 + size:
-                break  # the rest of the frame is yet to come
+                break  # the rest of the frame has not arrived yet
             stream = int.from_bytes(data[position + 5 : position + 9], "big") & WINDOW_MAX
             self._frame_count += 1
             if self._frame_count > FRAME_COUNT_MAX:

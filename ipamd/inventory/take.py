@@ -174,7 +174,7 @@ class _Inventory:
                     self._reservations_left(due[number:])
                     return
                 if isinstance(error, ThrottledError | CloudDeniedError | CloudCredentialsError):
-                    self._gap(ReadPart.RESERVATIONS, due[number:], log_text(error))  # EC2 would refuse all others too
+                    self._gap(ReadPart.RESERVATIONS, due[number:], log_text(error))  # EC2 would refuse the next ones too
                     return
                 self._gap(ReadPart.RESERVATIONS, [subnet_id], log_text(error))
                 continue
@@ -207,8 +207,8 @@ class _Inventory:
     def _confirmed(self, findings: Sequence[EniFinding], look_count: int, *, not_before_s: float) -> list[EniFinding]:
         """List the ENIs of the findings a second time.
 
-        Returns: the findings that the second list shows too, marked as confirmed, and those that it did not check. A finding that it
-        does not show is dropped.
+        Returns: the findings that the second list shows too, marked as confirmed; the findings that were confirmed before; and the
+            findings whose ENIs were not all listed again. Any other finding is dropped.
         """
         self._sleep(max(not_before_s - self._clock.monotonic(), 0.0))
         suspects = _suspects(findings)

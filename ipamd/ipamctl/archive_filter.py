@@ -4,7 +4,7 @@
 A word of a text is kept if
 
 - it has the shape of something that operators need: an address, a MAC, an ID of EC2, a time, a number, an instance type;
-- it is a name in a field of the same archive: of a pod, a sandbox, a link, a file;
+- it is the name of a pod, a sandbox, a link or a file, and a field of the same archive has that name;
 - our program, EC2, the kernel or nftables writes it (`ipamd/ipamctl/vocabulary.py`).
 
 Any other word is replaced by its length, as `[12]`, and counted. Before that, `without_secrets` removes the value behind a name such
@@ -121,7 +121,7 @@ NETLINK_FIELD = re.compile(r"(?:IFLA|IFA|RTA|RTAX|FRA|NDA|NDTPA|AF)_[A-Z0-9_]{1,
 REMOVED = "[{}]"
 
 DEPTH_MAX = 30
-"""Levels of nested lists and objects that are kept. Ours: a link's attributes have six levels."""
+"""Most levels of nested lists and objects that are kept. Ours: a link's attributes have six levels."""
 
 
 # Shapes of single words.
@@ -154,10 +154,10 @@ _SHAPE = re.compile("|".join(_SHAPES))
 _NETWORK = re.compile("|".join(_SHAPES[:4]))
 _LONG = re.compile(r"\d{10,20}")
 _COUNTED = re.compile(r"(?:packets|bytes|since|[a-z]_[a-z_]+(?:\{[^{}\n]*\})?)[ =:\"]{1,3}$")
-"""Matches the end of a text before a number. A number of ten digits or more is kept only behind such words."""
+"""Matches the end of a text after which a number is a count or a time. Only there a number of ten digits or more is kept."""
 
 LINK_MAX = 15
-"""Bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""
+"""Most bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""
 
 _DIGITS = re.compile(r"\d{1,6}")
 _CHUNK = re.compile(r"[^\s\"'`(){}\[\]<>,;|]+")

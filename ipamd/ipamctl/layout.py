@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, TextIO
 
 WIDTH_MIN = 40
-"""Columns that a layout has at least. Ours: a narrower table cannot be read."""
+"""Least width of a layout, in characters. Ours: a narrower table cannot be read."""
 
 _FRACTION = re.compile(r"\.\d+Z$")
 

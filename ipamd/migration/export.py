@@ -222,7 +222,7 @@ class ExportService(Service):
         self._failpoint("export.written")
         report.exported_count = len(allocations)
         report.steps.append(f"{counted(len(allocations), 'address')} written to {path}")
-        restored = self._aws_node.restore_conflist()  # before our conflist is removed, so that there is always one
+        restored = self._aws_node.restore_conflist()  # before our conflist is removed, so that there is always a conflist
         if restored:
             report.steps.append(restored)
         self._failpoint("export.restored")

@@ -41,10 +41,10 @@ NO_ANSWER = "(no answer)"
 """Stands for EC2's code in a call that got no answer."""
 
 SILENT_MAX = 3
-"""Successive calls without an answer after which the checks end. Ours: each takes HTTP_TIMEOUT."""
+"""After this many successive calls without an answer the checks end. Ours: each such call takes HTTP_TIMEOUT."""
 
 MESSAGE_MAX = 300
-"""Characters of EC2's message that are kept."""
+"""Most characters of EC2's message that are kept."""
 
 
 class Ended(Exception):
@@ -142,7 +142,7 @@ class Calls:
             self._limit = len(self.answers) + CLEANUP_CALLS
 
     def check_stop(self) -> None:
-        """Raises: Ended if a stop was requested, unless the clean-up has begun."""
+        """Raises: Ended if a stop was requested and the clean-up has not begun."""
         if self._stop_reason and not self._is_cleaning:
             raise Ended(self._stop_reason)
 

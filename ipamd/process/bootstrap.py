@@ -258,7 +258,7 @@ class App:
         )
 
     def _obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
-        """Request an address from EC2 by the pool's thread."""
+        """Wait until the pool's thread has obtained an address from EC2."""
         if self.pool.pinned is not None:  # it is None with IPv6, but then this pod has been refused already
             self.pool.pinned.obtain(wish, address, deadline)
 

@@ -283,7 +283,7 @@ class Lifecycle:
         with health.stage("plugins") as stage:
             self._await(lambda: bool(self._conflist.versions_text))
             stage.detail = self._conflist.versions_text
-        self._conflist.begin()  # before the conflist is written, because it also reports a conflist that cannot be written
+        self._conflist.begin()  # before the conflist is written, because the keeper also reports a failure to write it
         self._until_done("conflist", self._write_conflist)
         self._files.loop.wake()
         self._first_address.remember()
