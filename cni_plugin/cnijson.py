@@ -9,13 +9,10 @@ Rejected: a small JSON parser. The daemon parses the configuration, and two pars
 # tests/unit/model/test_cniversion.py checks that both are equal.
 SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours: an answer needs a version, also if the configuration has none
-VERSION_BYTES = (
-    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # the characters of a semantic version (semver)
-)
+VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # the characters that semver allows
 VERSION_BYTES_MAX = 32  # ours, because no release of the spec needs 32 characters
-SCAN_STEPS_MAX = (
-    65536  # ours: most quotes that a scan reads; it takes a fraction of a second; a GC of 10,000 attachments has fewer
-)
+# Most quotes that a scan reads. Ours: a scan of this many takes a fraction of a second, and a GC of 10,000 attachments has fewer.
+SCAN_STEPS_MAX = 65536
 
 _KEY = b'"cniVersion"'
 _SPACE = b" \t\r\n"

@@ -37,7 +37,7 @@ the metrics port. kubelet asks every 20 s and every 30 s (manifests/base/daemons
 
 
 class HealthPages:
-    """The two pages, and 404 for anything else. One thread for each port."""
+    """Answers requests for the two pages, and any other request with 404. Each port calls it from one thread."""
 
     def __init__(self, *, cni_socket: Path, is_ready: Callable[[], bool], is_answered: Callable[[], bool] = lambda: True) -> None:
         """Make the pages.

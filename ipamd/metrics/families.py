@@ -66,7 +66,8 @@ RECONCILED: Mapping[str, ExternalChange] = {
 
 
 OF_PINNED_ADDRESSES = (LedgerEvent.KEEPING_ENDED, LedgerEvent.MOVED)
-"""Events of pinned addresses. They have no sample before the first event, so that a node without pinned addresses has none."""
+"""Events of pinned addresses. They have no sample before the first event, so that a node without pinned addresses has no such
+sample."""
 
 
 def _pinned_rows(sources: Sources) -> Iterator[MetricRow]:

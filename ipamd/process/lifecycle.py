@@ -66,8 +66,8 @@ REPLAY_DEADLINE_S = 30.0
 """Most seconds for which the replay of the spool at the start waits for locks. The start goes on only when the replay has ended."""
 
 REPLAY_WHILE_SERVING_S = 1.0
-"""How many seconds a replay of the spool by the maintenance waits for locks, of sandboxes and of the spool. Ours: the next replay
-comes 5 s later, and one sandbox must not delay the check for another daemon."""
+"""Most seconds for which a replay of the spool by the maintenance waits for the locks of sandboxes and of the spool. Ours: the next
+replay comes 5 s later, and one sandbox must not delay the check for another daemon."""
 
 log = logging.getLogger(__name__)
 
