@@ -5,8 +5,8 @@ would therefore take the node out of service. STATUS bridges such an absence: it
 bridges at most BRIDGE_MS of all absences within WINDOW_MS, so in a crash loop it fails within a minute.
 
 An absence begins when the daemon last recorded that it served. A daemon that answers late still records this. So if STATUS asked a
-late daemon before its last record, the absence begins when STATUS asked. Time in which the daemon is late counts even after STATUS has
-begun to fail.
+late daemon before the last record, the absence begins when STATUS asked. Time in which the daemon is late counts even after STATUS
+has begun to fail.
 
 There are two files in the run directory, where only root can write:
 

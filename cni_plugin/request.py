@@ -26,7 +26,7 @@ READ_BYTES = 16384  # ours, as in `client.py`
 # plugin when its caller gives up. Each deadline is well before that, so that the pod's events show our message, not "signal: killed".
 DEADLINES_MS = {
     "ADD": 60000,  # ours: an empty pool waits for one EC2 create and attach, 10-40 s (docs/pool.md, The pool)
-    "DEL": 30000,  # ours: a DEL never calls EC2 (I12), and is spooled when this time is over
+    "DEL": 30000,  # ours: a DEL never calls EC2 (I12), and is spooled if the daemon takes too long
     "CHECK": 10000,  # ours: a CHECK reads one record and the kernel
     "GC": 60000,  # ours: a GC makes as many deletions as there are stale attachments
     "STATUS": 5000,  # ours: containerd asks periodically, and a late answer makes the node NotReady

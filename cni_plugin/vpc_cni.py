@@ -21,7 +21,7 @@ RUN_DIR = "/run/vpc-ipamd"  # docs/architecture.md, Programs; a tmpfs, so that a
 RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
 PIPE_BYTES = 4096  # most bytes of one write: a pipe that polls writable takes PIPE_BUF bytes without blocking (pipe(7))
-# Part of each verb's deadline that our clock does not have. Ours: the interpreter starts before our clock begins (10 ms, more under
+# Part of each verb's deadline that is left free. Ours: the interpreter starts before our clock begins (10 ms, more under
 # load), and printing the error takes time too.
 MARGIN_MS = 500
 AWAY_RETRY_MS = 50  # ours: a waiting ADD tries 20 times a second, and a try costs 0.3 ms of a processor

@@ -42,8 +42,8 @@ PAUSE_S = 0.2
 """Time between two writes while events come; one write has all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
 
 SYNC_S = 10.0
-"""Time between two syncs. Ours: a sync slows down the other users of the host's disk, and a machine that
-loses power has lost its pods too."""
+"""Time between two syncs. Ours: a sync slows down the other users of the host's disk, and a machine that loses power has lost its
+pods too."""
 
 TIDY_S = 3600.0
 """Time between two prunings while nothing is written. Ours."""

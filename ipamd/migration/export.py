@@ -168,9 +168,8 @@ class ExportService(Service):
         try:
             aws_node.begin_export()
         finally:
-            if (
-                aws_node.is_exporting
-            ):  # true also if only a part of the note was written; then the next process would block ADD too
+            # It is true also if only a part of the note was written, because the next process would block ADD too.
+            if aws_node.is_exporting:
                 self.hold()
         self._failpoint("export.begun")
         self._quiesce()
