@@ -4,8 +4,9 @@ kubelet asks every 5 s, and one failed STATUS makes the node NotReady. A restart
 would therefore take the node out of service. STATUS bridges such an absence: it succeeds although the daemon does not serve. It
 bridges at most BRIDGE_MS of all absences within WINDOW_MS, so in a crash loop it fails within a minute.
 
-An absence begins when the daemon last recorded that it served. A daemon that answers late still records this, so an absence by
-lateness begins when STATUS asked, if that is earlier. Lateness is counted even after STATUS has begun to fail.
+An absence begins when the daemon last recorded that it served. A daemon that answers late still records this. So if STATUS asked a
+late daemon before the last record, the absence begins when STATUS asked. Time in which the daemon is late counts even after STATUS
+has begun to fail.
 
 There are two files in the run directory, where only root can write:
 
@@ -32,7 +33,7 @@ WINDOW_MS = 600000
 # Two late answers that are at most this far apart belong to one absence. Ours: kubelet asks again 5 s after an answer, so there is no
 # time for a prompt answer between them.
 LATE_PAUSE_MS = 9000
-FILE_BYTES_MAX = 4096  # of either file; a line has at most 32
+FILE_BYTES_MAX = 4096  # most bytes of `served`, and of `bridged`; a line of either file has at most 32
 ABSENCES_MAX = 100
 DIGITS_MAX = 15
 
@@ -115,7 +116,7 @@ def _split(absences: "list[tuple[int, int]]", begin_ms: int, *, is_late: bool) -
 
 
 def _used_up(earlier: "list[tuple[int, int]]", begin_ms: int, served_ms: int, now_ms: int) -> str:
-    """Return a sentence if BRIDGE_MS, or the room in the file, is used up; else ""."""
+    """Return a sentence if the absences use up BRIDGE_MS or fill the file; else ""."""
     used_ms = now_ms - begin_ms + sum([end - begin for begin, end in earlier])
     if used_ms < BRIDGE_MS and len(earlier) < ABSENCES_MAX:
         return ""

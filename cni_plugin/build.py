@@ -20,7 +20,7 @@ from cni_plugin.vpc_cni import PLUGIN_VERSION
 
 # The modules of the plugin, in an order in which each imports only earlier ones. The plugin does not need `build` and `__init__`.
 MODULES = ("errors", "cnijson", "envelope", "hpack", "h2", "client", "absence", "spool", "request", "_cni", "vpc_cni")
-SHEBANG_BYTES_MAX = 127  # Linux before 5.1 truncates the line there
+SHEBANG_BYTES_MAX = 127  # Linux before 5.1 reads only this many bytes of a `#!` line
 
 _STUB = """\
 #!{python} -IS

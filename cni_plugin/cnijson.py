@@ -9,9 +9,10 @@ Rejected: a small JSON parser. The daemon parses the configuration, and two pars
 # tests/unit/model/test_cniversion.py checks that both are equal.
 SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours: an answer needs a version, also if the configuration has none
-VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # semver
+VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # the characters that semver allows
 VERSION_BYTES_MAX = 32  # ours, because no release of the spec needs 32 characters
-SCAN_STEPS_MAX = 65536  # ours: most quotes that a scan reads, in a fraction of a second; a GC of 10,000 attachments has fewer
+# Most quotes that a scan reads. Ours: a scan of this many takes a fraction of a second, and a GC of 10,000 attachments has fewer.
+SCAN_STEPS_MAX = 65536
 
 _KEY = b'"cniVersion"'
 _SPACE = b" \t\r\n"
@@ -20,7 +21,7 @@ _HEX = "0123456789abcdef"
 
 
 def version_document(cni_version: str) -> bytes:
-    """Answer VERSION: the request's version, and all that we support."""
+    """Make the answer to VERSION: the version of the request, and all versions that we support."""
     supported = ",".join(['"' + version + '"' for version in SUPPORTED_VERSIONS])
     return ('{"cniVersion":"' + cni_version + '","supportedVersions":[' + supported + "]}\n").encode()
 
@@ -112,7 +113,7 @@ def _version_at(config: bytes, position: int) -> str:
 def _string_end(config: bytes, quote: int, steps: int) -> "tuple[int, int]":
     """Find the end of the string that opens at `quote`. Returns: the position after it, -1 if it does not close; the steps left.
 
-    A quote after an odd number of backslashes is a character of the string. Backslashes before `start` belong to an earlier quote.
+    A quote after an odd number of backslashes is a character of the string. Only backslashes after the previous quote count.
     """
     start = quote + 1
     while steps > 0:

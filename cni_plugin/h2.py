@@ -16,7 +16,7 @@ WINDOW_INITIAL = 65535  # RFC 9113, 6.9.2
 WINDOW_MAX = 0x7FFFFFFF  # RFC 9113, 6.9.1
 MESSAGE_BYTES_MAX = 4 << 20  # gRPC's customary limit for a received message; a CNI result has a few KB
 RECEIVE_WINDOW = MESSAGE_BYTES_MAX + 65536  # ours, because a window above the cap saves us from ever sending WINDOW_UPDATE
-HEADER_BYTES_MAX = hpack.LIST_BYTES_MAX  # of all header blocks of the call together; an answer has two blocks
+HEADER_BYTES_MAX = hpack.LIST_BYTES_MAX  # most bytes of all header blocks of the call together; an answer has two blocks
 FRAME_COUNT_MAX = 8192  # ours: the largest reply takes 257 frames of DATA; a peer that sends frames without end is cut off here
 ACK_COUNT_MAX = 256  # ours: PINGs and SETTINGS that we answer; a peer that never reads must not make our answers fill its socket
 
@@ -65,8 +65,8 @@ class UnaryCall:
         self._ack_count = 0
         self._parts = []  # type: list[bytes]
         self._part_bytes = 0
-        self._block = b""  # header block in the making
-        self._block_flags = -1  # flags of its HEADERS frame; -1: no block is open
+        self._block = b""  # the header block of which not all frames have come yet
+        self._block_flags = -1  # flags of the HEADERS frame of `_block`; -1: no block is open
         self._header_bytes = 0
         self._has_headers = False
 
@@ -99,7 +99,7 @@ class UnaryCall:
             if size > FRAME_BYTES_MAX or (self._frame_count == 0 and kind != SETTINGS):
                 raise PeerError("not HTTP/2: " + _excerpt(data[position:]))
             if len(data) - position < 9 + size:
-                break  # the rest of the frame is yet to come
+                break  # the rest of the frame has not arrived yet
             stream = int.from_bytes(data[position + 5 : position + 9], "big") & WINDOW_MAX
             self._frame_count += 1
             if self._frame_count > FRAME_COUNT_MAX:
@@ -216,7 +216,7 @@ class UnaryCall:
             values[name] = value
         http_status = values.get(b":status", b"200")
         if http_status[:1] == b"1" and not ends_stream:
-            return  # informational
+            return  # an informational response, before the answer to the call
         self._has_headers = True
         if b"grpc-status" not in values:
             if http_status != b"200":

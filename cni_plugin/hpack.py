@@ -13,9 +13,12 @@ STATUS_VALUES = (b"200", b"204", b"206", b"304", b"400", b"404", b"500")
 WANTED = (b":status", b"grpc-status", b"grpc-message")
 INTEGER_BYTES_MAX = 4  # ours, because no length here needs more than 28 bits
 LIST_BYTES_MAX = 32768  # ours, announced as SETTINGS_MAX_HEADER_LIST_SIZE: C-core's own limit is 16 KB
-# RFC 9113, 6.5.2: bytes that each entry counts besides its name and value, so that a block of very many short entries is refused too.
+# RFC 9113, 6.5.2: each entry counts as its name, its value and this many bytes more, so that a block of very many short entries is
+# refused too.
 ENTRY_BYTES = 32
-_NAME_BYTES_MAX = 12  # the longest of WANTED; Huffman makes none of their characters longer
+# Longest Huffman code of a name that is decoded, in bytes. The longest name of WANTED has 12, and its Huffman code is not longer,
+# because no character of these names has a code of more than 8 bits.
+_NAME_BYTES_MAX = 12
 
 # RFC 7541 appendix B is a canonical code: within one length codes count upwards, so a list of the symbols of each length, in code
 # order, defines it. Only characters of gRPC statuses and messages are listed (NUL keeps the count right); longer codes are refused.

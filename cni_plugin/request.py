@@ -26,9 +26,9 @@ READ_BYTES = 16384  # ours, as in `client.py`
 # plugin when its caller gives up. Each deadline is well before that, so that the pod's events show our message, not "signal: killed".
 DEADLINES_MS = {
     "ADD": 60000,  # ours: an empty pool waits for one EC2 create and attach, 10-40 s (docs/pool.md, The pool)
-    "DEL": 30000,  # ours: never touches EC2 (I12); beyond this it is spooled
-    "CHECK": 10000,  # ours: reads one record and the kernel
-    "GC": 60000,  # ours: as many deletions as there are stale attachments
+    "DEL": 30000,  # ours: a DEL never calls EC2 (I12), and is spooled if the daemon takes too long
+    "CHECK": 10000,  # ours: a CHECK reads one record and the kernel
+    "GC": 60000,  # ours: a GC makes as many deletions as there are stale attachments
     "STATUS": 5000,  # ours: containerd asks periodically, and a late answer makes the node NotReady
     "VERSION": 5000,  # ours: the daemon is not asked, so only a standard input that does not end can take this long
 }
@@ -40,8 +40,8 @@ NEEDS_CONFIG = ("ADD", "CHECK", "GC")  # a GC without a configuration would mean
 # container_id: [a-zA-Z0-9][a-zA-Z0-9_.-]* (CNI spec, parameters)
 _ALNUM = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _ID_REST = _ALNUM + b"_.-"
-# Linux net/core/dev.c: dev_valid_name, whose isspace counts latin-1's no-break space; and '%', which __dev_alloc_name takes for a
-# place to put a number, so that the interface would get another name than the runtime asked for.
+# Linux refuses these characters (net/core/dev.c, dev_valid_name; its isspace counts latin-1's no-break space), except '%'. In place
+# of a '%' __dev_alloc_name puts a number, so the interface would get another name than the runtime asked for.
 _IFNAME_FORBIDDEN = b"/:% \t\n\v\f\r\xa0"
 
 
@@ -66,7 +66,7 @@ def read_config(system: "System", *, deadline_ms: int) -> bytes:
         except OSError as exc:
             number = exc.errno or 0
             if number == errors.EAGAIN:
-                continue  # a non-blocking pipe whose data another reader took
+                continue  # the pipe is non-blocking, and another reader took its data
             cause = system.error_text(number)
             if number == errors.ETIMEDOUT:
                 cause = "it did not end before the deadline"

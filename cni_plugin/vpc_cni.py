@@ -20,13 +20,18 @@ RUN_DIR = "/run/vpc-ipamd"  # docs/architecture.md, Programs; a tmpfs, so that a
 # runtime's privileges and could also name another plugin. The directory is checked like the default one.
 RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
-PIPE_BYTES = 4096  # pipe(7): a pipe that polls writable takes PIPE_BUF bytes without blocking
-MARGIN_MS = 500  # ours: interpreter start before our clock begins (10 ms, more under load) and printing the error
+PIPE_BYTES = 4096  # most bytes of one write: a pipe that polls writable takes PIPE_BUF bytes without blocking (pipe(7))
+# Part of each verb's deadline that is left free. Ours: the interpreter starts before our clock begins (10 ms, more under
+# load), and printing the error takes time too.
+MARGIN_MS = 500
 AWAY_RETRY_MS = 50  # ours: a waiting ADD tries 20 times a second, and a try costs 0.3 ms of a processor
-REFUSED_RETRY_MS = 250  # ours: a daemon that takes the call and refuses it is asked less often, because each try costs it a call
+REFUSED_RETRY_MS = 250  # ours: a daemon that refuses the calls is asked less often, because each try makes it handle a call
 LOST_MAX = 2  # ours: after this many daemons died during one ADD, the ADD fails, because it may be the cause
-STATUS_PATIENCE_MS = 4000  # ours: most restarts end within it, so that nothing is bridged; less than the 4.5 s that STATUS has
-LATE_MS_MAX = 10000  # ours: a busy machine starts a process within seconds; an older process ran another program before exec
+# Longest time for which STATUS asks again before it bridges an absence. Ours: most restarts end within this time, so that nothing is
+# bridged, and it is less than the 4.5 s that STATUS has.
+STATUS_PATIENCE_MS = 4000
+# Highest result of `_late_ms`. Ours: a busy machine starts a process within seconds; an older process ran another program before exec.
+LATE_MS_MAX = 10000
 SPOOL_RESERVE_MS = 3000  # ours: time that a DEL reserves for the lock and two fsyncs on a busy disk
 
 # gRPC status codes (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md). A stopping daemon answers CANCELLED to the
@@ -71,7 +76,7 @@ def answer(system: "System", *, started_ms: int) -> "tuple[bytes, int, int]":
 
     Returns: (document, exit status, the verb's deadline in ms after the start). Never raises.
     """
-    verb = "STATUS"  # until known: the shortest deadline
+    verb = "STATUS"  # until the verb is known, because no other verb has a shorter deadline
     config = b""
     try:
         verb = request.read_verb(system)
@@ -99,7 +104,7 @@ def _serve(system: "System", verb: str, config: bytes, message: bytes, deadline_
             outcome = _status(system, run_dir, message, deadline_ms)
         else:
             until_ms = began_ms = 0
-            if verb == "ADD":  # it is repeated while no daemon serves; a CHECK or GC fails after one try
+            if verb == "ADD":  # an ADD is repeated while no daemon serves; a CHECK or GC fails after one try
                 until_ms = deadline_ms
                 began_ms = deadline_ms + MARGIN_MS - request.DEADLINES_MS[verb]
             outcome = _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms, began_ms=began_ms)
@@ -146,7 +151,7 @@ def _delete(system: "System", run_dir: str, config: bytes, message: bytes, deadl
         return None
     try:
         return _ask(system, descriptor, message, call_deadline_ms)
-    except (DaemonAway, DaemonLate):  # the daemon is gone again, or starts slowly; it reads the spool while it runs, too
+    except (DaemonAway, DaemonLate):  # the daemon is gone again, or starts slowly; a running daemon reads the spool too
         spool.spool_or_connect(system, run_dir, message, try_connect=False, deadline_ms=spool_deadline_ms)
     return None
 
@@ -216,8 +221,8 @@ def _ask_patiently(
     An ADD may be sent twice, because the daemon answers a repetition with the stored result.
 
     Args:
-        began_ms: monotonic time at which `run` began, if the call may wait until its deadline; else 0. The process is older, so before
-            the first wait the deadlines are moved to an earlier time, by the age that the process had at `began_ms`.
+        began_ms: monotonic time at which `run` began, if the call may wait until its deadline; else 0. The process started before
+            `run`. So before the first wait `until_ms` and `deadline_ms` are reduced by the age that the process had at `began_ms`.
     """
     lost_count = 0
     while True:
@@ -240,9 +245,10 @@ def _ask_patiently(
 
 
 def _late_ms(system: "System", began_ms: int) -> int:
-    """Age of the process at `began_ms`; 0 if it cannot be read. Reading it opens a file, so only a call that waits does that."""
+    """Age of the process at `began_ms`; 0 if it cannot be read. Only a call that waits reads it, because reading opens a file."""
     try:
-        # proc(5): after the name in parentheses the state, and 19 fields on the start since the boot, in hundredths of a second
+        # proc(5): after the name in parentheses comes the state, and 19 fields after the state comes the start of the process, in
+        # hundredths of a second since the boot.
         made_ticks = system.read_file("/proc/self/stat", PIPE_BYTES).split(b") ")[-1].split()[19]
         age_ms = system.boottime_ms() - int(made_ticks.decode()) * 10
     except OSError:

@@ -36,7 +36,7 @@ class ArmedFailpoint:
         self._hold = run_dir / HOLD_NAME
 
     def __call__(self, name: str) -> None:
-        """Kill or pause, if `name` is the armed point and it is reached for the given number of times."""
+        """Kill or pause, if `name` is the armed point and the process reaches it for the COUNT-th time."""
         if name != self._name or next(self._reached) != self._count:  # `next` is atomic: each thread gets its own number
             return
         if not self._pauses:

@@ -16,7 +16,7 @@ GRPC_WAKE_UP_S = 5.0
 """Seconds between wake-ups of grpcio's own waits (`wake_up_rarely`). Ours: the period of other loops."""
 
 TEXT_MAX = 500
-"""Characters of another program's own text that are quoted. Ours."""
+"""Most characters of another program's own text that are quoted. Ours."""
 
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -26,8 +26,8 @@ where an operator raised that limit."""
 
 NO_REPETITION = ("grpc.enable_retries", 0)
 """Channel option that turns off grpcio's retries. With them grpcio repeats a call that the other side has not taken, without a pause,
-until the call's deadline, and keeps every attempt in memory. A peer that ended each connection with GOAWAY made it take 100 MiB a
-second (`tests/contract/peers`). Our callers retry with pauses of their own.
+until the call's deadline, and keeps every attempt in memory. A peer that ended each connection with GOAWAY made grpcio take 100 MiB
+a second (`tests/contract/peers`). Our callers retry with pauses of their own.
 
 Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, transparent retries."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 
 DEFAULTS = {
-    # Each of gRPC's queues wakes up every 0.2 s. With epoll it also wakes the other queue, which took a tenth of an idle daemon's CPU.
+    # Each of gRPC's two queues wakes up every 0.2 s. With epoll each wake-up also woke the other queue, which took a tenth of an idle
+    # daemon's CPU time.
     "GRPC_POLL_STRATEGY": "poll",
     # The core logs to standard error and quotes a peer's text with its line breaks and escape sequences, so a peer could forge lines
     # of our log. Nothing is lost: the error of a call has the same text, which we make safe to print.

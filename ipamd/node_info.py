@@ -72,7 +72,7 @@ class NodeInfo:
             return last
 
     def identity(self) -> InstanceIdentity | None:
-        """The node's identity by the last answer of instance metadata since the boot; None if it never answered."""
+        """The node's identity in the last answer of instance metadata since the boot; None if metadata never answered."""
         return self._identity
 
     def runtime(self) -> RuntimeInfo | None:

@@ -3,8 +3,8 @@
 If a thread cannot be started (the pids limit is reached, or there is no memory), requests are only delayed. grpcio dispatches
 requests by a single thread, and an exception from `submit` would end it, after which no request would be answered. So `submit` never
 raises: the request stays in the queue until a thread serves it, and the start of a further thread is retried whenever a request
-arrives or ends. Rejected: `ThreadPoolExecutor`, which raises in `submit` and keeps every thread that it started; only its private
-names would allow to change that.
+arrives or ends. Rejected: `ThreadPoolExecutor`, which raises in `submit` and keeps every thread that it started. Both could be
+changed only through its private names.
 """
 
 from __future__ import annotations

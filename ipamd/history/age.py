@@ -1,13 +1,13 @@
 """Measure the age of the history's files by a clock that nobody sets.
 
-If the wall clock is days ahead, at a boot or for an hour, every file looks old. If it was behind, every file looks old once it is
-corrected. So a file is removed for its age only if it is old by two clocks. The first is the wall clock, which is compared with the
-file's modification time. The second is the running time: the monotonic clock, summed over boots by the daemons of this node. Running
-time stands still while the node is off, so a node that was off keeps its history for longer. `VPC_IPAMD_HISTORY_MAX_BYTES` bounds the
-history in any case.
+While the wall clock is days ahead, for example at a boot or for an hour, every file looks old. If the wall clock was days behind,
+every file looks old once the clock is corrected. So a file is removed for its age only if it is old by two clocks. The first is the
+wall clock, which is compared with the file's modification time. The second is the running time: the monotonic clock, summed over boots
+by the daemons of this node. Running time stands still while the node is off, so a node that was off keeps its history for longer.
+`VPC_IPAMD_HISTORY_MAX_BYTES` bounds the history in any case.
 
-The sums are in `ages.json` beside the files. If it is missing or cannot be read, the age of a file counts from the moment at which
-this process first saw the file, so the file seems younger than it is.
+The running times are in `ages.json` beside the files. If `ages.json` is missing or cannot be read, the age of a file counts from the
+moment at which this process first saw the file, so the file seems younger than it is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FileAges:
         return counted.ran_s - counted.written_s.setdefault(name, counted.ran_s)
 
     def retain(self, names: Collection[str]) -> None:
-        """Store the sums of the files in `names`, and forget all others. If the write fails, a later daemon lacks these sums."""
+        """Store the running times of the files in `names`, and forget all others. If the write fails, a later daemon lacks them."""
         if self._counted is None:
             return
         self._counted.written_s = {name: at_s for name, at_s in self._counted.written_s.items() if name in names}
@@ -79,7 +79,7 @@ class FileAges:
             temporary.replace(self._path)
 
     def _count(self, monotonic_s: float) -> _RunningTime:
-        """Add the time since the last call to the running time, and return the sums."""
+        """Add the time since the last call to the running time. Returns: all running times."""
         counted = self._counted
         if counted is None:
             counted = self._counted = self._read() or _RunningTime(self._boot_id, monotonic_s, 0.0, {})
@@ -91,7 +91,7 @@ class FileAges:
         return counted
 
     def _read(self) -> _RunningTime | None:
-        """Read the sums of an earlier daemon; None if there are none, or they cannot be read."""
+        """Read the running times that an earlier daemon stored; None if there are none, or they cannot be read."""
         try:
             with opened(self._path, flags=os.O_NOFOLLOW) as file:
                 content = json.loads(file.read(FILE_BYTES_MAX))

@@ -14,10 +14,10 @@ from ipamd.model.time_text import rfc3339
 from ipamd.model.words import printable
 
 DETAIL_MAX = 1500
-"""Characters of `detail`. Ours: the longest refusal, with EC2's words, cause, counts and advice, has 1,000."""
+"""Most characters of `detail`. Ours: the longest refusal, with EC2's words, cause, counts and advice, has 1,000."""
 
 NAME_MAX = 520
-"""Characters of every other text: a namespace and a pod's name have 253 each."""
+"""Most characters of every other text: a namespace and a pod's name have 253 each."""
 
 NUMBER_MAX = 2**31 - 1
 """Largest count or code of a record: the largest int32 of the proto."""

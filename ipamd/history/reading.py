@@ -25,8 +25,8 @@ NEEDLES_MAX = 64
 Ours: a pod has one container ID, and another for each time its sandbox was created again."""
 
 READ_BYTES_MAX = 512 << 20
-"""Bytes that are read of one kind for one question. Ours: sixteen times the default bound of the history; reading them takes a few
-seconds."""
+"""Most bytes of the segments of one kind that are read for one question. Ours: sixteen times the default bound of the history;
+reading them takes a few seconds."""
 
 LINE_BYTES_MAX = 65536
 """Longest piece that is read as a line, in bytes. Ours: our longest line has 5,000 characters, but a file that somebody else put there
@@ -37,8 +37,8 @@ RECORDS_MAX = 10_000
 few records a day."""
 
 LATEST_MAX = 20_000
-"""Most records of each kind in a support archive, the latest ones. Ours: they are 6 MB as text, in the memory of the daemon's
-container."""
+"""Most records of each kind in a support archive; the latest ones are kept. Ours: 20,000 records are 6 MB of text, in the memory of
+the daemon's container."""
 
 _MARKS = tuple(f'"event":"{mark}"'.encode() for mark in MARKS)
 
@@ -74,7 +74,7 @@ def _collect(
     Args:
         take: returns the record of a line, or None to leave the line out.
         written_after_s: Unix time. Of segments that were last written before it, only the time of the oldest record is read.
-        most: most records of each kind, the latest ones.
+        most: most records of each kind; the latest ones are kept.
     """
     collected: list[HistoryRecord] = []
     begins_at: datetime | None = None
@@ -146,7 +146,9 @@ def _take_lines(lines: Iterable[bytes], take: Callable[[bytes], HistoryRecord | 
 
 
 def _skipped(segments: Sequence[Segment]) -> dict[Segment, str]:
-    """Return the segments that are not read, each with the reason: it is no regular file, or exceeds READ_BYTES_MAX in sum."""
+    """Return the segments that are not read, each with the reason: it is no regular file, or the newer ones leave too little
+    of READ_BYTES_MAX for it.
+    """
     skipped, unread_bytes = {}, READ_BYTES_MAX
     for segment in reversed(segments):
         if not segment.is_file:

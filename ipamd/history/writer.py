@@ -1,9 +1,9 @@
 """Write the history to the host's disk: append-only files of JSON lines, written behind ADD and DEL by one thread (docs/adr/0035).
 
-The loss by a crash is bounded: `PAUSE_S` of records if the process dies, `SYNC_S` more if the machine does. If the disk is full,
-read-only or gone, a condition reports it and the records wait in memory. If too many wait, the oldest are dropped, and the file gets a
-record with their number. After a failed write the file is cut back to the last whole line. If a crash leaves a half line, it gets a
-line break before the next line is written.
+A crash loses few records: those of the last `PAUSE_S` if the process dies, and those of `SYNC_S` more if the machine does. If the disk
+is full, read-only or gone, a condition reports it and the records wait in memory. If too many wait, the oldest are dropped, and the
+file gets a record with their number. After a failed write the file is cut back to the last whole line. If a crash leaves a half line,
+it gets a line break before the next line is written.
 
 The same thread logs each assignment and each release, one line each with the same keys, for those who collect the logs of a fleet
 (docs/troubleshooting.md, "Who had this address"). It does so even if no history is kept or the disk fails.
@@ -42,7 +42,8 @@ PAUSE_S = 0.2
 """Time between two writes while events come; one write has all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
 
 SYNC_S = 10.0
-"""Time between two syncs. Ours: others use the host's disk too, and a machine that loses power has lost its pods too."""
+"""Time between two syncs. Ours: a sync slows down the other users of the host's disk, and a machine that loses power has lost its
+pods too."""
 
 TIDY_S = 3600.0
 """Time between two prunings while nothing is written. Ours."""
@@ -51,8 +52,8 @@ REFUSED_MAX_S = 30.0
 """Longest pause after a failed write. Ours: a full disk usually stays full for longer."""
 
 TAIL_BYTES = 64 << 10
-"""Bytes that a start reads from the end of the newest segment: 230 records. Ours: enough to find a lost record, except after a burst.
-Only if a record is missing there, the start reads the newest two segments whole."""
+"""Bytes that a start reads from the end of the newest segment: 230 records. Ours: these are enough to see that no record of the ledger
+is missing, except after a burst. If one is missing there, the start reads the newest two segments whole."""
 
 PENDING_MAX = 20_000
 """Most records that wait for the disk. Ours: about 10 MB in memory, and the records of some hours on a busy node."""
@@ -104,8 +105,8 @@ class HistoryWriter:
         self._began_at = clock.now()
         self._pending: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
         self._unlogged: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
-        self._lock = threading.Lock()  # of `_pending`, `_unlogged` and `_dropped_count`; no disk is waited for with it
-        self._writing = threading.Lock()  # `close` does not wait for the loop's end
+        self._lock = threading.Lock()  # for `_pending`, `_unlogged`, `_dropped_count`; its holder never waits for a disk
+        self._writing = threading.Lock()  # held by `write` and `close`: the loop may still write when `close` is called
         self.noted = threading.Event()
         self._problem = ""
         self._dropped_count = 0
@@ -273,7 +274,7 @@ class HistoryWriter:
     def _missed(self, written: _TenureReader) -> list[HistoryRecord]:
         """Return the records of an earlier daemon that are in the ledger and not in the segments that `written` has read."""
         missed: list[HistoryRecord] = []
-        with suppress(DatastoreError):  # the ledger's other readers report it
+        with suppress(DatastoreError):  # other readers of the ledger report the error
             for row in self._ledger(written.last_at - timedelta(seconds=SYNC_S)).records:
                 if row.at < self._began_at and _identity(row.as_kept()) not in written.seen:
                     pod = ""

@@ -20,7 +20,7 @@ from ipamd.http.listening import Pages, plain_page
 from ipamd.http.port import NO_DESCRIPTOR
 
 NO_ROOM = NO_DESCRIPTOR | {errno.EAGAIN}
-"""Errors of a connect for lack of descriptors, or of room in the listener's queue. They do not show that nobody listens."""
+"""Errors of a connect if no descriptor is left, or if the listener's queue is full. A process may listen nevertheless."""
 
 CONNECT_S = 0.5
 """Longest wait for a connection to the CNI socket. Ours: the listener's queue takes a connection at once, unless many ADDs filled
@@ -28,15 +28,16 @@ it."""
 
 START_S = 20.0
 """Until this time after the start, the answer to a probe waits for *ready*. Ours: kubelet reports each failed probe as a Warning event
-and waits 30 s for an answer (manifests/base/daemonset.yaml); a start takes a second or two, on a node short of CPU ten."""
+and waits 30 s for an answer (manifests/base/daemonset.yaml); a start takes a second or two, and ten on a node that
+is short of CPU."""
 
 LISTENING_AGE_S = 0.5
 """Probes within this time share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask through
-the metrics port; kubelet asks every 2 s."""
+the metrics port. kubelet asks every 20 s and every 30 s (manifests/base/daemonset.yaml), and every second during a start."""
 
 
 class HealthPages:
-    """The two pages, and 404 for anything else. One thread for each port."""
+    """Answers requests for the two pages, and any other request with 404. Each port calls it from one thread."""
 
     def __init__(self, *, cni_socket: Path, is_ready: Callable[[], bool], is_answered: Callable[[], bool] = lambda: True) -> None:
         """Make the pages.

@@ -27,11 +27,11 @@ from ipamd.model.record import dataclass, field
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
-"""Connections open at once, in all. Ours: enough for a handful of scrapers, and few of the 1,024 descriptors that a process usually
-has at least."""
+"""Most connections open at once, in all. Ours: enough for a handful of scrapers, and few of the 1,024 descriptors that a process
+usually has at least."""
 
 SOURCE_MAX = 8
-"""Connections open at once from one address. Ours: twice what two Prometheus servers and a person behind one address need."""
+"""Most connections open at once from one address. Ours: twice what two Prometheus servers and a person behind one address need."""
 
 REQUEST_BYTES_MAX = 8192
 """Longest request. Ours: the usual limit of HTTP servers for a request's headers; those of a scrape have 300 bytes."""
@@ -55,7 +55,7 @@ END_S = 2.0
 READ_BYTES = 4096
 
 READS_MAX = 16
-"""Reads per request at most. Ours: a scrape's request arrives in one piece, and each piece costs the daemon an event."""
+"""Most reads for one request. Ours: a scrape's request arrives in one piece, and each piece costs the daemon an event."""
 
 REQUEST = re.compile(rb"(GET|HEAD) ([!-~]+) HTTP/1\.[01]\r?\n")
 
@@ -241,8 +241,11 @@ class MetricsPort:
         self._tokens, self._filled_monotonic_s = 0.0, time.monotonic() + PAUSE_S
 
     def _make_place_for(self, newcomer: _Connection) -> None:
-        """Close one connection if a bound is reached: the oldest of the newcomer's source if that has SOURCE_MAX connections, or the
-        oldest of the source with the most connections if there are CONNECTIONS_MAX."""
+        """Close one connection if a bound is reached.
+
+        If the newcomer's source has SOURCE_MAX connections, its oldest one is closed. If there are CONNECTIONS_MAX connections in all,
+        the oldest one of the source with the most connections is closed.
+        """
         counts = Counter(connection.source for connection in self._connections)
         if counts[newcomer.source] >= SOURCE_MAX:
             crowded, reason = newcomer.source, CloseReason.SOURCE

@@ -1,1 +1,1 @@
-"""The program `vpc-ipamd-inventory`: reports the subnets of a cluster by EC2's answers, once an hour, and changes nothing."""
+"""The program `vpc-ipamd-inventory`: reports once an hour what EC2 answers about the subnets of a cluster, and changes nothing."""

@@ -38,7 +38,8 @@ from ipamd.settings import load
 EXIT_PARTIAL, EXIT_USAGE, EXIT_BLIND = 1, 2, 3
 
 CALLS_MAX = 20
-"""Default of EC2 attempts in a run. Ours: enough for 10,000 ENIs and the reservations of 9 subnets. EC2 refills 20 in a second."""
+"""Default of the most EC2 attempts in a run. Ours: enough for 10,000 ENIs and the reservations of 9 subnets. EC2 allows 20 more after
+a second."""
 
 LEAK_AGE_S = 1800
 """Default least age of a leaked ENI. Ours: the same as the sweeper's, which may delete the ENI from this age on."""
@@ -47,7 +48,8 @@ LEAK_AGE_LEAST_S = 300
 """Lowest accepted age of a leaked ENI. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, eniDeleteCooldownTime (5 min)."""
 
 SECOND_LOOK_S = 60
-"""Default pause between the two looks. Ours: longer than the time from a node's DetachNetworkInterface to DeleteNetworkInterface."""
+"""Default pause before ENIs with a problem are listed a second time. Ours: longer than the time from a node's DetachNetworkInterface
+to its DeleteNetworkInterface."""
 
 LISTEN = ":61680"
 """Default port of `serve`. Ours: next to the daemon's ports, so that one rule of a firewall covers all."""

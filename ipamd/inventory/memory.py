@@ -23,8 +23,8 @@ class SubnetMemory:
 
     `samples`: free counts, oldest first.
     `reservations_read_at`: when `reservations` were read; None if they never were.
-    `attempted_at_s`: Unix time at which the last list of its ENIs began that succeeded, or that had all calls of a run and still did
-        not end; 0 if there was none.
+    `attempted_at_s`: Unix time at which the last list of its ENIs began; 0 if there was none. A list that failed counts only if it did
+        not end although it had all calls of a run.
     `report`: the last complete reading.
     """
 

@@ -24,7 +24,7 @@ class JobStatus:
     """The state of the job.
 
     `report`: the last report; None before the first.
-    `attempted_at_s`, `succeeded_at_s`: Unix times of the begin of the last run and of the last report; None before the first.
+    `attempted_at_s`, `succeeded_at_s`: Unix times of the beginning of the last run, and of the last report; None before the first.
     `failure_count`: runs that listed no subnets.
     `call_count`: HTTP attempts at EC2 since the start.
     """

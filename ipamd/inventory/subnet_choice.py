@@ -3,7 +3,7 @@
 If the order names subnets, these are chosen. Otherwise a subnet belongs to the cluster if it has one of these tags:
 `kubernetes.io/cluster/NAME`, which eksctl and most templates set; `cni.networking.k8s.aws/cluster/NAME`; or
 `kubernetes.io/role/cni`, unless the subnet has cluster tags of other clusters only. Nodes can run in a subnet without any of these
-tags, so a choice by tags can be empty. This is an error with the next step. Sources:
+tags, so a choice by tags can be empty. That is an error whose text has the next step. Sources:
 https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html; docs/subnet-discovery.md of amazon-vpc-cni-k8s.
 """
 

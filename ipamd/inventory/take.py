@@ -31,10 +31,11 @@ KEPT_CALLS = 2
 """Calls that the lists of ENIs leave unused: one for reservations, one for a second look."""
 
 CALLS_LEAST = 2 + KEPT_CALLS
-"""Calls that a run needs at least: one page of subnets, and one of ENIs."""
+"""Fewest calls with which a run can work: one for a page of subnets, one for a page of ENIs, and KEPT_CALLS."""
 
 LOOKS_MAX = 5
-"""Most calls of a second look, for 1,000 ENIs. Ours: more ENIs with a problem have one common cause, which these show."""
+"""Most calls of a second look; they list 1,000 ENIs. Ours: if more ENIs have a problem, they have a common cause, and 1,000 of them
+show it."""
 
 NEVER_READ = "not read yet: the map shows no reservations there; the next runs read them, those that waited longest first"
 NO_CALL_LEFT = "no call of this run was left; the next run begins with them"
@@ -173,7 +174,7 @@ class _Inventory:
                     self._reservations_left(due[number:])
                     return
                 if isinstance(error, ThrottledError | CloudDeniedError | CloudCredentialsError):
-                    self._gap(ReadPart.RESERVATIONS, due[number:], log_text(error))  # EC2 would refuse all others too
+                    self._gap(ReadPart.RESERVATIONS, due[number:], log_text(error))  # EC2 would refuse the next ones too
                     return
                 self._gap(ReadPart.RESERVATIONS, [subnet_id], log_text(error))
                 continue
@@ -206,8 +207,8 @@ class _Inventory:
     def _confirmed(self, findings: Sequence[EniFinding], look_count: int, *, not_before_s: float) -> list[EniFinding]:
         """List the ENIs of the findings a second time.
 
-        Returns: the findings that the second list shows too, marked as confirmed, and those that it did not check. A finding that it
-        does not show is dropped.
+        Returns: the findings that the second list shows too, marked as confirmed; the findings that were confirmed before; and the
+            findings whose ENIs were not all listed again. Any other finding is dropped.
         """
         self._sleep(max(not_before_s - self._clock.monotonic(), 0.0))
         suspects = _suspects(findings)

@@ -17,7 +17,7 @@ from ipamd.model.redaction import without_secrets
 from ipamd.model.words import printable
 
 PART_S = 15.0
-"""Time for one part. Ours: an audit of a node with 660 sandboxes takes a second or two."""
+"""Longest time for one part. Ours: an audit of a node with 660 sandboxes takes a second or two."""
 
 TOTAL_S = 60.0
 

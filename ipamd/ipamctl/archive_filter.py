@@ -4,7 +4,7 @@
 A word of a text is kept if
 
 - it has the shape of something that operators need: an address, a MAC, an ID of EC2, a time, a number, an instance type;
-- it is a name in a field of the same archive: of a pod, a sandbox, a link, a file;
+- it is the name of a pod, a sandbox, a link or a file, and a field of the same archive has that name;
 - our program, EC2, the kernel or nftables writes it (`ipamd/ipamctl/vocabulary.py`).
 
 Any other word is replaced by its length, as `[12]`, and counted. Before that, `without_secrets` removes the value behind a name such
@@ -34,7 +34,7 @@ class Kind(Enum):
 
     TEXT: sentences, filtered word by word.
     POD, SANDBOX, LINK, PATH: a name. If it is plain it is kept, and so is each repetition of it in later texts.
-    VERSION: words and numbers of a version. It is kept, but later texts may not repeat it.
+    VERSION: words and numbers of a version. It is kept, but not where a later text repeats it.
     CODE: a member of CODES, which is kept.
     """
 
@@ -121,7 +121,7 @@ NETLINK_FIELD = re.compile(r"(?:IFLA|IFA|RTA|RTAX|FRA|NDA|NDTPA|AF)_[A-Z0-9_]{1,
 REMOVED = "[{}]"
 
 DEPTH_MAX = 30
-"""Levels of nested lists and objects that are kept. Ours: a link's attributes have six levels."""
+"""Most levels of nested lists and objects that are kept. Ours: a link's attributes have six levels."""
 
 
 # Shapes of single words.
@@ -154,10 +154,10 @@ _SHAPE = re.compile("|".join(_SHAPES))
 _NETWORK = re.compile("|".join(_SHAPES[:4]))
 _LONG = re.compile(r"\d{10,20}")
 _COUNTED = re.compile(r"(?:packets|bytes|since|[a-z]_[a-z_]+(?:\{[^{}\n]*\})?)[ =:\"]{1,3}$")
-"""Matches the end of a text before a number. A number of ten digits or more is kept only behind such words."""
+"""Matches the end of a text after which a number is a count or a time. Only there a number of ten digits or more is kept."""
 
 LINK_MAX = 15
-"""Bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""
+"""Most bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""
 
 _DIGITS = re.compile(r"\d{1,6}")
 _CHUNK = re.compile(r"[^\s\"'`(){}\[\]<>,;|]+")
@@ -173,8 +173,8 @@ _CHUNK_MAX = 300
 _SUSPECT = re.compile(
     rf"{SECRET_NAMES}|[@?&]|(?<![\w-])-[pu]\b|\b(?:identified|requirepass|masterauth|basic|negotiate|value)\b", re.I
 )
-"""Matches in a text that may have a secret which is itself a known word. Only such a text goes through `without_secrets`, which saves
-most of the time."""
+"""Matches in a text that may have a secret which is itself a known word. Only such a text goes through `without_secrets`. The filter
+saves most of its time by leaving out that step for all other texts."""
 
 _PLAIN_PART = re.compile(rf"{_STAMP}|[A-Za-z]{{1,20}}|\d{{1,10}}|[a-z0-9]{{1,10}}|eni[0-9a-f]{{11}}")
 _PLAIN = re.compile(r"[A-Za-z0-9](?:[\w.@:-]{0,251}[A-Za-z0-9])?")
@@ -311,7 +311,7 @@ class ArchiveFilter:
         return self.lines(text, counts)
 
     def words(self, text: str, counts: FieldCounts) -> str:
-        """Replace each unknown word, and the word behind it that may be its value, by its length."""
+        """Replace each unknown word by its length, and also the next word if that may be its value."""
         pieces = []
         end = 0
         was_left_out = False

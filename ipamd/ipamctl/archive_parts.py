@@ -21,7 +21,7 @@ DAY = timedelta(days=1)
 METRICS_TIMEOUT_S = 5.0
 
 HISTORY_BYTES = 7 << 20
-"""Most bytes of the last day's history that are kept, the newest ones. Ours: a little less than the limit of a part of the archive."""
+"""Most bytes of the last day's history; the newest records are kept. Ours: a little less than the limit of a part of the archive."""
 
 TAIL_BYTES = 2 << 20
 """Most bytes of a log, or of the page of metrics, that are kept. Of a log these are the last bytes. Ours: some hours at level info."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, TextIO
 
 WIDTH_MIN = 40
-"""Columns that a layout has at least. Ours: a narrower table cannot be read."""
+"""Least width of a layout, in characters. Ours: a narrower table cannot be read."""
 
 _FRACTION = re.compile(r"\.\d+Z$")
 
@@ -43,13 +43,13 @@ class Layout(NamedTuple):
         return f"\x1b[{colour}m{text}\x1b[0m"
 
     def short_id(self, container_id: str) -> str:
-        """Return a container ID, or its beginning unless the screen is wide."""
+        """Return a whole container ID on a wide screen; otherwise its beginning."""
         if self.is_wide:
             return container_id
         return container_id[:SHORT_ID]
 
     def short_time(self, at: str) -> str:
-        """Return a time of RFC 3339 in UTC, without its fraction unless the screen is wide."""
+        """Return a time of RFC 3339 in UTC; only a wide screen shows its fraction of a second."""
         if self.is_wide:
             return at
         return _FRACTION.sub("Z", at)

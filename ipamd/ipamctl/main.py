@@ -150,7 +150,8 @@ def make_parser() -> argparse.ArgumentParser:
             epilog=f"example:{example_lines}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        _common_options(command, output=argparse.SUPPRESS, socket=argparse.SUPPRESS)  # keep an option given before the verb
+        # SUPPRESS keeps the value of an option that was given before the verb.
+        _common_options(command, output=argparse.SUPPRESS, socket=argparse.SUPPRESS)
         for argument in verb.arguments:
             command.add_argument(*argument.names, **argument.options)
         command.set_defaults(verb=verb, parser=parser)

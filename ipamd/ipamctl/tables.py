@@ -17,14 +17,14 @@ STATES = ("assigned", "reserved", "cooling", "quarantined", "free")
 """Address states, in the order of PoolCounts.__str__."""
 
 CELL_MAX = 72
-"""Characters of a name in a cell. Ours: a container ID and its interface have 69; a pod's namespace and name may have 507."""
+"""Most characters of a name in a cell. Ours: a container ID and its interface have 69; a pod's namespace and name may have 507."""
 
 WORDS_MAX = 240
-"""Characters of a sentence in a cell. Ours: a difference in an audit has 150."""
+"""Most characters of a sentence in a cell. Ours: a difference in an audit has 150."""
 
 LINE_MAX = 800
-"""Characters of a sentence outside a table, and of the last cell of a row. Ours: our longest sentences, with cause, counts and next
-step, have less. EC2's encoded words of a denial have 10,000."""
+"""Most characters of a sentence outside a table, and of the last cell of a row. Ours: our longest sentences, with cause, counts and
+next step, have less. EC2's encoded words of a denial have 10,000."""
 
 GAP = "  "
 COLUMN_MIN = 8
@@ -99,7 +99,7 @@ def _longest_word(column: Iterable[str]) -> int:
 
 
 def _narrow(widths: list[int], least_widths: Sequence[int], row_width: int) -> None:
-    """Narrow the widest columns, in place, until they fit into a row, or until no column exceeds its least width and COLUMN_MIN."""
+    """Narrow the widest columns, in place, until they fit into a row, or until none exceeds both its least width and COLUMN_MIN."""
     while sum(widths) > row_width:
         pairs = enumerate(zip(widths, least_widths, strict=True))
         narrowable = [number for number, (width, least) in pairs if width > max(least, COLUMN_MIN)]

@@ -13,11 +13,11 @@ from pathlib import Path
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _LETTERS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 MIXED_MAX = 8
-"""Most characters of a word with digits that is taken from our source (`ipv4`, `ec2`). Longer ones are examples of IDs."""
+"""Most characters of a word with digits that is taken from our source (`ipv4`, `ec2`). Longer ones with digits are examples of IDs."""
 
 PART_MIN = 2
-"""Fewest letters of a part of a joined word in our source that counts as a word. A joined word of a text needs parts with more letters
-than this, because a random word of both cases splits into very short parts."""
+"""Fewest letters with which a part of a joined word in our source counts as a word. A joined word in a file of the archive is known
+only if each of its parts has more letters than this, because a random word in upper and lower case splits into very short parts."""
 
 OTHERS = """
 aarch64 able aborted about above absent accept access according account accounting accounts action actions active actual

@@ -65,5 +65,5 @@ def families(
 
 
 def all_of(keys: Iterable[K], values: Mapping[K, int]) -> Mapping[Any, float]:
-    """Give every key of a closed list a value, so that its sample exists from the start and a rate sees the first event."""
+    """Give every key of a closed list a value, so that its sample exists from the start and PromQL's `rate` sees the first event."""
     return {key: values.get(key, 0) for key in keys}

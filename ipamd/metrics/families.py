@@ -66,7 +66,8 @@ RECONCILED: Mapping[str, ExternalChange] = {
 
 
 OF_PINNED_ADDRESSES = (LedgerEvent.KEEPING_ENDED, LedgerEvent.MOVED)
-"""Events of pinned addresses. They have no sample before the first event, so that a node without pinned addresses has none."""
+"""Events of pinned addresses. They have no sample before the first event, so that a node without pinned addresses has no such
+sample."""
 
 
 def _pinned_rows(sources: Sources) -> Iterator[MetricRow]:
@@ -247,7 +248,9 @@ class Families(Collector):
         yield "awscni_connmark_backend", "1 for what marks connections: always nftables", "backend", {"nftables": 1}
 
     def _limits(self) -> tuple[int | None, int | None]:
-        """The most ENIs and addresses of the node; None before its limits are known, because 0 would look like a full node."""
+        """The largest numbers of ENIs and of addresses that the node can have; None before its limits are known, because 0 would look
+        like a full node.
+        """
         pool, extra_family = self._sources.pool, self._sources.settings.now.network.extra_family
         snapshot, settings = pool.preview(), pool.settings
         if snapshot is None:

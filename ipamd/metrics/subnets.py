@@ -75,8 +75,8 @@ def _counts_by_usability(subnets: Sequence[SubnetView]) -> Mapping[str, float]:
 def _fragmented(subnets: Iterable[SubnetView]) -> BySubnet:
     """Count the free addresses outside whole free /28s, by subnet.
 
-    If EC2 refused a /28, or if fewer than 16 addresses are free, these are all free addresses of the subnet. Otherwise their number
-    is not known, and the figure is 0.
+    If EC2 refused a /28, or if fewer than 16 addresses are free, all free addresses of the subnet are counted. Otherwise the number is
+    not known, and the figure is 0.
     """
     fragmented = {}
     for subnet in subnets:

@@ -144,7 +144,7 @@ class FileAwsNode:
     def _sign_of_file(self, version: Version, last_seen: _LastSign | None, *, now_s: float) -> _LastSign | None:
         """Return the last sign of aws-node if its file has changed.
 
-        It is the write of the file, unless `last_seen` is later, or is about the same version of the file.
+        Returns: `last_seen`, if it is later than the write of the file or is about the same version; otherwise the write of the file.
         """
         if version == _version_of(last_seen):
             return last_seen

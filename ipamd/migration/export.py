@@ -168,7 +168,8 @@ class ExportService(Service):
         try:
             aws_node.begin_export()
         finally:
-            if aws_node.is_exporting:  # also if only a part of the note was written, because the next process would block ADD too
+            # It is true also if only a part of the note was written, because the next process would block ADD too.
+            if aws_node.is_exporting:
                 self.hold()
         self._failpoint("export.begun")
         self._quiesce()
@@ -213,14 +214,14 @@ class ExportService(Service):
         self._rename(report)
         survey = self._complete(report)
         allocations = self._allocations(survey, report)
-        released = self._release()  # before aws-node wires a sandbox; our sandboxes keep their neighbour entries
+        released = self._release()  # before aws-node wires a sandbox that needs it; our sandboxes keep their neighbour entries
         if released:
             report.steps.append(repair_texts(released))
         path = self._aws_node.write(allocations, routed=survey.routes)
         self._failpoint("export.written")
         report.exported_count = len(allocations)
         report.steps.append(f"{counted(len(allocations), 'address')} written to {path}")
-        restored = self._aws_node.restore_conflist()  # before our conflist is removed, so that there is always one
+        restored = self._aws_node.restore_conflist()  # before our conflist is removed, so that there is always a conflist
         if restored:
             report.steps.append(restored)
         self._failpoint("export.restored")

@@ -99,8 +99,8 @@ class ImportService(Service):
     def left_chains(self) -> tuple[Collection[str] | None, bool]:
         """Return the nftables chains of amazon-vpc-cni-k8s that can be removed, because our own rules replace them.
 
-        Returns: the names of these chains, or None if all chains can be removed, which is so once every sandbox is taken over; and
-            whether this is final, so that no further chain can be removed later.
+        Returns: the names of these chains, or None if all chains can be removed because every sandbox has been taken over; and whether
+            this answer is final, which means that later calls will return nothing else.
         """
         if not self._unnamed:
             return None, True

@@ -16,7 +16,7 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.settings.settings_file import created
 
 Version = list[int]
-"""Inode and modification time of a file, in nanoseconds. They identify the content of the file without reading it: both daemons
+"""Inode of a file, and its modification time in nanoseconds. They identify the content of the file without reading it: both daemons
 replace the file by a rename, so a new content has another inode or time."""
 
 

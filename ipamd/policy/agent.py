@@ -121,7 +121,7 @@ class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
             identity = self._identity()
         if identity is None:
             context.abort(grpc.StatusCode.UNAVAILABLE, "instance metadata has not answered; ask again")
-            raise AssertionError  # abort raises
+            raise AssertionError  # never reached, because `abort` raises
         log.info("the network policy agent asked for its mode mode=%s", self._mode)
         ipv4_address, ipv6_address = str(identity.primary_address), ""
         if self._family is not IPV4:

@@ -16,7 +16,9 @@ UNASSIGN = "UnassignPrivateIpAddresses"
 
 
 def addresses(subject: ProbeSubject) -> None:
-    """Assign one address, wait until it is visible, request too many, unassign it and wait until it is gone."""
+    """Assign one address, and wait until it is visible. Request more addresses than fit on the ENI. Unassign the first one, and
+    wait until it is gone.
+    """
     eni = subject.attached()
     answer = subject.change(ASSIGN, eni.eni_id, "one address", SecondaryPrivateIpAddressCount=1)
     assigned = frozenset(_assigned(answer, "AssignedPrivateIpAddresses", "PrivateIpAddress"))

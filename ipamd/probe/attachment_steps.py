@@ -210,14 +210,15 @@ _LINK_WORDS = {
     "link-before-attached": ("no link in any look", "link", "attached", "the attachment was not seen"),
     "link-gone": ("link there in every look", "link gone", "attachment", "the attachment did not go"),
 }
-"""Check -> words for: the link did not change; its change; the change at EC2; EC2 did not show its change."""
+"""Check -> its words for a report: that the link did not change; the change of the link; the change at EC2; that EC2 did not show the
+change."""
 
 
 def _observe_link(subject: ProbeSubject, name: str, link_s: float | None, eni_s: float | None) -> None:
     """Record whether the link changed no later than EC2 showed the change.
 
     Args:
-        name: of the check, a key of _LINK_WORDS.
+        name: the name of the check, a key of _LINK_WORDS.
         link_s: seconds from the request to the change of the link; None if it did not change.
         eni_s: seconds from the request to EC2's answer that shows the change; None if no answer does.
     """

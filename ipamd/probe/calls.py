@@ -15,8 +15,9 @@ from ipamd.ports.process import Clock
 
 CHECK_CALLS = 70
 CLEANUP_CALLS = 30
-"""Most EC2 calls before the clean-up, and during it. Ours: the steps of a run with a prompt EC2 make about 50, and each wait for a
-lagging answer makes up to seven. Checks that the run does not reach are reported as unknown."""
+"""Most EC2 calls before the clean-up (CHECK_CALLS), and during the clean-up (CLEANUP_CALLS). Ours: if EC2 answers without a lag, the
+steps of a run make about 50 calls, and each wait for a lagging answer makes up to seven. Checks that the run does not reach are
+reported as unknown."""
 
 PAUSE_S = 0.2
 """Pause between two calls. Ours: the tightest bucket of the APIs in use refills five calls a second for the whole account.
@@ -40,10 +41,10 @@ NO_ANSWER = "(no answer)"
 """Stands for EC2's code in a call that got no answer."""
 
 SILENT_MAX = 3
-"""Successive calls without an answer after which the checks end. Ours: each takes HTTP_TIMEOUT."""
+"""After this many successive calls without an answer the checks end. Ours: each such call takes HTTP_TIMEOUT."""
 
 MESSAGE_MAX = 300
-"""Characters of EC2's message that are kept."""
+"""Most characters of EC2's message that are kept."""
 
 
 class Ended(Exception):
@@ -54,7 +55,7 @@ class Ended(Exception):
 class CallAnswer:
     """One call and its answer.
 
-    number: of the call in this run, from 1.
+    number: the number of the call in this run; the first call has 1.
     about: the object of the call, for the report.
     code: EC2's error code; empty on success, NO_ANSWER if the outcome is not known.
     message: EC2's error message, cut, without account numbers.
@@ -117,7 +118,7 @@ class Calls:
     """Makes the calls of a run. Only one thread may use it, except for `stop`.
 
     send: makes one attempt of an API with its parameters. Raises: botocore's exceptions, and CloudError without credentials.
-    sleep: sleeps for so many seconds.
+    sleep: sleeps for the given seconds.
     answers: all answers so far.
     """
 
@@ -141,7 +142,7 @@ class Calls:
             self._limit = len(self.answers) + CLEANUP_CALLS
 
     def check_stop(self) -> None:
-        """Raises: Ended if a stop was requested, unless the clean-up has begun."""
+        """Raises: Ended if a stop was requested and the clean-up has not begun."""
         if self._stop_reason and not self._is_cleaning:
             raise Ended(self._stop_reason)
 

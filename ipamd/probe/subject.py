@@ -27,7 +27,8 @@ NODE_TAG = "vpc-ipamd/probe-node"
 """Tag of the probe's ENIs. Its value is the instance ID, so that a later run on the same node finds the ENIs of a former run."""
 
 DESCRIBE_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Waits before each Describe while a change is awaited. Ours: 31 s in seven calls; a longer lag is reported as such."""
+"""Waits before each Describe while a change is awaited. Ours: 31 s in seven calls. If EC2 shows the change later, the
+report says that it was not seen twice in a row."""
 
 METADATA_WAITS_S = (0.0, *(1.0,) * 10, *(5.0,) * 10)
 """Waits before each read of metadata while a change is awaited: 60 s in 21 reads. Ours: metadata is throttled per instance."""
@@ -285,7 +286,8 @@ def addresses_of(eni: Mapping[str, Any]) -> frozenset[str]:
 class Lag:
     """How a change became visible in answers of EC2.
 
-    `seen_s`: seconds from the change to the first of the successive answers that showed it; None if too few answers in a row did.
+    `seen_s`: seconds from the change to the first of the successive answers that showed it; None if too few successive
+        answers showed it.
     `answers`: all answers.
     `visible`: for each answer, whether it showed the change.
     """

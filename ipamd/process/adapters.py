@@ -331,7 +331,7 @@ def _set_aside_overtaken(path: Path, clock: Clock) -> None:
 
 
 def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, node_info: NodeInfo) -> HistoryWriter:
-    """Make the writer of the history by the settings. It does not access the disk yet."""
+    """Make the writer of the history, as the settings require. It does not access the disk yet."""
     daemon = settings.daemon
     directory = None
     if daemon.history_dir != HISTORY_OFF:

@@ -258,8 +258,8 @@ class App:
         )
 
     def _obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
-        """Request an address from EC2 by the pool's thread."""
-        if self.pool.pinned is not None:  # None with IPv6, but a pod of IPv6 was refused before
+        """Wait until the pool's thread has obtained an address from EC2."""
+        if self.pool.pinned is not None:  # it is None with IPv6, but then this pod has been refused already
             self.pool.pinned.obtain(wish, address, deadline)
 
     def _pool_choice(self) -> PodPoolChoice:
@@ -654,7 +654,7 @@ def _pinned(
 ) -> PinnedAddresses | None:
     """Make the service that requests from EC2 the addresses that pods ask for. Its code is imported only if it is needed."""
     network, datastore = settings.network, context.datastore
-    # Without the setting it is needed for addresses that are still kept for pods, and for addresses that a later DEL will keep.
+    # If the setting is off, the service is needed for addresses that are still kept for pods, or that a later DEL will keep.
     has_marks = bool(datastore.pinned()) or any(attachment.kept_s is not None for attachment in datastore.attachments())
     if not (network.has_pinned_addresses or has_marks):
         return None

@@ -1,6 +1,6 @@
 """`ipamd clean-up`: remove our tables, rules and routes from a node that has gone back to amazon-vpc-cni-k8s (docs/migration.md).
 
-The command refuses to run unless no daemon of ours runs and amazon-vpc-cni-k8s serves the node. Otherwise pods would lose SNAT or
+The command runs only if no daemon of ours runs and amazon-vpc-cni-k8s serves the node. Otherwise pods would lose SNAT or
 confinement, or the running daemon would make the removed objects again. The daemon's pod has left the node by then, so the command
 runs in a debug pod with our image, on the node's network and with the node's files below a directory.
 """
@@ -39,8 +39,8 @@ SETTINGS = (
     "VPC_IPAMD_AWS_NODE_CONFLIST_FILE",
     "VPC_IPAMD_AWS_NODE_SOCKET",
 )
-"""The settings of the daemon that the command reads. It reads no others, so that an invalid value of another cannot prevent a
-clean-up."""
+"""The settings of the daemon that the command reads. It ignores all other settings, so that an invalid value of one of
+them cannot prevent a clean-up."""
 
 PROGRAM = "ipamd clean-up"
 

@@ -42,8 +42,8 @@ WORTH_REPEATING = (DatastoreError, SettingsError)
 or EC2's answer had changed a row that the step was using, or because a directory was not mounted yet."""
 
 CLOUD_PATIENCE_S = 0.5
-"""How many seconds a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and an EC2 that does not answer, the first
-ADD took 3.4 s, which is above the budget of 2 s (docs/performance.md)."""
+"""How many seconds a start waits for EC2 if a managed ENI is recorded as host-ready; otherwise it waits without limit. Ours, measured:
+with 3 s and an EC2 that does not answer, the first ADD took 3.4 s, which is above the budget of 2 s (docs/performance.md)."""
 
 SHORT_ABSENCE_S = 60.0
 """If no daemon served for at most this many seconds, a start with an intact datastore does not wait for EC2 (docs/adr/0087). Ours:
@@ -63,11 +63,11 @@ CHECK_S = 0.2
 memory."""
 
 REPLAY_DEADLINE_S = 30.0
-"""How many seconds the replay of the spool at the start waits for locks at most. The start waits for its end."""
+"""Most seconds for which the replay of the spool at the start waits for locks. The start goes on only when the replay has ended."""
 
 REPLAY_WHILE_SERVING_S = 1.0
-"""How many seconds a replay of the spool by the maintenance waits for locks, of sandboxes and of the spool. Ours: the next replay
-comes 5 s later, and one sandbox must not delay the check for another daemon."""
+"""Most seconds for which a replay of the spool by the maintenance waits for the locks of sandboxes and of the spool. Ours: the next
+replay comes 5 s later, and one sandbox must not delay the check for another daemon."""
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class Lifecycle:
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
-        # EC2's first answer would mark them too, but it may not have come yet.
+        # EC2's first answer would mark the exclusions too, but it may not have come yet.
         app.pool.subnets.mark_exclusions()
         self._serve()
         self._files.follow(self._conflist)  # before the wait for EC2, so that plugins are asked for their versions meanwhile
@@ -283,7 +283,7 @@ class Lifecycle:
         with health.stage("plugins") as stage:
             self._await(lambda: bool(self._conflist.versions_text))
             stage.detail = self._conflist.versions_text
-        self._conflist.begin()  # before the conflist is written, because it also reports a conflist that cannot be written
+        self._conflist.begin()  # before the conflist is written, because the keeper also reports a failure to write it
         self._until_done("conflist", self._write_conflist)
         self._files.loop.wake()
         self._first_address.remember()

@@ -1,4 +1,4 @@
-"""Report a network file that differs from the content in force, because the next start would apply it, or fail by it.
+"""Report a network file that differs from the content in force, because the next start would apply it, or fail if it is wrong.
 
 A change of a ConfigMap reaches every node within a minute, but the restart that applies it may come days later, for example by a
 reboot.

@@ -52,8 +52,8 @@ class ServedMark:
     def leave(self) -> None:
         """Write the mark if the daemon is ready, or if ADD is blocked.
 
-        ADD is blocked while the node goes back to amazon-vpc-cni-k8s. Until that serves, our conflist may be the only one, so STATUS
-        must not fail. If the file cannot be written, a condition reports it, and STATUS bridges no absence.
+        ADD is blocked while the node goes back to amazon-vpc-cni-k8s. Until the other daemon serves, our conflist may be the
+        only one, so STATUS must not fail. If the file cannot be written, a condition reports it, and STATUS bridges no absence.
         """
         if not (self._health.is_ready or self._health.are_adds_blocked):
             return

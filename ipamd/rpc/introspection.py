@@ -48,7 +48,7 @@ from ipamd.settings.current import INVALID_SETTINGS
 from ipamd.settings.fields import POLICY_OFF
 
 EXPLAIN_LIMIT = 50
-"""The largest number of history records below an explanation. Ours: so many fit on a screen."""
+"""The largest number of history records below an explanation. Ours: 50 records fit on a screen."""
 
 IN_FORCE = "settings in force in the daemon"
 
@@ -113,7 +113,7 @@ class IntrospectionServicer:
     compared: Callable[[Collection[str]], None]
 
     def GetStatus(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
-        """Report phase, start-up stages, pool, runtime, EC2, last error."""
+        """Report the phase, the start-up stages, the pool, the runtime, EC2 and the last error."""
         sources, health, generation = self.sources, self.sources.health, self.sources.settings.generation
         node, identity = facts(sources), sources.identity()
         policy_mode = POLICY_OFF

@@ -1,6 +1,6 @@
 """The socket of our own plugin and of `ipamctl`, in the run directory.
 
-The directory has mode 0700 and is owned by root. A lock file prevents that two daemons serve one node.
+The directory has mode 0700 and is owned by root. A lock file keeps two daemons from serving one node.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RpcServer(UnixServer):
         )
 
     def keep(self) -> str:
-        """See `UnixServer.keep`. Also restore owner and mode of the run directory, because the plugin does not trust other ones."""
+        """See `UnixServer.keep`. Also restore owner and mode of the run directory, because the plugin does not trust any others."""
         return super().keep() or _made_private(self.path.parent, RUN_DIR_MODE)
 
     def _is_live(self) -> bool:

@@ -34,7 +34,7 @@ SPARE_CONNECTIONS = 64
 """The number of connections beyond the limit of requests, for connections without a request, and for `ipamctl`. Ours."""
 
 HANDSHAKE_MS = 5_000
-"""A connection is closed if its peer has not sent the opening of HTTP/2 so many milliseconds after it was accepted. Ours: a plugin
+"""A connection is closed if its peer has not sent the opening of HTTP/2 this many milliseconds after the accept. Ours: a plugin
 sends the opening as soon as it has connected."""
 
 CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000

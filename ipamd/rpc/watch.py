@@ -33,7 +33,7 @@ SERVICE = "vpc_ipamd.v1.Watch"
 METHOD = "Answer"
 
 SILENCE_S = 60.0
-"""After so many seconds without an answer the daemon exits. Ours: the longest deadline of a plugin, so that requests before the
+"""After this many seconds without an answer the daemon exits. Ours: the longest deadline of a plugin, so that requests before the
 silence had their full time."""
 
 INTERVAL_S = 5.0
@@ -42,8 +42,8 @@ time.
 """
 
 PROVEN_S = 15.0
-"""After so many seconds without an answer the loop makes a call of its own. Ours: a quarter of SILENCE_S, which leaves time for calls
-that fail. A call takes 1 ms of CPU time at both ends together, and wakes grpcio's threads fifteen times (measured)."""
+"""After this many seconds without an answer the loop makes a call of its own. Ours: a quarter of SILENCE_S, which leaves time for
+calls that fail. A call takes 1 ms of CPU time at both ends together, and wakes grpcio's threads fifteen times (measured)."""
 
 RETRY_S = 1.0
 """Pause in seconds after a call without an answer."""
@@ -56,8 +56,8 @@ REPORT_S = 15.0
 """Seconds of silence after which the condition is reported. Ours: longer than one lost call after a pause of the process."""
 
 UNWATCHED_S = 20.0
-"""The most seconds that the time between two calls of `is_alive` can add to the time in which the loop made no turn. Ours: the period
-of kubelet's probe."""
+"""`is_alive` adds up the time in which the loop made no turn, and each call of it adds at most this many seconds. Ours: the period of
+kubelet's probe."""
 
 NOT_ANSWERED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 """Status codes that gRPC's client makes by itself. Any other status code was sent by the server, so it is an answer."""
@@ -168,8 +168,8 @@ class ServiceWatch:
         return self._answered_monotonic_s is not None and now_s - self._answered_monotonic_s < PROVEN_S
 
     def _has_answered_others(self) -> bool:
-        """Whether the server has ended requests since the last call of this method, or since the last call over the socket
-        succeeded.
+        """Whether the server has ended requests since the later of two moments: the last call of this method, and the last success
+        of the watch's own call over the socket.
         """
         ended_count, self._ended_count = self._ended_count, self._server.ended_count
         return ended_count != self._ended_count

@@ -15,7 +15,10 @@ DIRECTORIES_MAX = 16
 
 
 def plugin_directories(info: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the directories of plugins, each once; () if the answer does not show them. `info`: that of a StatusResponse of CRI."""
+    """Return the directories of plugins, each once; () if the answer does not show them.
+
+    `info`: the field `info` of CRI's StatusResponse.
+    """
     try:
         config = json.loads(info.get("config", ""))
     except (ValueError, RecursionError):

@@ -57,7 +57,10 @@ class SweepOrder:
 
 @dataclass(frozen=True, slots=True)
 class SweptEni:
-    """One ENI that EC2 listed, and its outcome. `instance_id`, `created_at`: the instance that created it, and when, by its tags."""
+    """One ENI that EC2 listed, and its outcome.
+
+    `instance_id`, `created_at`: the instance that created the ENI, and the time of the creation, both by the tags of the ENI.
+    """
 
     eni_id: EniId
     verdict: SweepOutcome
@@ -131,7 +134,7 @@ def _delete(leaked: Sequence[DescribedEni], order: SweepOrder, ec2: Ec2, is_late
             ec2.delete_eni(eni.eni_id)
         except CloudError as error:
             if isinstance(error, ThrottledError | CloudDeniedError | CloudCredentialsError):
-                stop_reason = f"EC2 refused an earlier deletion: {log_text(error)}"  # it would refuse all further ones too
+                stop_reason = f"EC2 refused an earlier deletion: {log_text(error)}"  # EC2 would refuse all further deletions too
             yield _finding(eni, SweepOutcome.FAILED, log_text(error))
         else:
             yield _finding(eni, SweepOutcome.DELETED, _leak_reason(eni))

@@ -12,7 +12,7 @@ ORIGIN_NOTE = "the daemon does not answer: settings in this process's environmen
 
 
 def render_config(answer: Answer, layout: Layout) -> str:
-    """Write one row per setting, those that differ from the default first, under a line that says where they come from."""
+    """Write a line about the origin of the settings, then one row per setting. Settings that differ from the default come first."""
     rows = sorted(answer["settings"], key=lambda line: line["origin"] == "default")
     columns = {"SETTING": "{name}", "VALUE": "{value}", "DEFAULT": "{default}", "ORIGIN": "{origin}", "MEANING": "{text}"}
     return f"{answer['origin_note']}\n\n" + table(rows, columns, layout, empty='""')
@@ -29,7 +29,7 @@ def _config(daemon: Ask, _arguments: argparse.Namespace) -> Answer:
 
         lines = describe(load())
         settings = [{"name": line.env} | asdict(line) | {"value": without_secrets(line.value)} for line in lines]
-        for setting in settings:  # the daemon's answer has the same fields
+        for setting in settings:  # an answer of the daemon does not have these two fields
             del setting["env"], setting["is_live"]
         return {"settings": settings, "origin_note": ORIGIN_NOTE}
 

@@ -13,8 +13,8 @@ from ipamd.model.words import MANY, counted, of_limit, pool_size, usable
 
 
 def render_plan(answer: Answer, layout: Layout) -> str:
-    """Write a plan: the answer's `sentence`, the actions in order, and the numbers behind it; or what a file of custom networking
-    would do.
+    """Write a plan: the answer's `sentence`, the actions in order, and the numbers from which the plan was made; or what a
+    file of custom networking would do.
     """
     if answer.get("network"):
         return render_network(answer["network"], layout)

@@ -13,7 +13,7 @@ from ipamd.model.words import CLOUD_NOT_ASKED, counted, fitting, of_limit, pool_
 
 DEGRADED = "degraded"
 INDENT = 9
-"""Where the text of a line begins, behind its topic."""
+"""Column of the screen at which the text of a line begins, after its topic."""
 
 SEE_ABOVE = "see above"
 _NEXT_TRY = re.compile(r" \(next try [^)]*\)")
@@ -26,7 +26,7 @@ _STAGES: Columns = {
 }
 
 REPEATED_MIN = 30
-"""A text of at least so many characters is not printed twice. Ours: sentences are longer, single words are shorter."""
+"""A text of at least this many characters is not printed twice. Ours: sentences are longer, single words are shorter."""
 
 
 def render_status(answer: Answer, layout: Layout) -> str:

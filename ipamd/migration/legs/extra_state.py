@@ -48,7 +48,8 @@ class ExtraLegState:
         return by_container
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> None:
-        """Write a file for each egress address in `allocations`, and remove the files of other addresses, unless they are in `routed`.
+        """Write a file for each egress address in `allocations`, and remove the files of addresses that are neither
+        in `allocations` nor in `routed`.
 
         Raises: TakeoverError.
         """
