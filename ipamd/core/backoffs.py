@@ -147,9 +147,8 @@ class Backoffs:
                 self._pauses.pop(key, None)
 
     def hasten(self, key: Key) -> None:
-        """Let the running pause end as early as if an ADD waited, because something new waits for the work.
-
-        The pauses after later failures are as long as without this call.
+        """Let the running pause end as early as if an ADD waited, because something new waits for the work. The pauses after later
+        failures do not change.
         """
         with self._lock:
             pause = self._pauses.get(key)
