@@ -107,9 +107,9 @@ class _CredentialProvider:
 
 
 def hold_credentials(session: Session, *, region: str) -> tuple[HeldCredentials, Callable[[], Any]]:
-    """Register in a session credentials that only `renew` fetches.
+    """Register credentials in a botocore session. Only `renew` fetches them.
 
-    Returns: the credentials, and a function that returns the resolver of the last search, None before the first one.
+    Returns: the credentials, and a function that returns the resolver of the last search, or None before the first search.
     """
     resolvers: list[Any] = []
 

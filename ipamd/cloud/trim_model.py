@@ -25,7 +25,7 @@ from ipamd.cloud.trimmed_model import DATA_DIR, MANIFEST
 STS_OPERATIONS = ("AssumeRole", "AssumeRoleWithWebIdentity")
 
 KEPT: Mapping[str, tuple[str, ...]] = {"ec2": tuple(OPERATIONS), "sts": STS_OPERATIONS}
-"""Operations of the daemon."""
+"""AWS service -> the operations that the daemon calls. Only these are kept in its model."""
 
 KEPT_FOR_INVENTORY: Mapping[str, tuple[str, ...]] = {"ec2": tuple(INVENTORY_OPERATIONS), "sts": STS_OPERATIONS}
 """Operations of `vpc-ipamd-inventory`."""

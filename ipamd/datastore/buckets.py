@@ -126,7 +126,9 @@ class EniSlot:
         self.offer(address, is_offered=is_offered, is_suspected=is_suspected)
 
     def drop(self, address: Address, *, is_withheld: bool, is_suspected: bool) -> None:
-        """Remove an address from the counters. It must be as it was in `put`. An empty bucket is removed."""
+        """Remove an address from the counters. The address and its flags must be those with which it was counted. An empty bucket
+        is removed.
+        """
         self._count(address, -1, is_withheld)
         self.offer(address, is_offered=False, is_suspected=is_suspected)
         bucket = self.buckets[address.prefix]

@@ -51,7 +51,7 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterf
 """
 
 TRUNK_LOOK = ("trunk look",)
-"""Back-off key: the next comparison that looks for the trunk ENI, while pods need it and none is known."""
+"""Back-off key of the comparisons with EC2 that look for the trunk ENI, while pods need it and none is known."""
 
 log = logging.getLogger(__name__)
 

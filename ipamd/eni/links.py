@@ -143,7 +143,7 @@ class LinkWatch(Service):
         return True
 
     def next_question_s(self) -> float | None:
-        """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None without one. From any thread.
+        """Seconds until EC2 is asked again about an ENI whose link contradicts its row; None if no question is open. From any thread.
 
         Also None while the list of links is unusable: a due question waits for the next reading of the list and does not hasten it.
         """

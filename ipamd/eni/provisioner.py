@@ -304,8 +304,9 @@ class EniProvisioner(Service):
         """Add to `state` the possible effects of open operations: new ENIs, used slots and new addresses.
 
         Slots whose address is recorded on another ENI are added too. A malformed intent is left out, and its recovery reports it.
-        `pool`: the pool that is planned. An open operation of another pool takes its place or slots, but brings this pool no address.
-            An ENI on another network card is left out.
+
+        `pool`: the pool that is planned. An open operation of another pool counts with the place or slots that it uses, but not
+        with its addresses. A new ENI on another network card than this pool's is left out.
         """
         enis: list[PendingEni] = []
         slots = Counter(self.enis.book.enis_with_conflicting_slots())

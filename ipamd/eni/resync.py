@@ -159,8 +159,8 @@ class ResyncScheduler(Service):
     def request(self, reason: ResyncReason, description: str) -> None:
         """Make a resync due. `description`: why, in a few words.
 
-        After failed resyncs, the reason LINK makes it due at most a minute after the last one, because EC2 may answer again by now,
-        and sandboxes may be without network.
+        After failed resyncs the back-off delays the next one. The reason LINK shortens this delay to at most a minute after the
+        last resync, because EC2 may answer again by now, and sandboxes may be without network.
         """
         self._reasons.setdefault(description, reason)
         if reason is ResyncReason.LINK:

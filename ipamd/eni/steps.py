@@ -724,8 +724,10 @@ class OperationRunner(Service):
     def _undo(self, work: Work, error: CloudError) -> None:
         """Undo a release that EC2 refused, or that a freeze stopped: sandboxes may use its addresses again.
 
-        If this was the first try, nothing was released. After an earlier try, the release is undone only because of a denial or a
-        freeze, and only once Describe must show what that try has released. Addresses that Describe does not show are then removed.
+        If this was the first try, nothing was released. An earlier try may have released some addresses. Then the release is undone
+        only after a denial or a freeze, and only if that try is so long ago that Describe shows its effect. Addresses that Describe
+        does not show are then removed.
+
         Raises: CloudError.
         """
         if error.may_have_happened or not (work.is_first or self._is_settled(work, error)):

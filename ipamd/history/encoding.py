@@ -17,7 +17,7 @@ DETAIL_MAX = 1500
 """Most characters of `detail`. Ours: the longest refusal, with EC2's words, cause, counts and advice, has 1,000."""
 
 NAME_MAX = 520
-"""Most characters of every other text: a namespace and a pod's name have 253 each."""
+"""The largest length of each other text, in characters: a namespace and a pod's name have 253 each."""
 
 NUMBER_MAX = 2**31 - 1
 """Largest count or code of a record: the largest int32 of the proto."""

@@ -94,7 +94,7 @@ class HostStateReader:
         """Read the links that now have the last known names of the wanted ENIs' links."""
         outcomes = sock.request([messages.get_link(last_links[mac].name) for mac in wanted if mac in last_links])
         present = [survey.read_link(outcome.replies[0]) for outcome in outcomes if outcome.replies]
-        if self._has_hardware:  # a remembered link may be a virtual one, from before the node had hardware
+        if self._has_hardware:  # the remembered link may be virtual, from when the node had no hardware link yet
             return [link for link in present if is_hardware(link)]
         return present
 

@@ -143,7 +143,7 @@ class TryAgainError(IpamError):
 
 
 class PoolEmptyError(TryAgainError):
-    """No address is assignable now; details carry the counts."""
+    """No address is assignable now. The field `details` has the numbers of addresses."""
 
     ends_with = SUPPLY
 

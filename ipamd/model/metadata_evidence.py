@@ -101,10 +101,10 @@ def differences(
     Args:
         recorded: the datastore's rows.
         listed: MAC of each ENI that metadata lists -> what was read about it; None if it was not read.
-        left_alone: ENIs without a row that EC2 has shown -> the MAC with which metadata has shown them; None if it has not. If such an
-            ENI disappears, a place is free, which no other comparison notices.
+        left_alone: ENIs that EC2 has shown and that have no row -> the MAC under which metadata has listed the ENI; None if it never
+            has. If such an ENI disappears, a place is free, which no other comparison notices.
         recent: our own changes.
-    Returns: the differences of the list, and the differences of the ENIs that were read.
+    Returns: the ENIs that are missing from the list or unexpected in it, and the differences inside the ENIs that were read.
     """
     enis = {eni.mac: eni for eni in recorded.enis.values()}
     expected = _expected_enis(enis, left_alone)

@@ -221,10 +221,10 @@ def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni 
 
 
 def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the ENIs that may be added without exceeding the limit, `place_cap`, and the number beyond which EC2 refused to attach
-    ENIs.
+    """Count the ENIs that may be added.
 
-    This number (`eni_cap`) counts only ENIs that EC2 shows.
+    There are three bounds: the node's limit of ENIs; `place_cap`, which bounds the ENIs to add; and `eni_cap`, the number of ENIs
+    beyond which EC2 refused to attach more. `eni_cap` counts only ENIs that EC2 shows.
     """
     growth = snapshot.growth
     used = snapshot.known_eni_count + len(growth.pending_enis) + trunk_places(snapshot, settings)

@@ -210,8 +210,8 @@ _LINK_WORDS = {
     "link-before-attached": ("no link in any look", "link", "attached", "the attachment was not seen"),
     "link-gone": ("link there in every look", "link gone", "attachment", "the attachment did not go"),
 }
-"""Check -> its words for a report: that the link did not change; the change of the link; the change at EC2; that EC2 did not show the
-change."""
+"""Check -> four phrases for its report, in this order: that the link did not change; how the link changed; what changed at EC2;
+that EC2 did not show the change."""
 
 
 def _observe_link(subject: ProbeSubject, name: str, link_s: float | None, eni_s: float | None) -> None:

@@ -41,7 +41,9 @@ SLEEP_SLICE_S = 0.5
 
 
 class NotPossible(Exception):
-    """Raised by a step that cannot be taken, such as without the ENI of an earlier step. Its checks are reported as unknown."""
+    """Raised by a step that cannot be taken, for example because an earlier step created no ENI. The checks of the step are
+    reported as unknown.
+    """
 
 
 class ProbeResult(NamedTuple):

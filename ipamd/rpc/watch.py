@@ -96,7 +96,9 @@ def _answer(_request: bytes, _context: grpc.ServicerContext) -> bytes:
 
 
 class ServiceWatch:
-    """Runs the loop `answers`, which makes the calls. The threads of the health pages may call `is_alive`."""
+    """Checks that the daemon answers requests: its loop `answers` makes calls over the daemon's own socket. The threads of the
+    health pages may call `is_alive`.
+    """
 
     def __init__(
         self,

@@ -172,7 +172,7 @@ def _names_by_namespace(links: Iterable[answers.Link], names: Mapping[int, str])
 
 
 def _routed_extra_address(host: NetlinkSocket, index: int, family: Family) -> IpAddress | None:
-    """Return the address for egress to which table main has a route through a link; None if there is no such route."""
+    """Return the egress address of an extra leg, which table main routes through the link `index`; None if there is no such route."""
     for route in survey.routes_of(host, table=uapi.RT_TABLE_MAIN, index=index, family=family):
         if route.destination in family.local_range.addresses():
             return route.destination
