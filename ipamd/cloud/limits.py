@@ -245,8 +245,8 @@ OLDER_TABLE = """\
 15 50 1 nitro c7i:32xlarge
 15 50 4 nitro dl1:24xlarge
 """
-"""Types that the source above lacks, because its region no longer offers them. Source: amazon-vpc-cni-k8s v1.23.1,
-pkg/vpc/vpc_ip_resource_limit.go; cr1 and hs1, whose hypervisor is unknown there, are older than Nitro."""
+"""Types that `TABLE` lacks, because its region no longer offers them. Source: amazon-vpc-cni-k8s v1.23.1,
+pkg/vpc/vpc_ip_resource_limit.go. That file gives no hypervisor for cr1 and hs1, which are older than Nitro and so have Xen."""
 
 DEFAULT_ENIS, DEFAULT_ADDRESSES = 2, 4
 """ENIs, and addresses per ENI, of the smallest Nitro size of the general families (a1.medium, c6g.medium, m7a.medium, ...). Ours: only

@@ -38,7 +38,8 @@ from ipamd.ports.process import Clock
 from ipamd.settings import CloudConfig
 
 CONNECT_TIMEOUT_S = 1.0
-"""Metadata is on the host itself. Source: botocore's default for the same service."""
+"""Longest wait for a connection to instance metadata, which is on the host itself. Source: botocore's default for instance
+metadata."""
 
 READ_TIMEOUT_S = 2.0
 """Timeout of a whole answer. Ours: twice `CONNECT_TIMEOUT_S`; the service answers in milliseconds unless it throttles this

@@ -208,7 +208,8 @@ class Health:
         self.reached_s: dict[str, float] = {}
         self._claimed: set[tuple[str, str]] = set()
         self._parts: dict[str, dict[str, tuple[Problem, str]]] = {}
-        """For each subject, and each part of its condition: the problem, and how a disk refused a write ("" if none did)."""
+        """For each subject, and each part of its condition: the problem, and the disk's error if a refused write caused it,
+        otherwise ""."""
 
     def claim(self, subject: str, *, part: str = "") -> ConditionHandle:
         """Claim the right to report a condition, so that no writer ends the condition of another.
@@ -496,9 +497,9 @@ class Health:
         """Answer CNI STATUS: return, or raise PluginNotAvailableError.
 
         STATUS fails if, for longer than STATUS_GRACE_S, ADD was not served, or this node could not assign its first address of this
-        boot. A runtime calls STATUS so early if an earlier boot left a conflist. STATUS does not fail if the pool becomes empty later,
-        because the pods of a node that is NotReady for minutes are evicted. It does not fail while ADDs are blocked because of another
-        daemon.
+        boot. A runtime calls STATUS before the first *ready* if an earlier boot left a conflist. STATUS does not fail if the pool
+        becomes empty later, because the pods of a node that is NotReady for minutes are evicted. It does not fail while ADDs are
+        blocked because of another daemon.
         """
         phase, are_adds_blocked = self.phase, bool(self._add_blocks)
         for_s = self._clock.monotonic() - self._patient_since_s

@@ -319,7 +319,7 @@ class EniBook(Service):
         return places
 
     def refused(self) -> frozenset[Place]:
-        """Return the places that EC2 refused lately, without those of ENIs that it showed."""
+        """Return the places that EC2 refused lately, except those at which EC2 shows an ENI."""
         refused = [key for key in self._backoffs.keys(PLACE) if not self._backoffs.is_due(key)]
         if not refused:
             return frozenset()

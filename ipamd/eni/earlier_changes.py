@@ -66,7 +66,8 @@ def _apply(record: HistoryRecord, last: LastRecords, now: datetime) -> None:
         case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_CHANGED | LedgerEvent.ENI_REMOVED:
             last[eni_id, eni_id] = record
         case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):
-            # The call may have been made at any time before the process ended. If EC2 confirmed it, records of the removal follow.
+            # The call may have been made at any time before the process ended, so it counts as made now. If EC2 confirmed it, later
+            # records of the removal replace this one.
             release = Intent(intent, IntentKind.UNASSIGN, now, _read_payload(payload))
             last |= dict.fromkeys(
                 [(key, release.eni_id) for key in all_addresses(*objects_to_release(release))], replace(record, at=now)

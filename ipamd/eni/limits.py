@@ -99,7 +99,9 @@ class Ec2Request:
         return (self.action.prefix_count or self.action.address_count) // 2
 
     def key(self, stopped: str) -> Key:
-        """Return the key of a refusal. `stopped`: the subject that it stops (`LimitRule.stops`), for example the slots of this ENI."""
+        """Return the key of a refusal. `stopped`: what the refusal stops (`LimitRule.stops`), for example more slots on the ENI of
+        this request.
+        """
         if stopped == "slots":
             return stopped, getattr(self.action, "eni_id", "")
         if stopped in ("denied", "error", "spare"):

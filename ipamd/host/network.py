@@ -97,8 +97,8 @@ CHECK_SOON = "reachability"
 is checked in the next pass."""
 
 CHECK_TURN = "reachability turn"
-"""First part of a key in `Backoffs`. The second part is the number of a part of the sandboxes. The part that was checked longest ago
-is checked in the next pass."""
+"""First part of a key in `Backoffs`. The second part is the number of a group of the sandboxes. Each pass checks the reachability of
+the group that was checked longest ago."""
 
 REPAIR_WAIT_S = 1.0
 """How many seconds a repair waits for another operation on the same sandbox. If that is not enough, a later pass tries again. Ours."""

@@ -26,9 +26,10 @@ net/ipv4/fib_frontend.c, __fib_validate_source (no_addr).
 
 ENI = {uapi.IPV4_DEVCONF_FORWARDING: 1}
 PRIMARY_ENI = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
-"""Settings of the links of ENIs. The primary ENI's is loose, because with NodePort connections replies to addresses of other ENIs
-arrive on it. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. The kernel evaluates the link's
-forwarding setting (net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
+"""Settings of the links of ENIs. rp_filter of the primary ENI's link is loose, because with NodePort connections replies to
+addresses of other ENIs arrive on it. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. Forwarding is
+set for each link, because the kernel evaluates the link's setting (net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only
+sets it for all links at once."""
 
 UPLINK = {
     uapi.IPV4_DEVCONF_FORWARDING: 1,

@@ -111,7 +111,7 @@ def get_link(which: str | int, *, netnsid: bytes = b"") -> Message:
 
 
 def get_namespace_number(fd: int) -> Message:
-    """Ask for the number that the namespace of a descriptor has in the links of this namespace (`Link.netnsid`)."""
+    """Ask for the number (nsid) by which links of this namespace name the network namespace of a file descriptor (`Link.netnsid`)."""
     return Message("look at a namespace's number", uapi.RTM_GETNSID, 0, bytes(U32.size) + _u32(uapi.NETNSA_FD, fd))
 
 

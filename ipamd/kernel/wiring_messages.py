@@ -128,7 +128,7 @@ def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]
 
 
 def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:
-    """Remove every unicast route to a single address, and every rule to or from it. Dumps routes and rules.
+    """Dump routes and rules, and return the messages that remove every unicast route to an address, and every rule to or from it.
 
     Raises: KernelDumpError, WiringError.
     """

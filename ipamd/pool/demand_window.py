@@ -60,7 +60,8 @@ SETTLE_S = WINDOW_S
 """The pool is topped up to WARM_IP_TARGET this long after the last ADD, or earlier if it is low. Ours: as long as `WINDOW_S`."""
 
 BURST_S = 600.0
-"""Time within which the end of a burst shows. Ours: its pods end within minutes of each other, and ENIs are released one by one."""
+"""A burst has ended if the busy count has fallen enough within this time. Ours: the pods of a burst end within minutes of each
+other."""
 
 BURST_SPREAD = 2.5
 """By how much the square root of the busy count falls when a burst ends. Ours: the square root of a Poisson count has a standard

@@ -367,7 +367,7 @@ class StartupReconciler(Service):
 
 
 def _dying(survey: KernelSurvey) -> list[tuple[str, DyingLink]]:
-    """Return the dying links by name, with the addresses that wait for their deletion."""
+    """Return the name of each dying link, with the address that stays blocked until the link is deleted."""
     links: list[tuple[str, DyingLink]] = []
     for veth in survey.host_veths:
         if veth.is_dying:
