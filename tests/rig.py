@@ -299,7 +299,9 @@ class Rig:
             assert len(rows) == expected, f"{len(rows)} attachments, expected {expected}: {rows}"
         kernel = self.kernel()
         wired = self.kernel_addresses(kernel)
-        assert sorted(str(address) for address in rows.values()) == sorted(a for addresses in wired.values() for a in addresses)
+        recorded = sorted(map(str, rows.values()))
+        routed = sorted(address for addresses in wired.values() for address in addresses)
+        assert recorded == routed, f"recorded: {recorded}; with a route to a sandbox: {routed}"
         assert all(len(addresses) == 1 for addresses in wired.values()), wired
         egress = _egress_addresses(kernel)
         assert set(egress) <= set(rows), "I4, I5: what a sandbox has for egress goes with it"

@@ -17,7 +17,7 @@ from lab.node.route_watch import RouteWatch, routes_and_rules
 from tests.heavy.tools import needs
 from tests.lab.packets.ground import Ground
 from tests.neighbours.beside import NODE, OURS_RULES, beside, come_and_go, is_ours, mend, subjects, two_nodes, wait_for_packets
-from tests.rig import wait_until
+from tests.rig import Rig, wait_until
 
 pytestmark = [pytest.mark.privileged, needs("neighbours", root=True)]
 
@@ -62,13 +62,23 @@ def test_nothing_of_ours_is_lost(made: Ground, node: Node, name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "takes_veths"), [(KINDS["NetworkManager"], False), (BARE_NETWORK_MANAGER, True)])
 def test_our_file_keeps_network_manager_off(made: Ground, kind: Kind, takes_veths: bool) -> None:
-    """Without it NetworkManager activates a connection on each host veth; with it neither these nor the second ENI are managed."""
+    """Without it NetworkManager activates a connection on each host veth; with it neither these nor the second ENI are managed.
+
+    With the connection it removes the routes to the sandboxes, and the daemon adds them again.
+    """
     with beside(made, kind) as neighbour:
         if takes_veths:
             wait_until(lambda: {link[:3] for link in managed(neighbour)} >= {"eni"}, what="host veths are taken")
         else:
             come_and_go(made, "beside NetworkManager")
             assert managed(neighbour) <= {"eth0", "lo"}
+    wait_until(lambda: has_routes(made.rigs[NODE]), what="every recorded address has its route")
+
+
+def has_routes(rig: Rig) -> bool:
+    """Whether exactly the recorded addresses have a route to a host veth that is up."""
+    routed = [address for addresses in rig.kernel_addresses().values() for address in addresses]
+    return sorted(routed) == sorted(map(str, rig.attachments().values()))
 
 
 def managed(neighbour: Neighbour) -> set[str]:
