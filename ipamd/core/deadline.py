@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from ipamd.model.attachment import Attachment
 from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.ports.process import Clock
@@ -59,16 +60,13 @@ class StepTimer:
     """Collects the durations of the steps of one request, for the log line and the histograms. Only one thread may use it.
 
     `durations_ms`: milliseconds by the name of the step.
-    `pod`, `address`, `eni`: the pod as `namespace/name`, its address, and its branch ENI if it has one. They are only for the log
-        line.
+    `attachment`: what the request attached or detached, for the log line alone; None if it did neither.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.durations_ms: dict[str, float] = {}
-        self.pod = ""
-        self.address = ""
-        self.eni = ""
+        self.attachment: Attachment | None = None
 
     def step(self, name: str) -> _Step:
         """Return a context manager that measures its block. The durations of blocks with the same name are added up."""

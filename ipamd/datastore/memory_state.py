@@ -17,11 +17,12 @@ from datetime import datetime
 from ipaddress import IPv4Network
 from typing import Generic, TypeVar
 
+from ipamd.datastore.card_index import CardIndex
 from ipamd.datastore.pod_index import PodIndex
 from ipamd.datastore.pool_index import PoolIndex
 from ipamd.model.absences import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState, of_rest
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import POD_IFNAME, Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, LocalRangeEmptyError, PoolEmptyError
@@ -121,6 +122,7 @@ class MemoryState:
         self._lock = threading.Lock()
         self._pool = PoolIndex()
         self._pods = PodIndex()
+        self._cards = CardIndex()
         self._doubted: frozenset[IpAddress] = frozenset()
         self.rows = snapshot.copy()
         self.reservations: dict[AttachmentKey, IpAddress] = {}
@@ -132,6 +134,7 @@ class MemoryState:
             self._pool.put(address)
         for attachment in snapshot.attachments.values():
             self._pods.replace(None, attachment)
+            self._cards.add(attachment.key)
         self._withhold()
 
     def reserve(
@@ -226,6 +229,10 @@ class MemoryState:
                     self._pool.slots.pop(eni_id, None)
             for key, attachment in view.attachments.changes.items():
                 self._pods.replace(self.rows.attachments.get(key), attachment)
+                if attachment is None:
+                    self._cards.discard(key)
+                else:
+                    self._cards.add(key)
             for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents, view.policy_pods):
                 changed.commit()
             self._replace_single_facts(view)
@@ -277,6 +284,12 @@ class MemoryState:
     def attachment(self, key: AttachmentKey) -> Attachment | None:
         with self._lock:
             return self.rows.attachments.get(key)
+
+    def card_interfaces(self, key: AttachmentKey) -> list[Attachment]:
+        if key.ifname != POD_IFNAME:
+            return []
+        with self._lock:
+            return [self.rows.attachments[card_key] for card_key in self._cards.keys_of(key.container_id)]
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
         with self._lock:

@@ -8,7 +8,6 @@ CalculatePodIPv6GatewayIP; cmd/routed-eni-cni-plugin/driver/driver.go.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ipamd.model.attachment import POD_IFNAME
@@ -71,17 +70,6 @@ def inside_routing(number: int) -> InsideRouting:
 def next_hop(family: Family, ifname: str) -> IpAddress:
     """Return the next hop of an interface: 169.254.1.1 or fe80::1 for the first interface, the following addresses for the others."""
     return family.gateway + (interface_number(ifname) or 0)
-
-
-def further_keys(key: AttachmentKey) -> Iterator[AttachmentKey]:
-    """Yield all keys that interfaces of further cards may have in a sandbox, from the key of the pod's first interface.
-
-    Any other key yields nothing.
-    """
-    if key.ifname != POD_IFNAME:
-        return
-    for number in range(1, NUMBER_MAX + 1):
-        yield AttachmentKey(key.container_id, interface_name(number))
 
 
 def is_further_card(ifname: str) -> bool:

@@ -316,6 +316,13 @@ class Datastore(Protocol):
     def attachment(self, key: AttachmentKey) -> Attachment | None:
         """Return one attachment; None if it is not recorded."""
 
+    def card_interfaces(self, key: AttachmentKey) -> list[Attachment]:
+        """Return the recorded interfaces of further network cards in a pod's sandbox, in the order of their numbers (docs/adr/0086).
+
+        They are attached and detached together with the pod's first interface.
+        `key`: the key of the pod's first interface; for any other key the list is empty.
+        """
+
     def is_tombstoned(self, key: AttachmentKey) -> bool:
         """Whether there is a tombstone of a key, because its DEL was done."""
 

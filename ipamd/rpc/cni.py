@@ -17,6 +17,7 @@ from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.health import Health, Phase
 from ipamd.core.refused_adds import RefusedAdd
 from ipamd.metrics.page import Metrics
+from ipamd.model.attachment import Attachment
 from ipamd.model.cni_versions import require_verb
 from ipamd.model.cniresult import convert_result
 from ipamd.model.errors import (
@@ -152,9 +153,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                 with steps.step("decode"):
                     wanted = decode_attach(request)
                 attachment = services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
-                steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
-                if not attachment.is_of_pool:
-                    steps.eni = attachment.eni_id
+                steps.attachment = attachment
                 return convert_result(attachment.result, version=wanted.cni_version)
             case "DEL":
                 # The configuration is not decoded, because a DEL with a damaged configuration must free its address too (I3).
@@ -201,8 +200,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations, cause=cause)
         if request.verb == "STATUS" and not self._has_status_changed(code):
             return
-        pod = steps.pod or decode_names(request.args).pod
-        line = _line_about(request, pod, steps)
+        attachment = steps.attachment
+        pod = (attachment and attachment.sandbox_name) or decode_names(request.args).pod
+        line = _line_about(request, pod, attachment)
         line |= {"outcome": "ok", "code": code, "ms": round(total_ms, 3), "steps_ms": durations}
         if code == 0:
             log.info("request", line)
@@ -226,7 +226,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         return code != last_code
 
 
-def _line_about(request: cni_pb2.ExecRequest, pod: str, steps: StepTimer) -> dict[str, Any]:
+def _line_about(request: cni_pb2.ExecRequest, pod: str, attachment: Attachment | None) -> dict[str, Any]:
     """Return the fields of the log line that identify a request: its sandbox, its pod, its address, and its branch ENI."""
     line: dict[str, Any] = {
         "verb": printable(request.verb, most=VERB_MAX),
@@ -235,8 +235,8 @@ def _line_about(request: cni_pb2.ExecRequest, pod: str, steps: StepTimer) -> dic
     }
     if pod:
         line["pod"] = printable(pod)
-    if steps.address:
-        line["address"] = steps.address
-    if steps.eni:
-        line["eni"] = steps.eni
+    if attachment is not None:
+        line["address"] = str(attachment.address)
+        if not attachment.is_of_pool:
+            line["eni"] = attachment.eni_id
     return line

@@ -7,8 +7,7 @@ Modules:
   `veth_names` names its host veth. `repeated_adds` and `last_pods` bound the number of addresses that one failing pod uses.
 - DEL is `detach`. Then `cooldown` deletes the links, and frees the address when it has cooled. `spooled_deletes` carries out the DELs
   that the plugin wrote to disk.
-- CHECK is `check`, and GC is `gc`. `recorded_interfaces` finds a pod's further interfaces for DEL and CHECK. `hooks` is the Protocol
-  by which ADD and DEL reach the network policy agent.
+- CHECK is `check`, and GC is `gc`. `hooks` is the Protocol by which ADD and DEL reach the network policy agent.
 - `runtime` lists the sandboxes of the container runtime again and again, and reaps recorded sandboxes that are gone by the verdict of
   `judge`. An event in `event_stream` makes the next list come earlier. `missed_events` counts changes that no event announced.
 - `startup` compares rows, kernel and runtime after a start. A sandbox that cannot be decided then is kept by `quarantine`, until it is

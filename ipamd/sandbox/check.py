@@ -20,7 +20,6 @@ from ipamd.model.record import dataclass, field
 from ipamd.model.routing_difference import RoutingDifference
 from ipamd.model.wiring_difference import WiringDifference, advised_texts
 from ipamd.ports.kernel import HostNetwork
-from ipamd.sandbox.recorded_interfaces import recorded_further
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ class CheckService(Service):
                     f"sandbox {request.key} is not attached", details="DEL it and let the runtime make a new one"
                 )
             problems = _Problems()
-            for interface in [attachment, *recorded_further(self._datastore, attachment.key)]:
+            for interface in [attachment, *self._datastore.card_interfaces(attachment.key)]:
                 self._check_interface(interface, request, problems)
         texts = problems.texts()
         if texts:

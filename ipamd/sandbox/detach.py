@@ -25,7 +25,6 @@ from ipamd.model.uplink import Uplink
 from ipamd.ports.datastore import Datastore
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.hooks import PolicyEnforcement
-from ipamd.sandbox.recorded_interfaces import recorded_further
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class DetachService(Service):
             these the attachment is still recorded, and a retry is safe.
         """
         with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
-            for further in reversed(recorded_further(self._datastore, key)):
+            for further in reversed(self._datastore.card_interfaces(key)):
                 self.detach_sandbox(further.key, deadline=deadline, steps=steps, reason=reason, event=event)
             attachment = self._datastore.attachment(key)
             if attachment is None:
@@ -93,7 +92,7 @@ class DetachService(Service):
                     attachment = self._detach_unrecorded(key)
             if attachment is None:
                 return False
-            steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
+            steps.attachment = attachment
             wiring = attachment.wiring
             with steps.step("retire"):
                 host_veth = self._retire(attachment, wiring)
