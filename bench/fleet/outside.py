@@ -18,7 +18,7 @@ from ipamd.datastore.disk import Disk
 from ipamd.datastore.store import SqlDatastore
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, InstanceLimits
-from ipamd.model.errors import WiringError
+from ipamd.model.errors import IpamError, WiringError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.snapshot import Snapshot
@@ -110,6 +110,11 @@ class VirtualHost:
 
     def setup_eni(self, eni: Eni) -> None:
         """See `HostNetwork`."""
+
+    def setup_enis(self, enis: Collection[Eni]) -> dict[EniId, IpamError]:
+        """See `HostNetwork`: every ENI is set up."""
+        del enis
+        return {}
 
     def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
         """See the port: there are none."""

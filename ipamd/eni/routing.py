@@ -72,9 +72,14 @@ class EniRouting(Service):
         """
         frozen = self.frozen()
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and eni.eni_id not in frozen]
+        secondary = [eni for eni in enis if not eni.is_primary]
+        try:
+            errors = self._hostnet.setup_enis(secondary)
+        except IpamError as error:
+            errors = dict.fromkeys((eni.eni_id for eni in secondary), error)
         problems = []
         for eni in enis:
-            problem = self.set_up(eni)
+            problem = self._record_set_up(eni, errors.get(eni.eni_id))
             if problem:
                 problems.append(f"{eni.eni_id}: {problem}")
         return problems
@@ -86,28 +91,43 @@ class EniRouting(Service):
         `is_counted`: a failure delays the pool's next try. False for a pass that is repeated anyway.
         Returns: the error, "" if there was none.
         """
+        error: IpamError | None = None
+        reason = self._book.facts_of(eni.eni_id).frozen
+        if reason:
+            frozen = WiringError(f"ENI {eni.eni_id} is frozen: {reason}", details="it is set up when that is over")
+            return self._record_failure(eni, frozen, is_counted=is_counted)
+        if not eni.is_primary:
+            try:
+                self._hostnet.setup_eni(eni)
+            except IpamError as refused:
+                error = refused
+        return self._record_set_up(eni, error, is_counted=is_counted)
+
+    def _record_set_up(self, eni: Eni, error: IpamError | None, *, is_counted: bool = True) -> str:
+        """Record whether the addresses of an ENI are assignable after its set-up.
+
+        `error`: why the kernel did not set it up; None if it did. `is_counted`: as in `set_up`. Returns: the error, "" without one.
+        """
         try:
-            reason = self._book.facts_of(eni.eni_id).frozen
-            if reason:
-                raise WiringError(f"ENI {eni.eni_id} is frozen: {reason}", details="it is set up when that is over")
-            if not eni.is_primary:
-                try:
-                    self._hostnet.setup_eni(eni)
-                except IpamError:
-                    self._mark(eni.eni_id, host_ready=False)
-                    raise
+            if error is not None:
+                self._mark(eni.eni_id, host_ready=False)
+                return self._record_failure(eni, error, is_counted=is_counted)
             if self._mark(eni.eni_id, host_ready=True):
                 self._demand.announce_supply()
-            self._health.resolve(f"host routing of {eni.eni_id}")
-        except IpamError as error:
-            problem = log_text(error)
-            log.warning("host routing setup failed eni=%s error=%s", eni.eni_id, problem)
-            if is_counted:
-                self._health.record_error(f"host routing of {eni.eni_id}", error)
-                self._backoffs.back_off((ROUTING, eni.eni_id), NODE)
-            self._book.observe(eni.eni_id, unready_why=problem)
-            return problem
+        except IpamError as refused:  # the datastore did not record it
+            return self._record_failure(eni, refused, is_counted=is_counted)
+        self._health.resolve(f"host routing of {eni.eni_id}")
         return ""
+
+    def _record_failure(self, eni: Eni, error: IpamError, *, is_counted: bool) -> str:
+        """Report that an ENI was not set up. Returns: the error as a sentence."""
+        problem = log_text(error)
+        log.warning("host routing setup failed eni=%s error=%s", eni.eni_id, problem)
+        if is_counted:
+            self._health.record_error(f"host routing of {eni.eni_id}", error)
+            self._backoffs.back_off((ROUTING, eni.eni_id), NODE)
+        self._book.observe(eni.eni_id, unready_why=problem)
+        return problem
 
     def remove_stale_prefix_rules(
         self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], rejected: Collection[IpNetwork] = ()

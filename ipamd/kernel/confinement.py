@@ -12,12 +12,12 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 
-from ipamd.kernel import answers, checks, confinement_ruleset, devconf, messages, ruleset, survey, sysctls, uapi
+from ipamd.kernel import answers, checks, confinement_ruleset, devconf, eni_links, messages, ruleset, survey, sysctls, uapi
 from ipamd.kernel.legs import uplink_survey
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
@@ -28,7 +28,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress
-from ipamd.model.ids import AttachmentKey
+from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import ForeignLink
 from ipamd.model.kernel_numbers import LINK_PREFIX
 from ipamd.model.legs import WIRED_TAGS
@@ -80,8 +80,8 @@ class Confinement:
         self._attachments = attachments
         self.config = config
         """The settings in force, set by the owner; the next repair applies a change."""
-        self.router_link = 0
-        """Index of the primary ENI's link if that link is virtual; otherwise 0. Like `config`, it is set by the owner."""
+        self.primary_mac: MacAddress | None = None
+        """The MAC of the primary ENI, None while it is not known. Like `config`, it is set by the owner."""
         self.foreign = tuple[ForeignLink, ...]()
         """Links of other software that led into sandboxes when the links were last read."""
         self.dropped = dict[str, int]()
@@ -97,6 +97,9 @@ class Confinement:
         # Indexes of the links of other software that have been inspected: it is known whether they lead into a sandbox. The tables
         # treat all other links as if they led into a sandbox.
         self._inspected_links = list[int]()
+        # Index of the primary ENI's link if that is a virtual one, as in a lab; otherwise 0. The tables accept router advertisements
+        # by it.
+        self._router_link = 0
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
         self._other_veths: frozenset[str] | None = None  # None before the first uninterrupted dump
         # Names of host veths in strict mode: a rule leads their packets to an uplink. A dying veth stays in this set after its rule
@@ -227,7 +230,7 @@ class Confinement:
                 is_served=self._is_served(IPV6),
                 has_strict=has_strict,
                 vlan_kind=self._vlan_kind,
-                router_link=self.router_link,
+                router_link=self._router_link,
             )
         foreign = {link.index for link in self.foreign}
         return {
@@ -271,11 +274,21 @@ class Confinement:
             log.info("dump of links interrupted, settings of host veths will be compared later error=%s", exc)
             return []
         self._strict_veths = strict_veths
+        self._router_link = self._virtual_primary_link(links)
         self._remember_foreign_links(links, foreign_links, sandboxes_behind=sandboxes_behind, routed=routed)
         # Dying veths are included, because their sandboxes may still send.
         self._other_veths = frozenset(link.name for link in ours if not self._has_our_name(link))
         uplinks = [link for link in foreign_links if link.name.startswith(LINK_PREFIX)]
         return [link for link in (*ours, *uplinks) if link.group != uapi.DYING_GROUP]
+
+    def _virtual_primary_link(self, links: Collection[answers.Link]) -> int:
+        """Return the index of the primary ENI's link if it is a virtual link; otherwise 0."""
+        if self.primary_mac is None:
+            return 0
+        link = eni_links.lowest_by_mac(links, self.primary_mac, self.config.veth_prefix)
+        if link is None or not link.kind:
+            return 0
+        return link.index
 
     def _split_by_owner(self, links: Iterable[answers.Link]) -> tuple[list[answers.Link], list[answers.Link]]:
         """Return our host veths, and the links of other software. Links without a kind, such as those of ENIs, are in neither list."""

@@ -47,7 +47,7 @@ from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import Eni, gateway
-from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.errors import IpamError, KernelDumpError, WiringError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IPV4, IPV6, IPV6_GATEWAY, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import EniId, MacAddress
@@ -91,6 +91,7 @@ class KernelHostNetwork(HostNetwork):
         prefixes: Callable[[], Mapping[IpNetwork, EniId]] = dict,
         vlan_links: VlanLinks | None = None,
         pod_snat: PodSnatSets | None = None,
+        primary_mac: MacAddress | None = None,
     ) -> None:
         """Manage the namespace `host` by `config`.
 
@@ -100,6 +101,7 @@ class KernelHostNetwork(HostNetwork):
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route, each with its ENI.
             vlan_links: makes VLAN links if the kernel cannot.
             pod_snat: the SNAT choices of single sandboxes, which `KernelWiring` changes; None: made from the recorded sandboxes.
+            primary_mac: of the primary ENI as an earlier process recorded it, until `setup_node` tells the present one; None: unknown.
         """
         self._host = host
         self._config = config
@@ -113,6 +115,7 @@ class KernelHostNetwork(HostNetwork):
         self._table_inputs: tuple[str, ruleset.FormerSettings] | None = None
         vlan_kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
         self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments, vlan_kind=vlan_kind)
+        self._confinement.primary_mac = primary_mac
         self._other_software = OtherSoftware(
             host, nft, veth_prefix=config.veth_prefix, families=lambda: ruleset.families(self._config, self._attachments())
         )
@@ -161,20 +164,17 @@ class KernelHostNetwork(HostNetwork):
         with self._host.netlink() as sock:
             host_state = self.state_reader.read(sock, [identity.primary_mac])
         _, refusals = self._repair_node(host_state, identity)
-        self._allow_router_advertisements(host_state.links.get(identity.primary_mac))
+        self._allow_router_advertisements(identity.primary_mac)
         if refusals:
             raise refusals[0]
 
-    def _allow_router_advertisements(self, link: answers.Link | None) -> None:
+    def _allow_router_advertisements(self, primary_mac: MacAddress) -> None:
         """Let the tables accept router advertisements by the primary ENI's link if that is a virtual one, as in a lab."""
-        index = 0
-        if link and link.kind:
-            index = link.index
-        if index == self._confinement.router_link:
+        if primary_mac == self._confinement.primary_mac:
             return
-        self._confinement.router_link = index
+        self._confinement.primary_mac = primary_mac
         if self._confinement.is_in_place() is not None:  # if it is None, the first repair makes the tables with this link
-            self._confinement.repair(is_silent=True)
+            self._confinement.repair()
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[RepairReport]:
         with self._lock:
@@ -283,7 +283,7 @@ class KernelHostNetwork(HostNetwork):
 
     def await_link(self, mac: MacAddress) -> None:
         # Without the lock, because reconciliation must not wait for a slow hot-plug.
-        eni_links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        self._wait_for_link(mac)
 
     def remove_left_chains(self, names: Collection[str] | None) -> str:
         with self._lock:
@@ -304,22 +304,53 @@ class KernelHostNetwork(HostNetwork):
         self._events.stop()
 
     def setup_eni(self, eni: Eni) -> None:
-        """Set up a secondary ENI's link, address, table, routes and rule. Idempotent.
+        for error in self.setup_enis([eni]).values():
+            raise error
 
-        For IPv6 only link and table are set up, and only if the ENI is for sandboxes.
-        Raises: WiringError if its link does not appear, if it has no table of its own, or if the kernel refuses; KernelDumpError.
+    def setup_enis(self, enis: Collection[Eni]) -> dict[EniId, IpamError]:
+        """Set up link, address, table, routes and rule of secondary ENIs. For IPv6 only link and table are set up, and only if the ENI
+        is for sandboxes.
+
+        The host is read once, and again after a change.
         """
-        routing.refuse_kernel_table(eni)
-        if not self._secondary([eni]):
-            return
         # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
-        link = eni_links.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        links, errors = self._await_links(enis)
         with self._lock:
-            with self._host.netlink() as sock:
-                host_state = self.state_reader.read(sock, [eni.mac])
-            self._repair_eni(host_state, eni, link)
-            if self._config.family is IPV4:
-                self._prepare_source_tree(host_state, eni)
+            is_unchanged = False
+            for eni in enis:
+                if eni.eni_id not in links:
+                    continue
+                try:
+                    with self._host.netlink() as sock:
+                        host_state = self.state_reader.read(sock, [eni.mac], is_silent=is_unchanged)
+                    is_unchanged = True  # by others; after a change of ours the reader has nothing to return
+                    self._repair_eni(host_state, eni, links[eni.eni_id])
+                    if self._config.family is IPV4:
+                        self._prepare_source_tree(host_state, eni)
+                except IpamError as error:
+                    errors[eni.eni_id] = error
+        return errors
+
+    def _await_links(self, enis: Iterable[Eni]) -> tuple[dict[EniId, answers.Link], dict[EniId, IpamError]]:
+        """Find the links of the ENIs that need routing, and wait for each link that does not exist yet.
+
+        Returns: links and errors by ENI.
+        """
+        links: dict[EniId, answers.Link] = {}
+        errors: dict[EniId, IpamError] = {}
+        with self._host.netlink() as sock:
+            present = self.state_reader.links(sock, [eni.mac for eni in self._secondary(enis)])
+        for eni in enis:
+            try:
+                routing.refuse_kernel_table(eni)
+                if self._secondary([eni]):
+                    links[eni.eni_id] = present.get(eni.mac) or self._wait_for_link(eni.mac)
+            except IpamError as error:
+                errors[eni.eni_id] = error
+        return links, errors
+
+    def _wait_for_link(self, mac: MacAddress) -> answers.Link:
+        return eni_links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
     def _prepare_source_tree(self, host_state: HostState, eni: Eni) -> None:
         """Make the `goto` rules ready before the first sandbox of an ENI is wired."""

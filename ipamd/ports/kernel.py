@@ -9,8 +9,9 @@ from ipamd.model.attachment import Wired, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.eni import Eni
+from ipamd.model.errors import IpamError
 from ipamd.model.family import Family, IpAddress, IpNetwork
-from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.kernel import ForeignLink, HostChange, HostVeth, KernelSurvey, LinkEvent
 from ipamd.model.repairs import RepairedObject, RepairReport
 from ipamd.model.routing_difference import RoutingDifference
@@ -255,7 +256,16 @@ class HostNetwork(Protocol):
         """Wait until the link of an ENI that is being attached appears. Raises: WiringError if this takes too long."""
 
     def setup_eni(self, eni: Eni) -> None:
-        """Bring a secondary ENI's link up, with address, table, routes and rule. Raises: WiringError if its link does not appear."""
+        """Bring a secondary ENI's link up, with address, table, routes and rule. Idempotent.
+
+        Raises: WiringError if its link does not appear, if it has no table of its own, or if the kernel refuses; KernelDumpError.
+        """
+
+    def setup_enis(self, enis: Collection[Eni]) -> Mapping[EniId, IpamError]:
+        """Do the same for several ENIs. Returns: the error of each ENI that could not be set up; the others are set up.
+
+        Raises: KernelDumpError, WiringError if the links of the node cannot be read.
+        """
 
     def reject_free_addresses(self, prefixes: Iterable[IpNetwork]) -> None:
         """Have the kernel reject packets to the free addresses of prefixes (unreachable). Idempotent. Raises: WiringError."""

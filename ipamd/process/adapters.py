@@ -372,6 +372,7 @@ def _host_network(
             return {}
         return {row.prefix: row.eni_id for row in opened.datastore.addresses() if row.is_rest and row.prefix is not None}
 
+    identity = opened.datastore.identity()
     hostnet = KernelHostNetwork(
         host,
         config=current.now.network,
@@ -380,6 +381,7 @@ def _host_network(
         prefixes=sparse_prefixes,
         vlan_links=vlan_links,
         pod_snat=pod_snat,
+        primary_mac=identity.primary_mac if identity else None,
     )
     current.follow(lambda now: now.network, lambda config: hostnet.apply_settings(config, node_info.identity()))
     return hostnet

@@ -11,7 +11,7 @@ from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError
 from ipamd.model.family import Family, IpAddress, IpNetwork
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import ForeignLink, HostChange, LinkEvent, LinkEventKind
 from ipamd.model.repairs import CONFINEMENT, NODE, TRANSLATION, RepairCode, RepairedObject, RepairKind, RepairReport
 from ipamd.model.routing_difference import RoutingDifference, repair_difference, routing_difference
@@ -112,6 +112,16 @@ class FakeHostNetwork:
         if self.fail.get("setup_eni"):
             raise self.fail["setup_eni"].pop(0)
         self.enis[eni.eni_id] = eni
+
+    def setup_enis(self, enis: Collection[Eni]) -> Mapping[EniId, IpamError]:
+        """See the port."""
+        errors: dict[EniId, IpamError] = {}
+        for eni in enis:
+            try:
+                self.setup_eni(eni)
+            except IpamError as error:
+                errors[eni.eni_id] = error
+        return errors
 
     def reject_free_addresses(self, prefixes: Iterable[IpNetwork]) -> None:
         """See the port: they are noted."""

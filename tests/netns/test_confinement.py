@@ -123,6 +123,21 @@ def _node_port(server, client, port, *, own=""):
         return peer[0]
 
 
+def test_a_restart_that_knows_the_primary_eni_makes_its_tables_once(world):
+    """The primary ENI's link is virtual here: the tables of the first process accept router advertisements by it."""
+    list_table = "nft --handle list table ip6 vpc-ipamd-confine"
+    world.fabric()
+    world.hostnet.confine_sandboxes()
+    world.hostnet.setup_node(world.identity())
+    restarted = KernelHostNetwork(
+        world.netns, config=world.config, nft=Nftables(world.netns), primary_mac=world.identity().primary_mac
+    )
+    assert restarted.confine_sandboxes() == []
+    made = world.host.sh(list_table)
+    restarted.setup_node(world.identity())
+    assert world.host.sh(list_table) == made
+
+
 def test_no_packet_is_lost_while_the_table_is_replaced(world):
     """A restarted daemon replaces the table in one transaction: traffic passes before, meanwhile and after; spoofing does not."""
     node = Node(world)

@@ -16,7 +16,7 @@ from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import WiringError
 from ipamd.model.failures import FailureCode
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.repairs import NODE, RepairCode
 from tests.errors import failed
 from tests.patience import PATIENCE_S
@@ -128,6 +128,19 @@ def test_setup_is_idempotent(world):
     world.hostnet.setup_eni(world.eni())
     assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == once
     assert world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()]) == []
+
+
+def test_several_enis_are_set_up_beside_one_that_cannot_be(world):
+    """An ENI without a link, and one with the kernel's table, have an error each; the third one is set up."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    ready = world.eni()
+    without_link = replace(ready, eni_id=EniId("eni-3"), mac=MacAddress("02:00:00:00:00:99"), device_index=2)
+    in_main_table = replace(ready, eni_id=EniId("eni-4"), device_index=252)  # would be table 253
+    errors = world.hostnet.setup_enis([without_link, ready, in_main_table])
+    codes = {eni_id: error.failure for eni_id, error in errors.items()}
+    assert codes == {without_link.eni_id: FailureCode.NO_ENI_LINK, in_main_table.eni_id: FailureCode.ENI_WITHOUT_TABLE}
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[ready]) == []
 
 
 def test_secondary_eni_is_set_up_as_vpc_cni_does(world):
