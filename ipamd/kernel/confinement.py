@@ -23,6 +23,7 @@ from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.nft_changes import OwnTables
+from ipamd.kernel.nft_record import TableRecord
 from ipamd.kernel.nft_table import NftTable
 from ipamd.model.attachment import Attachment
 from ipamd.model.difference_codes import DifferenceCode
@@ -68,12 +69,14 @@ class Confinement:
         nft: Nftables,
         attachments: Callable[[], Iterable[Attachment]],
         vlan_kind: str = uapi.VLAN_KIND,
+        record: TableRecord | None = None,
     ) -> None:
         """Read nothing, and write no table yet.
 
         Args:
             attachments: returns the recorded sandboxes.
             vlan_kind: the kernel's name of the kind of the uplinks.
+            record: keeps the tables for the next process.
         """
         self._vlan_kind = vlan_kind
         self._host = host
@@ -93,6 +96,7 @@ class Confinement:
             repaired_object=CONFINEMENT,
             follows="the host veths' names or of a setting",
             optional={confinement_ruleset.ARP, confinement_ruleset.BRIDGE},
+            record=record,
         )
         # Indexes of the links of other software that have been inspected: it is known whether they lead into a sandbox. The tables
         # treat all other links as if they led into a sandbox.

@@ -38,6 +38,7 @@ from ipamd.kernel.legs.wirings import LegWirings
 from ipamd.kernel.netlink import Message, must
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_record import TableRecord
 from ipamd.kernel.nft_table import NftTable
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.pod_snat_sets import PodSnatSets
@@ -91,7 +92,7 @@ class KernelHostNetwork(HostNetwork):
         prefixes: Callable[[], Mapping[IpNetwork, EniId]] = dict,
         vlan_links: VlanLinks | None = None,
         pod_snat: PodSnatSets | None = None,
-        primary_mac: MacAddress | None = None,
+        record: TableRecord | None = None,
     ) -> None:
         """Manage the namespace `host` by `config`.
 
@@ -101,7 +102,7 @@ class KernelHostNetwork(HostNetwork):
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route, each with its ENI.
             vlan_links: makes VLAN links if the kernel cannot.
             pod_snat: the SNAT choices of single sandboxes, which `KernelWiring` changes; None: made from the recorded sandboxes.
-            primary_mac: of the primary ENI as an earlier process recorded it, until `setup_node` tells the present one; None: unknown.
+            record: keeps the tables that confine sandboxes for the next process.
         """
         self._host = host
         self._config = config
@@ -114,11 +115,8 @@ class KernelHostNetwork(HostNetwork):
         # Name of the primary link, and former settings, with which the table was last repaired; None before the first repair.
         self._table_inputs: tuple[str, ruleset.FormerSettings] | None = None
         vlan_kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
-        self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments, vlan_kind=vlan_kind)
-        self._confinement.primary_mac = primary_mac
-        self._other_software = OtherSoftware(
-            host, nft, veth_prefix=config.veth_prefix, families=lambda: ruleset.families(self._config, self._attachments())
-        )
+        self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments, vlan_kind=vlan_kind, record=record)
+        self._other_software = OtherSoftware(host, nft, veth_prefix=config.veth_prefix, families=self._families)
         self._last_findings: tuple[RoutingDifference, ...] = ()
         self._link_wait_s = link_wait_s
         self._carriers = CarrierMonitor()
@@ -133,6 +131,14 @@ class KernelHostNetwork(HostNetwork):
         # is None if the node has none.
         self._extra_range: tuple[Family, IpAddress | None] | None = None
         self._lock = threading.Lock()
+
+    def _families(self) -> tuple[Family, ...]:
+        """Return the families of all legs on the node."""
+        return ruleset.families(self._config, self._attachments())
+
+    def recall_primary_mac(self, mac: MacAddress) -> None:
+        """Assume the MAC of the primary ENI that an earlier process recorded, until `setup_node` tells the present one."""
+        self._confinement.primary_mac = mac
 
     def choose_source_tree(self, is_chosen: bool) -> bool:
         had_tree = self.has_source_tree()
@@ -207,7 +213,7 @@ class KernelHostNetwork(HostNetwork):
         return self._carry_out(repairs, subject=NODE, backed_off=())
 
     def _add_own_rule(self) -> list[RepairReport]:
-        rules = [sandbox_repair.own_table_rule(family) for family in ruleset.families(self._config, self._attachments())]
+        rules = [sandbox_repair.own_table_rule(family) for family in self._families()]
         with self._host.netlink() as sock:
             outcomes = sock.request(rules)
         must(outcomes, "setup of the node")
@@ -616,7 +622,7 @@ class KernelHostNetwork(HostNetwork):
         Raises: WiringError, also while a comparison is iterated.
         """
         self._primary_name = link.name
-        _, *extra_families = ruleset.families(self._config, self._attachments())
+        _, *extra_families = self._families()
         self._extra_range = next(((family, self._own_address(identity, link, family)) for family in extra_families), None)
         families = self._config.family, self.extra_family()[0]
         sysctls = sysctls_module.wanted_sysctls(families, link.name, early_demux_disabled=self._config.early_demux_disabled)

@@ -19,6 +19,7 @@ from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, members, must, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_record import RecordedTables, TableRecord, digest_of
 from ipamd.kernel.nft_table import FLUSH, REFILLED, TRIES, NftTable
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.failures import FailureCode, failure
@@ -100,6 +101,7 @@ class OwnTables:
         repaired_object: RepairedObject,
         follows: str,
         optional: Set[NftTable] = frozenset(),
+        record: TableRecord | None = None,
     ) -> None:
         """Remember nothing yet.
 
@@ -107,17 +109,22 @@ class OwnTables:
             repaired_object: the object that reports of repairs name.
             follows: text for reports that names the inputs from which the tables are made.
             optional: tables that a kernel may refuse. If it refuses no other table, the tables count as in place.
+            record: keeps the tables for the next process; None: that process makes them again.
         """
         self._host = host
         self._nft = nft
         self._repaired_object = repaired_object
         self._follows = follows
         self._optional = optional
+        self._record = record
         self._applied = dict[NftTable, _AppliedTable]()
         self._verified: _VerifiedTables | None = None
 
     def forget(self) -> None:
-        """Make the next repair replace the tables in any case, because they may be of an earlier release or configuration."""
+        """Make the next repair replace the tables, because they may be of an earlier release or configuration.
+
+        Tables that were recorded with the commands of that repair are not replaced.
+        """
         self._applied.clear()
         self._verified = None
 
@@ -168,6 +175,8 @@ class OwnTables:
         The report about a table whose commands have changed has the code TABLE_FOLLOWED. If other software changes nftables meanwhile,
         everything is compared again, at most TRIES times. If the last try is disturbed too, the next repair compares everything again.
         """
+        if not self._applied:
+            self._take_recorded(commands)
         if self.is_unchanged(commands):
             return [], {}
         reports = list[RepairReport]()
@@ -186,7 +195,37 @@ class OwnTables:
                 break
         # In one assignment, because `is_unchanged` may read the attribute in another thread.
         self._verified = verified if refused.keys() <= self._optional else None
+        self._write_record()
         return reports, refused
+
+    def _take_recorded(self, commands: Mapping[NftTable, str]) -> None:
+        """Take the tables that an earlier process recorded as applied and verified, if the same commands made them, and if the kernel
+        has them unchanged.
+        """
+        recorded = self._record.read() if self._record else None
+        if recorded is None or recorded.commands != commands:
+            return
+        with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
+            number = _generation(sock)  # before the content, so that a change during its reading is noticed the next time
+            content = _content(sock, commands)
+            if digest_of(content) == recorded.digest:
+                self._applied |= {table: _AppliedTable(text, recorded.texts[table]) for table, text in commands.items()}
+                self._verified = _VerifiedTables(commands, number, content)
+
+    def _write_record(self) -> None:
+        """Record the verified tables for the next process."""
+        verified = self._verified
+        if self._record is None or verified is None:
+            return
+        texts = dict[NftTable, str]()
+        for table, commands in verified.commands.items():
+            if table in self._applied:
+                texts[table] = self._applied[table].text
+            elif commands == table.removal():  # there was no table to remove
+                texts[table] = ""
+            else:
+                return
+        self._record.write(RecordedTables(verified.commands, texts, digest_of(verified.content)))
 
     def change_elements(self, table: NftTable, update: str, elements: str) -> None:
         """Change elements of the sets of a table, and record the changed table as applied and verified.

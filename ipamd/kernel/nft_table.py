@@ -1,7 +1,7 @@
 """The commands that make, replace and remove a table of ours in nftables.
 
 nft does not print a table as it was written, so a table is compared with the text that nft printed right after our own replacement.
-The first repair of a process therefore always replaces the table.
+The first repair of a process has no such text, so it replaces the table, unless an earlier process has recorded it (`nft_record`).
 """
 
 from __future__ import annotations

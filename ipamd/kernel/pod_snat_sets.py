@@ -15,6 +15,7 @@ from contextlib import suppress
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.nft_changes import OwnTables, set_addresses
+from ipamd.kernel.nft_record import TableRecord
 from ipamd.kernel.ruleset import SNAT, SNAT_SETS, elements
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -35,19 +36,26 @@ class PodSnatSets:
     """
 
     def __init__(
-        self, host: HostNetns, nft: Nftables, *, is_on: bool, recorded: Callable[[], Iterable[Attachment]] = tuple
+        self,
+        host: HostNetns,
+        nft: Nftables,
+        *,
+        is_on: bool,
+        recorded: Callable[[], Iterable[Attachment]] = tuple,
+        record: TableRecord | None = None,
     ) -> None:
         """Read nothing, and write no table yet.
 
         Args:
             is_on: whether a setting allows pods to have another SNAT than the node's.
             recorded: returns the recorded sandboxes.
+            record: keeps the tables for the next process.
         """
         self._host = host
         self._is_on = is_on
         self._recorded = recorded
         self.lock = threading.Lock()
-        self.tables = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
+        self.tables = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting", record=record)
         """The tables for translation and marks; the table SNAT has the sets. Repaired and compared under `lock`."""
         self._entries: dict[IpAddress, PodSnat] | None = None
         self._unsure: set[IpAddress] = set()  # addresses about which the kernel's sets may differ from `_entries`

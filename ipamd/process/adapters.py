@@ -22,6 +22,7 @@ from ipamd.kernel.host_state import HostStateReader
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_record import CONFINEMENT_RECORD, TRANSLATION_RECORD, TableRecord
 from ipamd.kernel.packet_path import KernelPacketPaths
 from ipamd.kernel.pod_snat_sets import PodSnatSets
 from ipamd.kernel.traces import find_traces, survey_both_families
@@ -150,7 +151,7 @@ def connect(
     node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
     history = _history(settings, opened, boot_id=boot_id, clock=clock, node_info=node_info)
     client = _ec2_client(settings, node_info, health, process=ec2_process)
-    hostnet, wiring = _kernel(host, current, opened, node_info, failpoint=failpoint, vlan_links=vlan_links)
+    hostnet, wiring = _kernel(host, current, opened, node_info, failpoint=failpoint, vlan_links=vlan_links, boot_id=boot_id)
     return Adapters(
         clock=clock,
         health=health,
@@ -186,14 +187,34 @@ def _kernel(
     *,
     failpoint: Failpoint,
     vlan_links: VlanLinks | None,
+    boot_id: str,
 ) -> tuple[KernelHostNetwork, KernelWiring]:
     """Make the adapters of the host's network and of the wiring.
 
     Both use the same `PodSnatSets`, which has the choices of SNAT by pod.
     """
     nft, settings = Nftables(host), current.now
-    pod_snat = PodSnatSets(host, nft, is_on=settings.network.has_pod_snat, recorded=opened.datastore.attachments)
-    hostnet = _host_network(host, current, opened, node_info, nft=nft, pod_snat=pod_snat, vlan_links=vlan_links)
+
+    def table_record(name: str) -> TableRecord:
+        return TableRecord(settings.daemon.run_dir / name, boot_id=boot_id)
+
+    pod_snat = PodSnatSets(
+        host,
+        nft,
+        is_on=settings.network.has_pod_snat,
+        recorded=opened.datastore.attachments,
+        record=table_record(TRANSLATION_RECORD),
+    )
+    hostnet = _host_network(
+        host,
+        current,
+        opened,
+        node_info,
+        nft=nft,
+        pod_snat=pod_snat,
+        vlan_links=vlan_links,
+        record=table_record(CONFINEMENT_RECORD),
+    )
     wiring = _wiring(
         host,
         settings,
@@ -364,6 +385,7 @@ def _host_network(
     nft: Nftables,
     pod_snat: PodSnatSets,
     vlan_links: VlanLinks | None,
+    record: TableRecord,
 ) -> KernelHostNetwork:
     """Make the adapter of the host's network. It follows changes of the network settings."""
 
@@ -372,7 +394,6 @@ def _host_network(
             return {}
         return {row.prefix: row.eni_id for row in opened.datastore.addresses() if row.is_rest and row.prefix is not None}
 
-    identity = opened.datastore.identity()
     hostnet = KernelHostNetwork(
         host,
         config=current.now.network,
@@ -381,7 +402,10 @@ def _host_network(
         prefixes=sparse_prefixes,
         vlan_links=vlan_links,
         pod_snat=pod_snat,
-        primary_mac=identity.primary_mac if identity else None,
+        record=record,
     )
+    identity = opened.datastore.identity()
+    if identity is not None:
+        hostnet.recall_primary_mac(identity.primary_mac)
     current.follow(lambda now: now.network, lambda config: hostnet.apply_settings(config, node_info.identity()))
     return hostnet

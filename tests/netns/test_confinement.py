@@ -129,9 +129,8 @@ def test_a_restart_that_knows_the_primary_eni_makes_its_tables_once(world):
     world.fabric()
     world.hostnet.confine_sandboxes()
     world.hostnet.setup_node(world.identity())
-    restarted = KernelHostNetwork(
-        world.netns, config=world.config, nft=Nftables(world.netns), primary_mac=world.identity().primary_mac
-    )
+    restarted = KernelHostNetwork(world.netns, config=world.config, nft=Nftables(world.netns))
+    restarted.recall_primary_mac(world.identity().primary_mac)
     assert restarted.confine_sandboxes() == []
     made = world.host.sh(list_table)
     restarted.setup_node(world.identity())
