@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network
 
 from ipamd.kernel import (
     answers,
@@ -323,6 +324,7 @@ class KernelHostNetwork(HostNetwork):
         links, errors = self._await_links(enis)
         with self._lock:
             is_unchanged = False
+            prepared_subnets = set[IPv4Network]()
             for eni in enis:
                 if eni.eni_id not in links:
                     continue
@@ -331,8 +333,9 @@ class KernelHostNetwork(HostNetwork):
                         host_state = self.state_reader.read(sock, [eni.mac], is_silent=is_unchanged)
                     is_unchanged = True  # by others; after a change of ours the reader has nothing to return
                     self._repair_eni(host_state, eni, links[eni.eni_id])
-                    if self._config.family is IPV4:
+                    if self._config.family is IPV4 and eni.subnet_cidr not in prepared_subnets:
                         self._prepare_source_tree(host_state, eni)
+                        prepared_subnets.add(eni.subnet_cidr)
                 except IpamError as error:
                     errors[eni.eni_id] = error
         return errors
