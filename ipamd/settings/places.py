@@ -41,6 +41,10 @@ PLACES = {
     "aws-node.json": FILE,
     ".aws-node.json.vpc-ipamd-tmp": FILE,
     "probe.lock": FILE,
+    "nft-confinement.json": FILE,
+    ".nft-confinement.json": FILE,
+    "nft-translation.json": FILE,
+    ".nft-translation.json": FILE,
 }
 """The kind of the object that belongs at each name in the run directory."""
 
