@@ -64,7 +64,7 @@ class StartupOutcome:
         text = (
             f"{counted(self.kept_count, 'sandbox')} kept, {self.adopted_count} adopted, "
             f"{counted(self.removed_count, 'leftover')} removed, "
-            f"{self.dying_count} dying links swept"
+            f"{self.dying_count} dying links found"
         )
         if self.missing_count:
             text += f", {self.missing_count} recorded without their veth (the runtime reconciler judges them)"
@@ -121,7 +121,9 @@ class StartupReconciler(Service):
         survey = import_result.after(survey)
         self._survey = survey
         self._listed = listed
-        self._sweep_dying_links(survey)
+        dying = _dying(survey)
+        self._cooldown.resume(dying)  # its thread deletes them: the kernel takes 20 ms for that, and every ADD would wait
+        outcome.dying_count = len(dying)
         outcome.duplicates = _describe_duplicates(survey)
         self._health.count_defects(Defect.DUPLICATE, len(outcome.duplicates))
         self._resolve_veths(survey)
@@ -145,18 +147,6 @@ class StartupReconciler(Service):
         log.warning("the first list of the runtime is implausible and is ignored listed=%d", len(listed))
         self._outcome.is_list_implausible = True
         return None
-
-    def _sweep_dying_links(self, survey: KernelSurvey) -> None:
-        """Hand the dying links of an earlier run to the cooldown, and delete them."""
-        dying = _dying(survey)
-        self._cooldown.resume(dying)
-        self._outcome.dying_count = len(dying)
-        if not dying:
-            return
-        try:
-            self._cooldown.sweep()
-        except IpamError as error:  # the addresses go on cooling, and the cooldown thread tries again every second
-            log.warning("dying links could not be deleted yet; tried again every second error=%s", log_text(error))
 
     def _quarantine_unnamed(self, unnamed_veths: Iterable[UnidentifiedVeth]) -> None:
         """Quarantine the addresses of veths that the import could not attribute to a sandbox. Raises: DatastoreError."""

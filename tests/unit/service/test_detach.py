@@ -92,6 +92,7 @@ def test_cooling_survives_a_crash(node: FakeNode) -> None:
     node.crash()
     node.bring_up()
     assert node.datastore.counts().cooling == 1
+    node.cooldown.sweep()
     node.clock.advance(COOLDOWN_S - 10 - 1)
     assert node.cooldown.free_cooled() == 0
     node.clock.advance(1)
@@ -105,6 +106,7 @@ def test_a_crash_with_the_clock_set_back_does_not_cool_for_ever(node: FakeNode) 
     node.clock.step_wall(-86400)
     node.crash()
     node.bring_up()
+    node.cooldown.sweep()
     node.clock.advance(COOLDOWN_S)
     assert node.cooldown.free_cooled() == 1
 

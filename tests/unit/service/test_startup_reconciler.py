@@ -12,7 +12,7 @@ from ipamd.model.cniresult import wired_mtu
 from ipamd.model.sandbox import SandboxState
 from ipamd.pb import cni_pb2
 from tests.fakes.cloud import IDENTITY
-from tests.fakes.node import FakeNode
+from tests.fakes.node import COOLDOWN_S, FakeNode
 
 
 def test_a_crash_loses_no_attachment(node: FakeNode) -> None:
@@ -186,12 +186,19 @@ def test_a_spooled_del_is_carried_out_before_anything_else(node: FakeNode) -> No
 
 
 def test_a_dying_link_is_swept_before_its_address_cools(node: FakeNode) -> None:
-    """kill -9 between DEL and the sweep: the link is found by its group and deleted at start (I4)."""
-    node.add("a")
+    """kill -9 between DEL and the sweep: the start finds the link by its group, and the cooldown deletes it (I4)."""
+    address = node.add("a").address
     node.delete("a")
     node.crash()
     node.bring_up()
+    assert node.cooldown.dying_count() == 1
+    node.clock.advance(COOLDOWN_S)
+    assert node.cooldown.free_cooled() == 0
+    node.cooldown.work()
     assert not node.wiring.dying
+    row = node.datastore.address(address)
+    assert row is not None
+    assert row.state is AddressState.FREE
 
 
 def test_a_foreign_veth_is_left_alone(node: FakeNode) -> None:
