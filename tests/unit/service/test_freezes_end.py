@@ -268,7 +268,7 @@ def test_a_question_that_is_due_waits_for_links_that_can_be_read(node: FakeNode)
     before = described(node)
     node.hostnet.fail["links"] = [KernelDumpError("interrupted")] * 1000
     pass_time(node, 70.0)
-    assert node.cloud_reconciler.pause_s() > 1.0
+    assert node.cloud_reconciler.pause_s() > 0.0
     assert described(node) == before
     node.hostnet.fail.clear()
     pass_time(node, node.cloud_reconciler.pause_s())
