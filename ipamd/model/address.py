@@ -2,7 +2,8 @@
 
     free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
     reserved --abort--> cooling          reserved --return--> free (it reached no sandbox)
-    any unassigned --disagree--> quarantined --resolve--> cooling, or it is removed
+    free, reserved or cooling --disagree--> quarantined --resolve--> cooling
+    free, cooling or quarantined --adopt--> assigned
 
 A pair (state, event) that is not in the table raises an error (I1, I8): no state is repaired by a guess. `reserved` exists only in
 memory, because nothing is promised before the confirming transaction (I5). A quarantined address cools after `resolve`, because the
@@ -104,7 +105,8 @@ class Address:
     `since_monotonic_s`: `since` on the monotonic clock; None: not known.
     `lost_since`: since when the address is lost (aware UTC); None if EC2 shows it.
     `lost_reason`: why the address counts as lost.
-    `other_address`: the address of an extra leg of the same sandbox, in the other family. It cools as long as this address.
+    `other_address`: the address of an extra leg of the same sandbox, in the other family. It cools, and becomes free, together with
+    this address.
     `kept_for`: the pod (`namespace/name`) for which the address is kept between the pod's DEL and its next ADD (docs/adr/0083); None
         if any pod may get the address.
     `kept_until_s`: when the keeping ends, on the monotonic clock; None if the address is not kept.

@@ -24,8 +24,8 @@ CloudKey = EniId | IpAddress
 """Key of an object that can be absent: an ENI, or one address of an ENI that is present."""
 
 LOOK_GAP_S = 30.0
-"""Least time between two answers that count as two. Ours: lagging replicas of EC2 are seconds behind, and AWS advises to retry after
-seconds to minutes. Until the second answer a missing address is withheld.
+"""Least time between two answers that count as two. Ours: after this time a second answer hardly lags too, because replicas of EC2 are
+seconds behind; AWS advises to retry after seconds to minutes. Until the second answer a missing address is withheld.
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
 """

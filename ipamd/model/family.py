@@ -210,7 +210,8 @@ def members(prefix: IpNetwork) -> tuple[IpAddress, ...]:
 
 
 def stand_in(address: IpAddress) -> IpAddress | None:
-    """Return the last address of the /80 that contains an address: its row stands for the address while that has no row of its own.
+    """Return the last address of the /80 that contains an address: its row stands for the address while the address has no row of its
+    own.
 
     Returns: None for an IPv4 address.
     """
