@@ -93,9 +93,8 @@ class Ledger:
     def __init__(self, disk: Disk, *, limit: int = LEDGER_LIMIT) -> None:
         self._disk = disk
         self._limit = limit
-        self._unpruned_count = (
-            PRUNE_EVERY  # the first write prunes, because the last process may have stopped just before a pruning
-        )
+        # The first write prunes, because the last process may have stopped just before a pruning.
+        self._unpruned_count = PRUNE_EVERY
 
     def write(self, entries: list[Params]) -> None:
         """Append rows within the open transaction. After PRUNE_EVERY rows also delete the oldest rows beyond the ledger's limit."""

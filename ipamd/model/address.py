@@ -5,9 +5,9 @@
     free, reserved or cooling --disagree--> quarantined --resolve--> cooling
     free, cooling or quarantined --adopt--> assigned
 
-A pair (state, event) that is not in the table raises an error (I1, I8): no state is repaired by a guess. `reserved` exists only in
-memory, because nothing is promised before the confirming transaction (I5). A quarantined address cools after `resolve`, because the
-DEL of its sandbox may have come seconds before (docs/datastore.md).
+A pair (state, event) that is not in the table raises an error, because a guessed state could assign an address twice or too soon (I1,
+I8). `reserved` exists only in memory, because the runtime gets an address only after the transaction that confirms it (I5). A
+quarantined address cools after `resolve`, because the DEL of its sandbox may have come seconds before (docs/datastore.md).
 
 In a /80 only addresses that are not free have a row of their own. The row of the last address, which is never assigned, stands for all
 addresses without a row (*the rest*). So a /80 takes no more memory than a /28, and code that looks up an address always gets a row.

@@ -156,7 +156,7 @@ class WiringSpec:
     """Everything that the kernel adapter needs to wire one sandbox. `ipamd/model/legs/` determines the links.
 
     address: the pod's address.
-    route_table: the table of the ENI that has the address; the main table (254) needs no from-rule.
+    route_table: the table of the ENI that has the address; the main table (254) needs no rule for packets from the address.
     host_veth: the name of the first leg's host veth.
     netns: the path of the sandbox's network namespace.
     mtu: the MTU of the links, in bytes; 0: unknown.
@@ -164,7 +164,7 @@ class WiringSpec:
     prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
         address has a rule of its own.
     subnet: the subnet of the address's ENI, if the rules of single addresses are in buckets by their place in the subnet
-        (`source_rules.py`); None: the rule has the priority of amazon-vpc-cni-k8s, or its place is not known.
+        (`source_rules.py`); None: the rule has the priority of amazon-vpc-cni-k8s, or its bucket is not known.
     other_address: the address of the extra leg, or None.
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
     eni_id: the ENI that has the address.

@@ -2,8 +2,8 @@
 
 One Describe proves no absence: it may lag behind a change, be incomplete, or have an unexpected shape (I11). An object that an answer
 shows is present. An object that an answer lacks is unknown until a second answer, LOOK_GAP_S later, lacks it too. An answer that lacks
-nearly everything is not believed. A real mass loss is believed after MASS_LOSS_AGE_S if a second source confirms it. Reasons for these
-rules: docs/adr/0017.
+more than half of the ENIs, or of the addresses of sandboxes, is not believed (`plausibility`). A real mass loss is believed after
+MASS_LOSS_AGE_S if a second source confirms it. Reasons for these rules: docs/adr/0017.
 """
 
 from __future__ import annotations

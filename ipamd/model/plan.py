@@ -356,7 +356,7 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """Count the addresses to request for a deficit, in the plan's own units.
+    """Count the addresses to request for a deficit, not rounded up to whole ENIs or /28s.
 
     The count is higher than the deficit while ADDs follow each other (`_ahead_count`), and lower while single addresses replace /28s
     that the subnet does not have (STOPGAP_COUNT).
