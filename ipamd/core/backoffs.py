@@ -40,8 +40,8 @@ class Schedule:
 
 
 NODE = Schedule("node", 0.5, 30.0)
-"""Pauses after the failure of a service on this node, or of a loop of the daemon. Ours: containerd restarts in a tenth of a second,
-and another call costs little."""
+"""Pauses after the failure of a service on this node, or of a loop of the daemon. Ours: the first pause is short, because containerd
+restarts in a tenth of a second and another call costs little."""
 
 EC2 = Schedule("ec2", 1.0, 1800.0, urgent_s=60.0)
 """Pauses after an EC2 error that has no schedule of its own. Ours: an idle node finally tries only twice an hour. While an ADD
@@ -52,23 +52,23 @@ REPAIR = Schedule("repair", 10.0, 600.0)
 a pod may wait for the repair."""
 
 ROOM = Schedule("room", 120.0, 3600.0, urgent_s=600.0)
-"""Pauses after EC2 refused because a subnet, an ENI or a device index is full. The first pause is that of amazon-vpc-cni-k8s after a
-subnet without addresses (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; issue 1585 about /28s). The other pauses are ours:
-addresses become free when pods on other nodes end."""
+"""Pauses after EC2 refused because a subnet is full or a device index is taken, and after other refusals that last for minutes. The
+first pause is that of amazon-vpc-cni-k8s after a subnet without addresses (pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; issue
+1585 about /28s). The other pauses are ours: they are long, because addresses become free only when pods on other nodes end."""
 
 DENIED = Schedule("denied", 600.0, 3600.0)
-"""Pauses after IAM, or a quota of the account, denied a call. Ours: a person must change the permission or the
-quota, and then waits for the next try."""
+"""Pauses after IAM, or a quota of the account, denied a call. Ours: tries before a person has changed the permission or the quota are
+useless, and after the change at most an hour passes until the next try."""
 
 CREDENTIALS = Schedule("credentials", 2.0, 60.0, urgent_s=30.0)
-"""Pauses while there are no credentials. EC2 is not called then, so a longer pause would save no call. Ours: a person who repairs a
-trust policy or a clock waits for at most a minute, and 5,000 nodes call STS 83 times a second."""
+"""Pauses while there are no credentials. EC2 is not called then, so a longer pause would save no call to EC2. Ours: a person who
+repairs a trust policy or a clock waits for at most a minute, and 5,000 nodes together call STS only 83 times a second."""
 
 LIMIT = Schedule("limit", 3600.0, 86400.0, urgent_s=21600.0)
 """Pauses after EC2 refused a further ENI for the instance, or a further slot for an ENI, although the instance type allows it. On most
 types volumes use places of ENIs, and volumes come and go with pods
-(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html). Ours: each try makes and deletes an ENI, which is six
-calls."""
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html). Ours: tries are rare, because each try makes and deletes an
+ENI, which is six calls."""
 
 
 def schedule_of(error: BaseException) -> Schedule:

@@ -1,6 +1,7 @@
 """Time: the clock, and the deadline and the step timer of one request.
 
-The servicer makes both once for each request and passes them to the services, so that all waits of the request share one deadline.
+For each request the gRPC servicer makes one deadline and one step timer and passes them to the services, so that all waits of the
+request share one deadline.
 """
 
 from __future__ import annotations

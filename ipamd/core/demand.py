@@ -16,8 +16,8 @@ from ipamd.ports.cloud import Ec2
 from ipamd.ports.process import Clock
 
 THROTTLED_S = 60.0
-"""For this many seconds after a throttled call, a delay of the pool is attributed to throttling. Ours: no ADD waits longer than
-this."""
+"""For this many seconds after a throttled call, a delay of the pool is attributed to throttling. Ours: no ADD waits longer than this,
+so an earlier throttled call delays none of the ADDs that wait now."""
 
 WAIT = "wait: calls that pods need are retried; if it lasts, ask AWS for a higher limit, or lower the warm targets"
 """The next step while EC2 throttles."""
@@ -36,7 +36,7 @@ class PoolStatus:
     `retry_deadline`: the time, in seconds of the monotonic clock, at which a blocked pool tries again by itself; None if it does not.
     `excess_count`: the number of free addresses above the target.
     `retention_reason`: why the free addresses above the target are not released.
-    `kind`: why the pool cannot grow, in one word.
+    `kind`: why a waiting ADD gets no address now, in one word.
     """
 
     generation: int = 0

@@ -19,7 +19,8 @@ from ipamd.model.words import counted, first_of
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 5
-"""The largest number of objects that a condition names. The other objects are counted. Ours: so the sentence stays readable."""
+"""The largest number of objects that a condition names. The other objects are counted. Ours: few, so that the sentence stays
+readable."""
 
 
 class FailureIsolation:

@@ -1,7 +1,7 @@
 """The causes that freeze the pool. The service that notices a cause sets it here, and the planner and all reports read it here.
 
-Several causes may be in force at once, and each ends independently: an operator's `thaw` does not end a freeze by a notice of EC2. A
-source that does not answer changes no cause (I11).
+Several causes may be in force at once, and each ends independently: an operator's `thaw` does not end a freeze by a notice of EC2. If
+the source of a cause, such as instance metadata, does not answer, the cause stays as it is (I11).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ipamd.ports.process import Clock
 CONDITION = "frozen"
 
 REASON_MAX = 200
-"""The largest number of characters of a reason. Ours: the reason is a part of the pool's sentence and of every ADD's refusal."""
+"""The largest number of characters of a reason. Ours: the reason must be short, because the pool's sentence in the status and the
+refusal of every ADD contain it."""
 
 NO_REASON = "no reason given"
 

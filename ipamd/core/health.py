@@ -28,8 +28,8 @@ from ipamd.model.words import printable
 from ipamd.ports.process import Clock
 
 STATUS_GRACE_S = 30.0
-"""For this many seconds after a start STATUS succeeds although ADD is not served yet. Ours: if STATUS fails, containerd reports the
-node NotReady (containerd pull request 11135), and a restart takes a second or two."""
+"""For this many seconds after a start STATUS succeeds although ADD is not served yet. Ours: a restart, which takes a second or two,
+must not fail STATUS, because containerd reports the node NotReady then (containerd pull request 11135)."""
 
 START = "start"
 """Subject of the condition of a start that cannot go on (`ipamd/process/lifecycle.py`)."""
@@ -38,12 +38,13 @@ REPLY_MARGIN_S = 0.5
 """An ADD stops waiting this many seconds before its deadline, so that its refusal reaches the caller in time. Ours."""
 
 LOOK_S = 1.0
-"""Longest pause, in seconds, until a waiting ADD checks again whether its caller has left. Ours: the check only reads memory."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether its caller has left. Ours: the check may be frequent, because it
+only reads memory."""
 
 TURN_S, TURNS_S = 0.02, 1.0
 """The pause between two ADDs that waited for the start, and the longest time that such an ADD waits for its turn, in seconds. Ours:
-the runtime needs more processor time for a sandbox than this pause. Without the pause, none of the pods of 30 such ADDs started before
-the last ADD had ended."""
+the runtime needs more processor time for a sandbox than this pause, so the pause delays little. Without it, none of the pods of 30
+such ADDs started before the last ADD had ended."""
 
 READY = "ready"
 """Key in `Health.reached_s` of the time at which the node first became ready. The other keys are phases."""
@@ -323,7 +324,8 @@ class Health:
             self._log_condition(subject, condition.text, disk, error)
 
     def _report_success(self, subject: str) -> None:
-        """Handle a report without a problem for a subject without a condition. It is separate because every ADD makes several of them.
+        """Handle a report without a problem for a subject without a condition. It is a method of its own, without the work of
+        `_report`, because every ADD makes several such reports.
 
         It wakes `wait_for`, because the start may wait for this report.
         """
@@ -380,7 +382,8 @@ class Health:
         self.report(DATASTORE, None)
 
     def resolve(self, subject: str, *, is_over: Callable[[], bool] = lambda: True) -> None:
-        """Mark the last error as resolved if `subject` is the work or the verb that failed, or the condition that ends the failure.
+        """Mark the last error as resolved if `subject` is the work that failed, or its first words (such as the verb), or the
+        condition with whose end the failure ends.
 
         `is_over`: returns whether the failure has really ended. It is called only if `subject` matches the last error.
         """
@@ -452,9 +455,10 @@ class Health:
 
     @property
     def is_starting(self) -> bool:
-        """Whether ADD is not served because the daemon starts or stops. STATUS may succeed all the same, for STATUS_GRACE_S.
+        """Whether ADD is not served because the daemon starts or stops. The plugin reads this in a successful answer to STATUS, and
+        limits for how long STATUS succeeds in this way.
 
-        A daemon whose ADDs are blocked does not count as starting, because its restart changes no condition of the node (I17).
+        A daemon whose ADDs are blocked does not count as starting, because STATUS succeeds without this limit while ADDs are blocked.
         """
         return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._add_blocks)
 
@@ -497,7 +501,7 @@ class Health:
         """Answer CNI STATUS: return, or raise PluginNotAvailableError.
 
         STATUS fails if, for longer than STATUS_GRACE_S, ADD was not served, or this node could not assign its first address of this
-        boot. A runtime calls STATUS before the first *ready* if an earlier boot left a conflist. STATUS does not fail if the pool
+        boot. Before the first *ready* a runtime calls STATUS only if an earlier boot left a conflist. STATUS does not fail if the pool
         becomes empty later, because the pods of a node that is NotReady for minutes are evicted. It does not fail while ADDs are
         blocked because of another daemon.
         """

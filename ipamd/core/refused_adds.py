@@ -19,14 +19,16 @@ from ipamd.ports.history import History
 from ipamd.ports.process import Clock
 
 SERIES_MAX = 256
-"""The largest number of series that are kept. Ours: a node usually has up to 110 pods, and most refused pods have one cause."""
+"""The largest number of series that are kept. Ours: a node usually has up to 110 pods, and most refused pods have one cause, so this
+is enough."""
 
 RECORD_INTERVAL_S = 3600.0
 """Longest time, in seconds, between two history records of a series that goes on."""
 
 GOES_ON_S = 300.0
-"""A series ends if this many seconds pass without a refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute.
-A pod of the same name that is refused later is another pod."""
+"""`RefusedAdds.longest_s` regards a series as ended if this many seconds pass without a refusal. The count of the series goes on at
+the next refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute, so a longer gap means that nobody retries
+the pod."""
 
 _VARYING = re.compile(r"[0-9a-f]{12,}|\d+")
 """Matches the parts of a cause's text that may differ between refusals although the cause is the same: IDs, counts, seconds."""

@@ -1,8 +1,8 @@
 """Free addresses by ENI and prefix, in the order in which they are assigned, and their counters.
 
 The densest ENI and prefix come first, so that the others become empty and can be released. Within a prefix the address that has been
-free for longest comes first, which keeps each one out of use for as long as possible (I8). Draining ENIs and prefixes come after all
-others (`ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
+free for longest comes first, so that each address stays out of use for as long as possible (I8). Draining ENIs and prefixes come after
+all others (`ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
 
 Counters are updated with each change: every ADD reads them, and a node may have 11,760 addresses.
 """
@@ -34,7 +34,7 @@ class Bucket:
     `order`: the prefix as a number, -1 for addresses in no prefix.
     `free`: addresses that may be assigned, sorted by (is suspected, free since, address as a number).
     `idle_count`: all free addresses, also those that are withheld or that a unit of work is changing.
-    `withheld_count`: the withheld ones among them.
+    `withheld_count`: how many of the idle addresses are withheld.
 
     In a /80 only addresses with a row are counted. One row stands for all addresses without a row of their own (the *rest*); it is in
     `free` while they may be assigned.
@@ -96,7 +96,7 @@ class EniSlot:
         return bool(self._ranks) and self.eni.gives_addresses
 
     def drain(self, draining: Draining) -> None:
-        """Sort buckets of a draining kind last."""
+        """Replace what is draining. Buckets of a kind (prefixes, single addresses) that is draining are sorted last."""
         is_same_kind = (draining.prefixes, draining.singles) == (self._draining.prefixes, self._draining.singles)
         self._draining = draining
         if is_same_kind:
@@ -105,8 +105,8 @@ class EniSlot:
             self._rank(bucket)
 
     def preference(self) -> tuple[bool, bool, bool, int]:
-        """Sort key of the ENI's first bucket: not suspected before suspected, ENIs not draining before draining ones, buckets not
-        draining before draining ones, then the ENI with the most addresses in use.
+        """Sort key of the ENI: the lowest one gives the next address. An ENI comes later if the first address of its first bucket is
+        suspected, then if the ENI or else this bucket is draining, then if fewer of its addresses are in use.
         """
         in_use = self.tally["assigned"] + self.tally["reserved"] + self.tally["lost_in_use"]
         is_suspected, is_draining, *_ = self._ranks[0]

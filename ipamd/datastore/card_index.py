@@ -13,7 +13,7 @@ class CardIndex:
         self._keys: dict[ContainerId, set[AttachmentKey]] = {}
 
     def add(self, key: AttachmentKey) -> None:
-        """Note that an interface is recorded. An interface that is not one of a further card is ignored."""
+        """Note that an interface is recorded. Interfaces of other kinds than those of further network cards are ignored."""
         if is_further_card(key.ifname):
             self._keys.setdefault(key.container_id, set()).add(key)
 

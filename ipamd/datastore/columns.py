@@ -17,8 +17,8 @@ _metadata = MetaData()
 
 
 READER = "reader"
-"""Key in `Column.info` of the function that converts a stored value of the column. A column has it if `rows._READERS` does not list
-the column."""
+"""Key in `Column.info` of the function that converts a stored value of the column. Columns that `rows._READERS` lists, and columns
+whose values need no conversion, do not have it."""
 
 
 def text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
@@ -32,7 +32,7 @@ def optional_address(name: str) -> Column[str]:
 
 
 def optional_choice(name: str, values: type[StrEnum]) -> Column[str]:
-    """Return a column of one of some values that may be NULL, with its `READER`."""
+    """Return a column that has one of `values`, or NULL, with its `READER`."""
     listed = ", ".join(repr(str(value)) for value in values)
     return Column(name, Text, CheckConstraint(f"{name} IN ({listed})"), nullable=True, info={READER: values})
 

@@ -42,7 +42,7 @@ ADVICE = {
 CLOSED = "it was closed"
 
 BEGIN = "BEGIN IMMEDIATE"
-"""Takes the write lock at once, so that no transaction fails halfway because another one writes."""
+"""Takes the write lock at once, so that no transaction fails halfway because another connection writes."""
 
 _NAMED = dialect(paramstyle="named")
 """The dialect in which statements are compiled for the driver: parameters by name."""
@@ -70,7 +70,8 @@ class Disk:
         self._broken = ""
         engine = create_engine("sqlite+pysqlite://", creator=lambda: _connect(path, lock_wait_s, is_probe), poolclass=StaticPool)
         if not is_probe:
-            # SQLAlchemy raises this event before its first statement. Usually `begin` has begun the transaction already.
+            # SQLAlchemy raises this event before its first statement in a transaction. Usually `begin` has begun the transaction
+            # already.
             event.listen(engine, "begin", lambda _: self._driver.in_transaction or self._driver.execute(BEGIN))
         self._engine = engine
         with refusals(f"opening {path}"):
@@ -163,7 +164,7 @@ class Disk:
         return complaints
 
     def close(self) -> None:
-        """Release the file; SQLite folds the WAL into it. Idempotent."""
+        """Close the file, after SQLite has written the content of the WAL into it. Idempotent."""
         self._broken = self._broken or CLOSED
         try:
             self.connection.close()

@@ -1,8 +1,10 @@
-"""Find the sandboxes of a file that may still be running, before the file is set aside for a pool of the other family (I2).
+"""Find the sandboxes of a file that may still be running. If the pool now has the other IP family, the file is set aside, but only if
+there is no such sandbox (I2).
 
-The daemon that wrote the file has stopped, and the new one refuses to start while such a sandbox runs. After a drain of the node, the
-sandboxes have ended without this file showing it. Evidence for their end: the network namespace is gone, the plugin spooled the DEL
-because no daemon answered, or the kernel has no link and no route of the sandbox. A source that cannot be read is no evidence (I11).
+The daemon that wrote the file has stopped, and the new one refuses to start while such a sandbox runs. The sandboxes may have ended
+meanwhile, because the node was drained, but no daemon recorded it in the file. Evidence for their end: the network namespace is gone,
+the plugin spooled the DEL because no daemon answered, or the kernel has no link and no route of the sandbox. A source that cannot be
+read is no evidence (I11).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from ipamd.model.words import counted, first_of
 from ipamd.ports.process import Clock, Failpoint, no_failpoint
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
-"""Another value after every boot. Source: proc(5), random(4)."""
+"""File with an ID that changes with every boot. Source: proc(5), random(4)."""
 
 DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
 """Result codes that show a damaged file, and not a fault of the disk. SQLITE_ERROR: a table or column is missing, or exists already.
@@ -66,7 +66,7 @@ class OpenReport:
     `detail`: a sentence for people about the file.
     `former_file`: where the file was moved, if it was set aside.
     `problems`: contradictions between rows.
-    `was_restored`: a restore from kernel and runtime has finished since the file was created (`schema.RESTORED_AT`).
+    `was_restored`: whether a restore from kernel and runtime has finished since the file was created (`schema.RESTORED_AT`).
     """
 
     outcome: OpenOutcome
@@ -133,7 +133,8 @@ def open_datastore(
         DatastoreError if the disk refuses or another process has the file open.
     """
     now = clock.now()
-    # An empty datastore starts at a random place in a /80, so that after a lost file no address is soon assigned again (I8).
+    # An empty datastore starts at a random place in a /80, so that addresses that a lost file recorded are not soon assigned again
+    # (I8).
     snapshot = Snapshot({}, {}, {}, {}, {}, cursor=int.from_bytes(os.urandom(6), "big"))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -253,9 +254,9 @@ def _table_names(probe: Disk) -> set[str]:
 
 
 def _judge_newer(probe: Disk, *, version: int, boot_id: str) -> OpenReport:
-    """Refuse a file of a later release. Raises: SchemaVersionError, unless the file is of another boot.
+    """Refuse a file of a later release, or report that the file is of another boot, because such a file is set aside.
 
-    The error advises a downgrade or a reboot: a file of another boot is set aside.
+    Raises: SchemaVersionError if the file is of this boot. The error advises a downgrade of the file, or a reboot.
     """
     other_boot = _other_boot(probe, boot_id)
     if other_boot is not None:
@@ -275,7 +276,9 @@ def _missing_tables(probe: Disk) -> list[str]:
 
 
 def _judge_too_old(probe: Disk, *, boot_id: str) -> OpenReport:
-    """Refuse a file of a level below `OLDEST_LEVEL`. Raises: SchemaVersionError, unless the file is of another boot."""
+    """Refuse a file of a level below `OLDEST_LEVEL`, or report that it is of another boot. Raises: SchemaVersionError if it is of this
+    boot.
+    """
     other_boot = _other_boot(probe, boot_id)
     if other_boot is not None:
         return other_boot
@@ -295,7 +298,9 @@ def _examine_rows(probe: Disk, *, was_restored: bool) -> OpenReport:
 
 
 def _columns_without_value(probe: Disk) -> list[str]:
-    """List unknown columns that need a value, because our INSERTs do not give one. Other unknown columns do no harm."""
+    """List the columns that this release does not know and that neither allow NULL nor have a default. Our INSERTs give them no value,
+    so SQLite would refuse every INSERT. Other unknown columns do no harm.
+    """
     columns = []
     for table in schema.TABLES:
         for column in probe.connection.exec_driver_sql(f"PRAGMA table_info({table.name})"):
@@ -354,7 +359,7 @@ def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) 
 
 
 def _forget_lost(disk: Disk, *, now: datetime) -> None:
-    """Remove free addresses that are lost (I7). They were reserved in memory when the last process ended."""
+    """Remove free addresses that are lost (I7). The last process kept them, because it had reserved them in memory when it ended."""
     disk.begin()
     try:
         addresses = disk.execute(sql.LOST_FREE, subject="looking for lost addresses").scalars().all()

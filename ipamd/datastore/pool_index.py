@@ -1,7 +1,7 @@
 """Free addresses in order of assignment, and counters, both updated with every change. The cost of a read is the number of ENIs.
 
 An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`. A pinned
-address, which is kept for a pod or in a range from which only named addresses are given, counts as withheld (docs/adr/0083).
+address counts as withheld: it is kept for a pod, or in a range whose addresses only an ADD that names them gets (docs/adr/0083).
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class PoolIndex:
     def has_named(self, address: Address, pool: str) -> bool:
         """Whether an address may be assigned to an ADD that asks for just this one.
 
-        It may if it is free, no unit of work is changing it, and its ENI is one of that pool and gives addresses.
+        It may if it is free and not in `withheld`, no unit of work is changing it, and its ENI is one of that pool and gives
+        addresses.
         """
         is_assignable = address.is_free and address.address not in self.withheld and address.address not in self._claimed
         eni = self.slots[address.eni_id].eni

@@ -45,7 +45,7 @@ UPSERT_TOMBSTONE, DELETE_TOMBSTONE = upsert(schema.tombstone), delete_row(schema
 UPSERT_META = upsert(schema.meta)
 INSERT_INTENT, UPSERT_INTENT, DELETE_INTENT = insert(schema.intent), upsert(schema.intent), delete_row(schema.intent)
 POOL_ROWS = AttachmentRows.of(schema.attachment)
-"""Attachments that have an address of the pool."""
+"""The statements for attachments that have an address of the pool."""
 
 INSERT_LOST, DELETE_LOST = insert(schema.lost), delete_row(schema.lost)
 INSERT_POLICY_POD, DELETE_POLICY_POD = insert(schema.owed), delete_row(schema.owed)
@@ -89,7 +89,7 @@ def read_time(text: str) -> datetime:
 
 
 for _kind in (IPv4Address, IPV4.address, IPV4.network, IPv6Address, IPV6.address, IPV6.network):
-    sqlite3.register_adapter(_kind, str)  # an adapter does not apply to subclasses
+    sqlite3.register_adapter(_kind, str)  # each class, because an adapter does not apply to subclasses
 sqlite3.register_adapter(datetime, time_text)
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -249,7 +249,7 @@ def address_params(address: Address) -> Params:
 
 
 def doubt_params(doubts: Doubts) -> list[Params]:
-    """Return one row for each ENI or address that the last answers of EC2 did not show, and each field of `Doubts`."""
+    """Return the rows of the doubts: one for each ENI or address in each field of `Doubts`."""
     rows = []
     for answers, absences in asdict(doubts).items():
         for subject, absence in absences.items():

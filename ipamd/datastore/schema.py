@@ -49,10 +49,11 @@ LOST_AT = "lost_at"
 
 UNPLACED = "unplaced"
 """Row in `meta`: sandboxes (container ID/interface, as a JSON list) that were wired and had no row when the restore of a lost file
-finished. Until the next boot, such a sandbox may run although no row of it exists: its ADD may have been answered."""
+finished. Until the next boot, such a sandbox may run although no row of it exists, because its ADD may have succeeded."""
 
 FAMILY = "family"
-"""Row in `meta`: the family of the pool as nftables names it, fixed for the life of the file. IPv4 without this row."""
+"""Row in `meta`: the family of the pool as nftables names it, fixed for the life of the file. A file without this row is of an IPv4
+pool."""
 
 CURSOR = "cursor"
 """Row in `meta`, IPv6 only: the place in the /80 of the address that was assigned last. It starts at random, because addresses

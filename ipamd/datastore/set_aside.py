@@ -10,7 +10,7 @@ from pathlib import Path
 from ipamd.datastore.spool import sync_directory
 
 KEPT_COUNT = 3
-"""Files kept at most, the newest ones. Ours: `/run` is memory, and the newest damage is what is diagnosed."""
+"""How many files are kept, the newest ones. Ours: few are enough, because `/run` is memory and only the newest damage is diagnosed."""
 
 FILES = ("", "-wal", "-shm", "-journal")
 """The ends of the names of a database and of the files that SQLite writes beside it. Source: sqlite.org/tempfiles.html."""

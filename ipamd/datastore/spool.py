@@ -26,18 +26,19 @@ from ipamd.ports.process import Clock
 from ipamd.settings.places import SPOOL_PLACES, free_places
 
 ENTRY_MAX_BYTES = 2 * 1024 * 1024
-"""Largest entry that is read. Ours: most of an envelope is the network configuration, which has at most 1.75 MiB."""
+"""Largest entry that is read. Ours: every valid entry fits, because most of it is the network configuration, of at most 1.75 MiB."""
 
 LOCK_WAIT_S = 5.0
-"""Longest wait for the lock of the spool. Ours: a plugin holds the lock for one write and one fsync, some milliseconds."""
+"""Longest wait for the lock of the spool. Ours: this is ample, because a plugin holds the lock only for one write and one fsync, some
+milliseconds."""
 
 LOCK_PAUSE_S = 0.01
 HALF_WRITTEN_MAX_AGE_S = 3600.0
-"""A half-written entry is removed when it is this old. Ours: no plugin runs for an hour. kubelet gives up on a sandbox after four
-minutes, twice its runtimeRequestTimeout."""
+"""A half-written entry is removed when it is this old. Ours: no plugin runs for so long, because kubelet gives up on a sandbox after
+four minutes, twice its runtimeRequestTimeout."""
 
 KEPT_COUNT = 32
-"""How many damaged entries are kept, the newest ones. Ours: `/run` is memory."""
+"""How many damaged entries are kept, the newest ones. Ours: they must be few, because `/run` is memory."""
 
 ENTRY_PREFIX = "del-"
 HALF_WRITTEN_PREFIX = ".tmp-"

@@ -2,11 +2,12 @@
 
     free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
     reserved --abort--> cooling          reserved --return--> free (it reached no sandbox)
-    any unassigned --disagree--> quarantined --resolve--> cooling, or it is removed
+    free, reserved or cooling --disagree--> quarantined --resolve--> cooling
+    free, cooling or quarantined --adopt--> assigned
 
-A pair (state, event) that is not in the table raises an error (I1, I8): no state is repaired by a guess. `reserved` exists only in
-memory, because nothing is promised before the confirming transaction (I5). A quarantined address cools after `resolve`, because the
-DEL of its sandbox may have come seconds before (docs/datastore.md).
+A pair (state, event) that is not in the table raises an error, because a guessed state could assign an address twice or too soon (I1,
+I8). `reserved` exists only in memory, because the runtime gets an address only after the transaction that confirms it (I5). A
+quarantined address cools after `resolve`, because the DEL of its sandbox may have come seconds before (docs/datastore.md).
 
 In a /80 only addresses that are not free have a row of their own. The row of the last address, which is never assigned, stands for all
 addresses without a row (*the rest*). So a /80 takes no more memory than a /28, and code that looks up an address always gets a row.
@@ -104,7 +105,8 @@ class Address:
     `since_monotonic_s`: `since` on the monotonic clock; None: not known.
     `lost_since`: since when the address is lost (aware UTC); None if EC2 shows it.
     `lost_reason`: why the address counts as lost.
-    `other_address`: the address of an extra leg of the same sandbox, in the other family. It cools as long as this address.
+    `other_address`: the address of an extra leg of the same sandbox, in the other family. It cools, and becomes free, together with
+    this address.
     `kept_for`: the pod (`namespace/name`) for which the address is kept between the pod's DEL and its next ADD (docs/adr/0083); None
         if any pod may get the address.
     `kept_until_s`: when the keeping ends, on the monotonic clock; None if the address is not kept.

@@ -36,8 +36,8 @@ IMPORTED_TAG = "vpc-ipamd/1-imported"
 """First word of the ifalias of a host veth that amazon-vpc-cni-k8s made. Its MACs are not derived from its key (docs/adr/0037)."""
 
 POD_IFNAME = "eth0"
-"""Name of the pod's first interface, as the runtime gives it. The host veth of this interface may be named after the pod. The host
-veths of other interfaces are named after their key."""
+"""Name of the pod's first interface, as the runtime gives it. The host veths of this interface, and of the pod's interfaces of further
+network cards, may be named after the pod. All other host veths are named after their key."""
 
 UNCONFIRMED = "EC2 has not confirmed it"
 """Beginning of `Attachment.contradiction` in standard mode, as long as EC2 has not confirmed the ENI that the pod's annotation names
@@ -156,7 +156,7 @@ class WiringSpec:
     """Everything that the kernel adapter needs to wire one sandbox. `ipamd/model/legs/` determines the links.
 
     address: the pod's address.
-    route_table: the table of the ENI that has the address; the main table (254) needs no from-rule.
+    route_table: the table of the ENI that has the address; the main table (254) needs no rule for packets from the address.
     host_veth: the name of the first leg's host veth.
     netns: the path of the sandbox's network namespace.
     mtu: the MTU of the links, in bytes; 0: unknown.
@@ -164,7 +164,7 @@ class WiringSpec:
     prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
         address has a rule of its own.
     subnet: the subnet of the address's ENI, if the rules of single addresses are in buckets by their place in the subnet
-        (`source_rules.py`); None: the rule has the priority of amazon-vpc-cni-k8s, or its place is not known.
+        (`source_rules.py`); None: the rule has the priority of amazon-vpc-cni-k8s, or its bucket is not known.
     other_address: the address of the extra leg, or None.
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
     eni_id: the ENI that has the address.
@@ -271,8 +271,8 @@ def veth_name(key: AttachmentKey, *, prefix: str) -> str:
 
 
 def name_key(host_veth: str) -> AttachmentKey:
-    """Return the key under which a host veth's name is locked while it passes from one sandbox of a pod to the next
-    (`ipamd/core/key_locks.py`).
+    """Return the key by which `KeyLocks` locks a name that two sandboxes may claim: the name of a host veth, or the VLAN link, the
+    address or the ID of a branch ENI.
     """
     return AttachmentKey(ContainerId(host_veth), IfName(POD_IFNAME))
 

@@ -15,8 +15,8 @@ from ipamd.model.cni_versions import CONFLIST_VERSION, SUPPORTED_VERSIONS
 VERSIONS_MAX = 64
 
 VERSION_LENGTH_MAX = 32
-"""The most versions in a plugin's answer to VERSION, and the most characters of each. Ours: the specification has eight versions, and
-the longest has five characters."""
+"""The most versions in a plugin's answer to VERSION, and the most characters of each. Ours: every valid answer fits, because the
+specification has eight versions, and the longest has five characters."""
 
 
 def parse_versions(output: bytes) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 One Describe proves no absence: it may lag behind a change, be incomplete, or have an unexpected shape (I11). An object that an answer
 shows is present. An object that an answer lacks is unknown until a second answer, LOOK_GAP_S later, lacks it too. An answer that lacks
-nearly everything is not believed. A real mass loss is believed after MASS_LOSS_AGE_S if a second source confirms it. Reasons for these
-rules: docs/adr/0017.
+more than half of the ENIs, or of the addresses of sandboxes, is not believed (`plausibility`). A real mass loss is believed after
+MASS_LOSS_AGE_S if a second source confirms it. Reasons for these rules: docs/adr/0017.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ CloudKey = EniId | IpAddress
 """Key of an object that can be absent: an ENI, or one address of an ENI that is present."""
 
 LOOK_GAP_S = 30.0
-"""Least time between two answers that count as two. Ours: lagging replicas of EC2 are seconds behind, and AWS advises to retry after
-seconds to minutes. Until the second answer a missing address is withheld.
+"""Least time between two answers that count as two. Ours: after this time a second answer hardly lags too, because replicas of EC2 are
+seconds behind; AWS advises to retry after seconds to minutes. Until the second answer a missing address is withheld.
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
 """

@@ -49,7 +49,7 @@ class AttachRequest:
     `config_digest`: a hash of the network configuration: equal only if the configurations are equal byte for byte.
     `names`: the pod's names, from CNI_ARGS.
     `prev_result`: the result of the plugins before ours in the chain; None if there is none.
-    `is_wired_by_caller`: the caller is the plugin of amazon-vpc-cni-k8s, which wires the sandbox after the reply.
+    `is_wired_by_caller`: whether the caller is the plugin of amazon-vpc-cni-k8s, which wires the sandbox after the reply.
     `annotations`: the pod's annotations at the moment when the sandbox was begun; None if the runtime does not hand them over.
     `plugin_directories`: the directories in which the caller looks for the plugins of a chain, in its order (CNI_PATH); () if the
         request does not contain them.

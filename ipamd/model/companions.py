@@ -13,7 +13,8 @@ class CompanionKind(StrEnum):
     APPENDED = "appended"
     """The other software's plugin is an entry behind ours in our conflist."""
     FIRST = "first"
-    """The other software's CNI configuration sorts before ours, so the runtime uses that one; its plugin calls our plugin."""
+    """The other software's CNI configuration sorts before ours, so the runtime uses it instead of ours; its plugin calls our
+    plugin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """ENIs of this instance, their limits, and the numbers of their route tables.
 
-Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved from either program to the other without renumbering.
+Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be migrated from it to vpc-ipamd, and back, without
+renumbering.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Eni:
     `host_ready`: whether the host's routing for it is in place.
     `managed`: whether its addresses are for sandboxes.
     `created_by_us`: whether we created it, so that we may delete it (I9).
-    `excluded`: why no new sandbox gets its addresses, "" if sandboxes may have them: its subnet is excluded, custom networking keeps
-        pods off the primary ENI, or an AWS service manages the ENI. Sandboxes keep the addresses that they have (I2).
+    `excluded`: why no new sandbox gets its addresses, for example because its subnet is excluded or an AWS service manages it; "" if
+    sandboxes may have them. Sandboxes keep the addresses that they have (I2).
     `pool`: the pool of pods that gets its addresses (`pod_pools.py`), "" for the node's own.
     """
 
@@ -133,12 +134,14 @@ class InstanceLimits:
 
     @property
     def max_pods(self) -> int:
-        """Pods that fit with single addresses. Source: the formula in amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
+        """Pods that fit with single addresses, including two on the host's network. Source: the formula in amazon-vpc-cni-k8s
+        misc/eni-max-pods.txt.
+        """
         return self.eni_count * self.slots_per_eni + 2
 
     @property
     def max_pods_without_primary(self) -> int:
-        """Pods that fit with single addresses where the primary ENI carries no pods.
+        """Pods that fit with single addresses, including two on the host's network, where the primary ENI carries no pods.
 
         Source: https://docs.aws.amazon.com/eks/latest/userguide/cni-custom-network.html (one ENI less in the formula).
         """

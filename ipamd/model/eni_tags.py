@@ -1,4 +1,5 @@
-"""Tags that mark ENIs as made for a node. They are the tags of amazon-vpc-cni-k8s, so that its tools and IAM conditions work for ours.
+"""Tags that mark ENIs as made for a node. They are the tags of amazon-vpc-cni-k8s, so that tools and IAM conditions that were made for
+it work for our ENIs too.
 
 Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go.
 """
@@ -14,7 +15,8 @@ from ipamd.model.time_text import rfc3339
 INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
 
 POOL_TAG = "vpc-ipamd/pool"
-"""Tag with the pool of pods for which an ENI was made (docs/adr/0084). Ours: a lost datastore learns the pool from EC2."""
+"""Tag with the pool of pods for which an ENI was made (docs/adr/0084). Ours: if the datastore was lost, this tag shows the pool of an
+ENI."""
 
 NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
 

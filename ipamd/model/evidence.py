@@ -1,7 +1,8 @@
 """Decide what happens to a wired or recorded sandbox for which no DEL came. Reaper, GC, quarantine and start use this one rule. Pure.
 
-Each source reports present, absent or unknown. While a source is silent (unknown), the sandbox is kept (I11). Only our datastore names
-candidates; every other source can only add a reason to keep (I2). The first row that fits decides:
+Each source reports present, absent or unknown. While a source that the verdict needs is silent (unknown), the sandbox is kept (I11).
+Only our datastore names the addresses that may be freed; every other source can only add a reason to keep (I2). The first row that
+fits decides:
 
     the datastore              the other sources                                                verdict
     recorded                   runtime, namespace or veth unknown                               keep
@@ -44,8 +45,8 @@ Source of the 4 minutes: Kubernetes staging/src/k8s.io/cri-client/pkg/remote_run
 """
 
 LEAK_AGE_S = 3600.0
-"""A sandbox that CRI has not listed for this long loses its address even if namespace or veth is there. Ours: long after any retry of
-DEL."""
+"""A sandbox that CRI has not listed for this long loses its address even if namespace or veth is there. Ours: by then no retry of a
+DEL is expected any more."""
 
 REAP_MIN_ABSENT_LOOKS = 2
 """How many successive complete lists must lack a sandbox before its absence counts. Ours: a single list can lack a sandbox that is
@@ -91,11 +92,11 @@ class Evidence:
         is older than the sandbox.
     absent_age_s: seconds since the first of these lists.
     age_s: seconds since the sandbox's ADD, never overestimated.
-    is_declared_gone: the runtime's list of valid attachments (GC) lacks the sandbox.
-    is_runtimes_own: CRI listed the sandbox once, or its ADD named a pod; otherwise another program made the sandbox, and CRI never
-        lists it (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain this fact.
-    is_netns_proven_gone: nothing is at the namespace's path, and the host's mounts would be visible there. Otherwise an absent path
-        may be missing only from the daemon's own mounts.
+    is_declared_gone: whether the runtime's list of valid attachments (GC) lacks the sandbox.
+    is_runtimes_own: whether CRI listed the sandbox once, or its ADD named a pod. Otherwise another program made the sandbox, and CRI
+        never lists it (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain this fact.
+    is_netns_proven_gone: whether nothing is at the namespace's path, although the host's mounts would be visible there. Otherwise an
+        absent path may be missing only from the daemon's own mounts.
     links: whether any link of the sandbox exists on the host, even one that is being deleted: a host veth of any leg, or the uplink.
     """
 

@@ -81,7 +81,8 @@ class Family:
     is_sparse: whether only some addresses of a prefix are recorded: those that are not free, and the last one, whose row stands for
         all others.
     addresses_leaf, prefixes_leaf: the keys for addresses and prefixes below an interface in instance metadata.
-    nft, nft_address: in nftables, the word for the family and for its header, and the type of a set of its addresses.
+    nft: the word by which nftables names the family and its header.
+    nft_address: nftables' type of a set of addresses of the family.
     local_range: the range from which a sandbox gets an address of this family for egress, if its pool is of the other family.
     """
 
@@ -210,7 +211,8 @@ def members(prefix: IpNetwork) -> tuple[IpAddress, ...]:
 
 
 def stand_in(address: IpAddress) -> IpAddress | None:
-    """Return the last address of the /80 that contains an address: its row stands for the address while that has no row of its own.
+    """Return the last address of the /80 that contains an address: its row stands for the address while the address has no row of its
+    own.
 
     Returns: None for an IPv4 address.
     """

@@ -1,8 +1,8 @@
 """The causes that freeze the pool. While the pool is frozen, no ENI is created and nothing is released. Pure values.
 
 A node that is being drained, or that EC2 is about to end, needs no further ENI, and its addresses are released with the instance.
-So its API calls are left to other nodes. Addresses and prefixes on attached ENIs are still requested, because pods may wait for
-them.
+So it makes no API calls for new ENIs and for releases: EC2's limits of calls are for the whole account, and other nodes need these
+calls. Addresses and prefixes on attached ENIs are still requested, because pods may wait for them.
 
 A rebalance recommendation stops less than the other causes: EC2 may let the instance run for days after it, and pods are scheduled to
 the node until it is drained. So an ENI is created if an ADD waits for it, but not ahead of need. After a spot interruption notice the

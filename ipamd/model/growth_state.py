@@ -88,8 +88,8 @@ class GrowthState:
     `creation_cap`: the most addresses or /28s with which a new ENI is created; None unless EC2 has refused more.
 
     `pending_enis`: the ENIs of creations whose outcome is not known.
-    `pending_slots`: by ENI, the slots of allocations whose outcome is not known. Slots with addresses that are recorded elsewhere
-        count as pending too.
+    `pending_slots`: by ENI, the slots of allocations whose outcome is not known. A slot with an address that EC2 shows on the ENI, but
+    that is recorded elsewhere, counts as pending too.
     `pending_address_count`: the addresses that allocations with an unknown outcome may bring.
     `pending`: why the outcome of creations and allocations is not known; "" if no outcome is pending.
     `pending_kind`: the reason for `pending` in one word.

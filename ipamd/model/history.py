@@ -1,8 +1,9 @@
 """The events of the ledger and the records of the history.
 
 The ledger is part of the datastore: each entry is written in the same transaction as the change that it records, so that decisions can
-be traced. The history has the same events, and the refused ADDs. It is kept on the host's disk over reboots and is written with a
-delay (docs/adr/0035). It is for people only: no decision depends on it.
+be traced. The history has most of these events (see LEFT_OUT_OF_HISTORY), and the refused ADDs. It is kept on the host's disk over
+reboots and is written with a delay (docs/adr/0035). It is for people, with one exception: if the ledger was lost or is of another
+boot, a starting daemon reads from the history what its calls removed from ENIs lately (`ipamd/eni/earlier_changes.py`).
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class HistoryRecord:
     event: a LedgerEvent, a HistoryEvent, or a word of a later release.
     detail: further information in words, such as the reason of a refusal or the ID of a boot.
     pod: `namespace/name`.
-    since: for `unassigned` and `held` when the attachment began; for `refused` the time of the first refusal of the series; for
-        `booted` the time of the boot; else None.
+    since: for an event about an attachment when the attachment began; for `refused` the time of the first refusal of the series; for
+        `booted` the time of the boot; else None. Rows of the ledger do not have it.
     count: for `refused` the number of refusals in the series; for `missed` the number of missing records, if it is known; else 1.
     code: for `refused` the CNI code.
     other_address: the address of the same sandbox's extra leg.

@@ -23,7 +23,8 @@ m8ine m9g m9gd p6-b200 p6-b300 r8a r8gb r8gn r8i r8i-flex r8ib r8id r8idb r8idn 
 """
 SHORT_TIMEOUT_FAMILIES = frozenset(_SHORT_TIMEOUT.split())
 """Instance families with the default SHORT_TIMEOUT_S. They are used when DescribeInstanceTypes does not answer. Source:
-DescribeInstanceTypes as recorded in moto 5.2.5, NetworkInfo.ConnectionTrackingConfiguration; a test compares both."""
+DescribeInstanceTypes as recorded in moto 5.2.5, NetworkInfo.ConnectionTrackingConfiguration; a test compares this list with that
+source."""
 
 MAX_PODS_IN_FILE = {
     "i7ie.48xlarge": 737,

@@ -11,7 +11,8 @@ from ipamd.model.words import printable
 WORDS = {dict: "an object", bool: "true or false", str: "a string", list: "a list", int: "a whole number"}
 
 SHOWN_MAX = 80
-"""The most characters of a wrong value that a problem shows. Ours: `ipamctl status` is for people."""
+"""The most characters of a wrong value that a problem shows. Ours: people read the problems in `ipamctl status`, so the value must be
+short."""
 
 
 def read_object(text: str, problems: list[str]) -> object:

@@ -142,7 +142,7 @@ class KernelSurvey:
     uplink_routes: the routes in the tables of uplinks, and in `STRICT_TABLE`.
     incoming_rules: the rules for packets that arrive by a certain link (INCOMING_PRIORITY).
     snat: the SNAT choices of sandboxes that our nftables sets have, by address; None if the sets were not read.
-    is_whole: no dump was interrupted, so an object that the survey lacks was not there (I11).
+    is_whole: whether no dump was interrupted. If so, an object that the survey lacks was not there (I11).
     """
 
     veths: tuple[HostVeth, ...]
@@ -178,7 +178,7 @@ class KernelSurvey:
 
     @property
     def living_names(self) -> set[str]:
-        """Names of veths that are not being deleted."""
+        """Names of the first host veths that are not being deleted."""
         return {veth.name for veth in self.firsts if not veth.is_dying}
 
     def vlan_of(self, address: IpAddress | None) -> VlanLink | None:

@@ -1,5 +1,5 @@
-"""Numbers that amazon-vpc-cni-k8s and we both use in the kernel, so that a node can be moved from either program to the other without
-a reboot.
+"""Numbers that amazon-vpc-cni-k8s and we both use in the kernel, so that a node can be migrated to vpc-ipamd, and back, without a
+reboot.
 
 Each of the two daemons must recognise, replace or remove the rules, routes and neighbours that the other one left. Do not change a
 number here alone: `tests/unit/model/test_data_plane_numbers.py` has each compatible value, its source and what breaks without it.

@@ -30,8 +30,8 @@ ASK_PAUSES_S = (60.0, 240.0, 960.0, ASK_AGAIN_S)
 metadata, so one answer must not postpone the next call by an hour. The shorter pauses cost three more calls at most."""
 
 NAMED_COUNT = 3
-"""How many differences a sentence names. Ours: a missing prefix counts as one difference, but a missing ENI with single addresses may
-count as 50."""
+"""How many differences a sentence names. Ours: an ENI that metadata shows without its single addresses may count as 50 differences,
+which would make the sentence too long."""
 
 
 class DifferenceKind(StrEnum):
@@ -74,7 +74,7 @@ class Recent:
     `added`: ENIs and addresses that our calls added lately.
     `removed`: ENIs and addresses that our calls removed lately, each with the ENI that it was on, because an address that is shown on
         another ENI is a difference.
-    `is_growing`: an intent that adds addresses or an ENI is open, so metadata may show them before EC2's answer to us.
+    `is_growing`: whether an intent that adds addresses or an ENI is open, so that metadata may show them before EC2's answer to us.
     """
 
     added: Collection[EniId | IpAddress] = ()

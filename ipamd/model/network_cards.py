@@ -77,7 +77,9 @@ def possible_cards(limits: InstanceLimits) -> tuple[int, ...]:
 
 
 def limits_of_card(limits: InstanceLimits, card: int) -> InstanceLimits:
-    """Return the limits of the ENIs of one network card. The trunk ENI of the control plane is on card 0."""
+    """Return the limits of the ENIs of one network card. Further cards have no trunk ENI, because the control plane attaches it to
+    card 0.
+    """
     if card == 0:
         return limits
     return replace(limits, eni_count=limits.eni_count_of(card), trunk_capacity=0)

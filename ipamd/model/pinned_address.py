@@ -22,7 +22,8 @@ POD = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}
 """`namespace/name`. Source: kubernetes apimachinery pkg/util/validation, IsDNS1123Label and IsDNS1123Subdomain."""
 
 LIST_MAX = 10_000
-"""The most pods of the operator's list. Ours: a subnet of /18 has 16,384 addresses; the list is a dictionary in memory."""
+"""The most pods of the operator's list. Ours: this is enough for most of a /18 subnet (16,384 addresses), and small enough to be kept
+in memory."""
 
 PinnedList = Mapping[str, IPv4Address]
 """The operator's list: `namespace/name` of a pod -> its address."""

@@ -3,7 +3,8 @@
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
 docs/prefix-and-ip-target.md there). These differences are intended:
 
-- Cooling addresses are not free (I8). They make up at most three quarters of a target in whole ENIs or /28s.
+- Cooling addresses are not free (I8). But they may count for up to three quarters of a target in whole ENIs or /28s, because they will
+  be free soon.
 - Waiting ADDs count as demand.
 - The pool does not grow beyond maxPods. There are two exceptions: the last /28 may contain more addresses than maxPods leaves, and an
   ENI that was not usable for a while adds its addresses again when it is usable.
@@ -355,7 +356,7 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """Count the addresses to request for a deficit, in the plan's own units.
+    """Count the addresses to request for a deficit, not rounded up to whole ENIs or /28s.
 
     The count is higher than the deficit while ADDs follow each other (`_ahead_count`), and lower while single addresses replace /28s
     that the subnet does not have (STOPGAP_COUNT).
@@ -378,7 +379,7 @@ def _ahead_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -
     # finished.
     are_adds_chained = snapshot.waiting_count and demand.lately_count >= 2 * target
     extra = target if are_adds_chained else min(demand.lasting_count, target)
-    # After the waiting ADDs have taken their addresses, as many are needed again for WARM_IP_TARGET, and one call can bring both. A
+    # After the waiting ADDs have taken their addresses, WARM_IP_TARGET free addresses are needed again, and one call can bring both. A
     # single waiting ADD does not count: it may be the demand that the start registers, and that takes no address
     # (`ipamd/process/first_address.py`).
     if snapshot.waiting_count >= 2 and target:

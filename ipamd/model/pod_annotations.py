@@ -33,7 +33,7 @@ ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT, P
 """All annotations that the daemon reads."""
 
 ANNOTATION_MAX = 16 * 1024
-"""The most characters of the annotation `POD_ENI` that are read. Ours: the controller writes 300."""
+"""The most characters of the annotation `POD_ENI` that are read. Ours: this is ample, because the controller writes about 300."""
 
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """The CNI capability by which containerd (from 1.5) and CRI-O (from 1.29) hand over a pod's annotations as they were when the

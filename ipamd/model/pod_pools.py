@@ -31,16 +31,18 @@ OWN_WORD = "default"
 """The name by which people see the node's own pool. No pool of the file may have this name."""
 
 POOL_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-"""The form of a pool's name, which is also a label of metrics and a tag of ENIs. Ours: like a namespace's name, and shorter."""
+"""The form of a pool's name, which is also a label of metrics and a tag of ENIs. Ours: the form of a namespace's name, but shorter."""
 
 POOLS_MAX = 8
-"""The most pools of the file. Ours: each pool needs an ENI of its own, and most instance types have 4 to 15 ENIs."""
+"""The most pools of the file. Ours: more pools would fit on few nodes, because each needs an ENI of its own, and most instance types
+have 4 to 15 ENIs."""
 
 SUBNETS_MAX = 32
-"""The most subnets of one pool. Ours: a few for each zone of a region."""
+"""The most subnets of one pool. Ours: this is several for each zone of a region."""
 
 COUNT_MAX = 1000
-"""The highest value of a target or a number of ENIs. Ours: no instance type has more than 750 slots."""
+"""The highest value of a target or a number of ENIs. Ours: a higher value is a mistake, because no instance type has more than 750
+slots."""
 
 POOL_FORM = {
     "subnets": list,

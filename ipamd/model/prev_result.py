@@ -15,7 +15,8 @@ from ipamd.model.errors import InvalidConfigError
 from ipamd.model.failures import FailureCode, failure
 
 MAX_DEPTH = 50
-"""The most levels of nested lists and objects. Ours: results have four, and copying and encoding are recursive."""
+"""The most levels of nested lists and objects. Ours: results have four; copying or encoding a very deep one could exhaust the
+stack."""
 
 
 def require_valid(prev_result: JsonObject) -> None:

@@ -4,7 +4,7 @@ The reference is amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, decreaseDatastorePool a
 getDeletableENI). These differences are intended (docs/pool.md, Release):
 
 - A surplus is released only after it has lasted for a window of time.
-- Cooling addresses do not count as surplus (I8).
+- Cooling addresses are not released (I8).
 - The remaining addresses always meet the target. With a target of 0 one address stays free.
 - The sparsest ENI is released first, not a random one.
 - Addresses of the disabled mode (single addresses or /28s) are released before others.
@@ -35,7 +35,7 @@ ENI_MIN_AGE_S = 60.0
 pkg/ipamd/datastore/data_store.go."""
 
 NAMED_COUNT = 3
-"""How many ENIs a sentence names. Ours: `ipamctl status` is for people."""
+"""How many ENIs a sentence names. Ours: people read the sentence in `ipamctl status`, so it must be short."""
 
 
 ON_FURTHER_CARD = "is on a further network card"

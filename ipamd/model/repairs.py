@@ -43,7 +43,7 @@ CONFINEMENT = RepairedObject(RepairKind.NFT, "confinement")
 """The nftables rules that drop packets which a sandbox must not send or receive."""
 
 SHARED_RULE = RepairedObject(RepairKind.RULE, "all sandboxes")
-"""The one rule that sends packets to sandboxes to our own table."""
+"""The one rule by which packets to sandboxes are looked up in our own table."""
 
 TRANSLATION = RepairedObject(RepairKind.NFT, NODE)
 """The nftables rules that translate the sources of sandboxes' packets: SNAT to outside the VPC, and SNAT of the local range."""

@@ -1,4 +1,4 @@
-"""Count the addresses of earlier sandboxes of pods that the runtime creates repeatedly. Pure.
+"""Count the addresses of earlier sandboxes of pods for which the runtime creates one sandbox after the other. Pure.
 
 A pod has one sandbox at a time. The addresses of its earlier sandboxes do not count as demand: they become free by themselves, after
 the sandboxes were deleted or reaped and the addresses have cooled.
@@ -63,8 +63,8 @@ def repeats(recorded: Counter[PodId], cooling: Counter[PodId]) -> Repeats:
     cooling.
 
     Args:
-        recorded: pod -> its recorded sandboxes.
-        cooling: pod -> the cooling addresses of its former sandboxes.
+        recorded: pod -> the number of its recorded sandboxes.
+        cooling: pod -> the number of cooling addresses of its earlier sandboxes.
     """
     recorded_count = sum(max(count - 1, 0) for count in recorded.values())
     cooling_count = sum(count if recorded[pod] else max(count - 1, 0) for pod, count in cooling.items())

@@ -20,7 +20,7 @@ Ours: an allocation takes about half a second; creating, attaching and setting u
 class SeenDemand:
     """The demand as it was measured lately. Counts are in addresses. An address is *busy* if it is in use, cooling or waited for.
 
-    `minute_rate`, `ten_minute_rate`: ADDs per second, as weighted averages over about a minute and about ten minutes.
+    `minute_rate`, `ten_minute_rate`: ADDs per second, as averages over the last minute and the last ten minutes.
     `peak_count`: the most addresses that were busy at the same time lately.
     `short_growth_count`, `long_growth_count`: the most by which the busy addresses rose above their former peak within SHORT_S, and
         within LONG_S.

@@ -2,7 +2,7 @@
 
 The kernel tests a packet against the rules one after the other. So each subnet is cut into 8 groups of 8 blocks, and the rules from
 the addresses of a block have one of 64 priorities, the *bucket* of the block. All subnets share the 64 buckets. `goto` rules send a
-packet to its group, there to its bucket, and after the bucket to the end:
+packet to its group, there to the *landing* of its block, which is the priority before the bucket, and after the bucket to the end:
 
     1537            from GROUP goto its first number                   for each group of each subnet
     1538            from BLOCK goto its landing                        group 0, for each of its blocks

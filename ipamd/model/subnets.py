@@ -38,8 +38,8 @@ zone has no entry reports this. The bound of 64 characters is ours.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-regions-availability-zones.html."""
 
 USUAL_ZONE = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+([a-z]|(-[a-z0-9]+)+)")
-"""The usual form of a zone's name: a region with a suffix. A name of another form is reported where a text that is no zone's name may
-stand, such as the name of an ENIConfig object. Ours, from the names of all zones at the source of ZONE."""
+"""The usual form of a zone's name: a region with a suffix. `ipamctl convert-eniconfig` reports ENIConfig objects whose name has
+another form, because such a name is probably not that of a zone. Ours, from the names of all zones at the source of ZONE."""
 
 GROUPS_MAX = 16
 """The most security groups of one ENI, by the highest quota.

@@ -1,22 +1,21 @@
 """Measure demand over one window, VPC_IPAMD_RELEASE_HOLD_SECONDS, for the automatic warm target and for releases.
 
-Three values are maxima over the window: the busy addresses, their growth, and the negative surplus (`RollingMax`). A load that repeats
-within the window reaches its peak in each window, so a constant or periodic load releases nothing and allocates nothing again. After a
-batch of addresses was released, the next batch waits for a window, so that a slow decline costs one call per window instead of one
-call per pod. The measurements are bounded and not stored. After a restart the pool keeps the addresses that are free then, and nothing
-is released before a whole window has passed. There is no lock and no clock: the pool's thread, or a simulation, passes monotonic
-times.
+Three values are maxima over the window (`RollingMax`): the number of busy addresses (in use, cooling, or waited for by an ADD), its
+growth, and the negative surplus. A load that repeats within the window reaches its peak in each window, so a constant or periodic load
+releases nothing and allocates nothing again. After a batch of addresses was released, the next batch waits for a window, so that a
+slow decline costs one call per window instead of one call per pod. The measurements are bounded and not stored. After a restart the
+pool keeps the addresses that are free then, and nothing is released before a whole window has passed. There is no lock and no clock:
+the pool's thread, or a simulation, passes monotonic times.
 
 Where whole ENIs are released, all surplus ENIs are kept for the window, unless a burst has just ended: then all but one of them go
-after ENI_HOLD_S. Keeping everything that a burst needed for an hour would cost more in addresses than the calls are worth, while a
+after ENI_HOLD_S. Keeping for the whole window what a burst needed would cost more in addresses than the saved calls are worth, while a
 load that only varies needs its addresses again. A burst has ended when the busy count fell within BURST_S by more than chance explains
-(`BURST_SPREAD`).
-Rejected, by the traces of docs/performance.md: one window for all, which either flaps at a constant load (5 min) or keeps too much
-after bursts (15 min); and ENI_HOLD_S for all ENIs beyond the first, which flaps on large nodes.
+(`BURST_SPREAD`). Rejected, by the traces of docs/performance.md: one window for all, which either flaps at a constant load (5 min) or
+keeps too much after bursts (15 min); and ENI_HOLD_S for all ENIs beyond the first, which flaps on large nodes.
 
 ADDs that follow each other share a call. Every ADD wakes the pool loop, and allocating one address each time would cost one call for
-each pod, while EC2's limits are for the whole account. Two successive windows of seconds show whether demand lasts. A short burst does
-not count as lasting, because it is over before the pool could allocate addresses for it.
+each pod, while EC2's limits are for the whole account. Two successive windows of some seconds (`WINDOW_S`) show whether demand lasts.
+A short burst does not count as lasting, because it is over before the pool could allocate addresses for it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ipamd.model.repeats import NO_REPEATS, Repeats
 from ipamd.model.seen_demand import LONG_S, SHORT_S, SeenDemand
 
 START_COUNT = 10
-"""Addresses that a node without any is expected to need. Ours: a new node is created because pods wait for one."""
+"""Addresses that a node without any is expected to need. Ours: a new node is usually created because pods wait for it."""
 
 FILL_S = 300.0
 """For this long after its start a new node is being filled: its busy addresses count as its first peak, and not as growth that may
@@ -60,12 +59,12 @@ SETTLE_S = WINDOW_S
 """The pool is topped up to WARM_IP_TARGET this long after the last ADD, or earlier if it is low. Ours: as long as `WINDOW_S`."""
 
 BURST_S = 600.0
-"""A burst has ended if the busy count has fallen enough within this time. Ours: the pods of a burst end within minutes of each
-other."""
+"""A burst has ended if the busy count has fallen enough within this time. Ours: this is long enough, because the pods of a burst end
+within minutes of each other."""
 
 BURST_SPREAD = 2.5
-"""By how much the square root of the busy count falls when a burst ends. Ours: the square root of a Poisson count has a standard
-deviation of a half at any mean, so this is five of them; a smaller fall may be chance."""
+"""By how much the square root of the busy count falls at least when a burst ends. Ours: the square root of a Poisson count has a
+standard deviation of a half at any mean, so this is five of them; a smaller fall may be chance."""
 
 CHANCE_SPREAD = 2.0
 """Standard deviations of a Poisson count by which the busy count may soon exceed its maximum within the window. Ours."""

@@ -66,8 +66,8 @@ COALESCE_S = 0.02
 cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
-"""How many actions one wake-up makes at most. Ours: the largest common types have 15 ENIs, each of which takes two actions, a creation
-and one allocation."""
+"""How many actions one wake-up makes at most. Ours: one wake-up can fill a node, because the largest common types have 15 ENIs, each
+of which takes two actions, a creation and one allocation."""
 
 PREFETCH_SUBNETS = ("subnets ahead of growth",)
 """Back-off key: on a node without a free address, the subnets are described once while the instance's limits are not known yet."""
@@ -118,7 +118,7 @@ class PoolMaintainer(Service):
         Args:
             repeats: returns the addresses that pods hold beyond those of their present sandboxes.
             pinned: obtains addresses that pods ask for; None if no pod may ask for one.
-            pools: further pools, of pods.
+            pools: the further pools, which the network file defines for pods.
             has_cards: whether further network cards are managed; they are known with the limits of the instance type.
         """
         super().__init__(context)
@@ -176,7 +176,7 @@ class PoolMaintainer(Service):
         return self.targets_of(pool, self.settings)
 
     def targets_of(self, pool: str, own: PoolSettings) -> PoolSettings:
-        """Return the targets of a pool if those of the node's own were `own`. From any thread."""
+        """Return the targets that a pool would have if the targets of the node's own pool were `own`. From any thread."""
         if not self.pools:
             return own
         return self._planned[pool].settings(own, self._datastore.stock())
@@ -213,7 +213,7 @@ class PoolMaintainer(Service):
     def managed_cards(self) -> tuple[int, ...] | None:
         """Return the network cards of which pods may get interfaces now; None before they are known. From any thread.
 
-        Limits that hold for every instance type say nothing about cards.
+        Limits that are only the safe default for an unknown instance type do not show the cards.
         """
         if not self._has_cards:
             return (0,)
@@ -228,7 +228,7 @@ class PoolMaintainer(Service):
         return bool(card) and card not in (self.managed_cards() or ())
 
     def _drain_other_kind(self, *, is_prefix_mode: bool) -> None:
-        """Assign addresses of the disabled mode last, so that they become free (docs/adr/0029)."""
+        """Assign addresses of the mode that is off (prefixes, or single addresses) last, so that they become free (docs/adr/0029)."""
         self._datastore.set_draining(Draining(prefixes=not is_prefix_mode, singles=is_prefix_mode))
 
     def turn(self) -> float | None:
@@ -253,7 +253,7 @@ class PoolMaintainer(Service):
         follows: resyncs, the check of CIDR reservations for pinned addresses, leaked ENIs, the security groups of secondary ENIs, and
         the repetition of a denied DescribeSubnets.
 
-        Returns: the monotonic time at which the plan must be made again even if nothing happens; None without one.
+        Returns: the monotonic time at which the plan must be made again even if nothing happens; None if there is no such time.
         """
         self.cycle()  # first: an ADD may wait for it, and creating an ENI reads metadata again
         # The pause is read now, because the calls below may block for longer than it lasts.

@@ -18,8 +18,8 @@ from ipamd.model.release import Draining
 from ipamd.pool.demand_window import DemandWindow
 
 STARVED_S = 60.0
-"""For this long after an ADD of one pool found no place for an ENI, the other pools of its network card keep no surplus. Ours: kubelet
-repeats a refused ADD after some seconds, and no ENI is released while an ADD waits."""
+"""For this long after an ADD of one pool found no place for an ENI, the other pools of its network card keep no surplus. Ours: while
+the ADD waits, no ENI is released, so this must outlast the ADD and the pauses of some seconds after which kubelet repeats it."""
 
 
 class PlannedPool:
@@ -31,7 +31,7 @@ class PlannedPool:
     `window`: the demand that was measured.
     `last_cycle`: a function that makes a snapshot from the EC2 results of the last cycle, and the snapshot of that cycle; None before
         the first one.
-    `is_postponed`: the last plan postponed an action, so the pool must be planned again soon.
+    `is_postponed`: whether the last plan postponed an action, so that the pool must be planned again soon.
     `excess_count`: addresses above the target, by the last plan.
     `draining`: its ENIs and kinds of addresses that are assigned last.
     """
@@ -62,7 +62,7 @@ class PlannedPool:
             self._starved_deadline = -math.inf
 
     def is_starved(self, now_s: float) -> bool:
-        """Whether an ADD found no place for an ENI within the last STARVED_S, and no plan since had an action or a supply."""
+        """Whether an ADD found no place for an ENI in the last STARVED_S, and no later plan had an action or free addresses."""
         return now_s < self._starved_deadline
 
 

@@ -62,7 +62,7 @@ class AwsNode(Protocol):
         """Replace its file of allocations, and its files with the addresses of extra legs.
 
         Args:
-            routed: the addresses to which routes of the host lead. The file of an address in `routed` stays even if no allocation has
+            routed: the addresses to which routes of the host lead. A file whose address is in `routed` stays even if no allocation has
                 the address, because another sandbox uses the address.
 
         Returns: the path of the file of allocations. Raises: TakeoverError.
@@ -97,7 +97,7 @@ class Import(Protocol):
         """Write our alias on every host veth that has none and whose sandbox can be identified.
 
         Args:
-            survey: all host veths.
+            survey: a survey with all host veths.
             listed: the runtime's sandboxes by container ID; None if it did not answer.
         """
 

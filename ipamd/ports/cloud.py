@@ -132,9 +132,10 @@ class Ec2(Protocol):
         """
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """Free resources that have not been used for long. Called from time to time.
+        """End the process that makes the calls, if there is such a process and it has not been used for long. Called from time to
+        time.
 
-        `is_needed_soon`: whether calls will probably be made soon; then the resources are made ready instead.
+        `is_needed_soon`: whether calls will probably be made soon; then the process is started instead.
         """
 
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:

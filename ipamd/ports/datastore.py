@@ -1,4 +1,4 @@
-"""The datastore as the rooms use it. The rooms import neither its classes nor SQLAlchemy."""
+"""The datastore as the daemon's other packages use it. They import neither its classes nor SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class UnitOfWork(Protocol):
         """
 
     def record_extra_address(self, address: IpAddress, *, other_address: IpAddress) -> None:
-        """Record the address of an extra leg of the sandbox that has an assigned or quarantined address.
+        """Record `other_address`, the address of an extra leg, for the sandbox whose assigned or quarantined address is `address`.
 
         This record is missing after the datastore's file was lost, or was downgraded and upgraded again. After this call no other
         sandbox gets `other_address`, and it cools together with `address`.
@@ -381,7 +381,8 @@ class Datastore(Protocol):
         """Pass the ledger rows of every later commit to a history (`History.enqueue`), which does not access the disk (I10)."""
 
     def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
-        """Return the last `limit` ledger rows of an address, or of container IDs that begin with `subject`, oldest first.
+        """Return the last `limit` ledger rows about an address, a pod that had an address, or the container IDs that begin with
+        `subject`, oldest first.
 
         Reads the disk, after any unit of work that is open.
         """

@@ -262,7 +262,7 @@ class HostNetwork(Protocol):
         """
 
     def setup_enis(self, enis: Collection[Eni]) -> Mapping[EniId, IpamError]:
-        """Do the same for several ENIs. Returns: the error of each ENI that could not be set up; the others are set up.
+        """Set up several ENIs as `setup_eni` does. Returns: the error of each ENI that could not be set up; the others are set up.
 
         Raises: KernelDumpError, WiringError if the links of the node cannot be read.
         """
@@ -281,7 +281,8 @@ class HostNetwork(Protocol):
     def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
         """Remove an ENI's table and rules, but nothing that an ENI in `remaining` needs. Idempotent.
 
-        An ENI that was attached later at the same place (device index and card) has the same table number.
+        An ENI in `remaining` that was attached later at the same place (device index and card) has the same table number, so this
+        table stays.
         """
 
     def reconcile(
@@ -344,9 +345,10 @@ class HostNetwork(Protocol):
         """Yield the kernel's notifications, and block while there are none.
 
         Changes of ENIs' links are yielded as `LinkEvent`, all other changes that may need a repair as `HostChange`. The first event,
-        OPENED, means that the subscription is open. Some changes by this daemon's own wiring are left out; the events of the others
-        have the state that the daemon wants. After notifications were lost, one `LinkEvent` and one `HostChange` of kind MISSED are
-        yielded, so that no loss stays unnoticed (I11). The iterator ends after `stop_host_events`. Only one thread may read at a time.
+        OPENED, means that the subscription is open. Some changes by this daemon's own wiring are left out; an event about another of
+        its own changes shows the state that the daemon wants. After notifications were lost, one `LinkEvent` and one `HostChange` of
+        kind MISSED are yielded, so that no loss stays unnoticed (I11). The iterator ends after `stop_host_events`. Only one thread may
+        read at a time.
 
         Raises: WiringError if the subscription cannot be opened or breaks.
         """

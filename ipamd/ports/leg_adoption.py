@@ -1,4 +1,4 @@
-"""The kernel's part of a migration: mark links of sandboxes that amazon-vpc-cni-k8s wired as ours."""
+"""The kernel's part of a migration: write our aliases on the links of sandboxes that amazon-vpc-cni-k8s wired."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from ipamd.model.pod_facts import PodFacts
 
 
 class PodFactsSource(Protocol):
-    """Returns whether a pod needs an ENI of its own, and the ENI's annotation. There are two implementations: one reads the
-    annotations that the runtime hands over, the other asks kubelet.
+    """Returns whether a pod needs an ENI of its own, and the annotation that describes this ENI. There are two implementations: one
+    reads the annotations that the runtime hands over, the other asks kubelet.
     """
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:

@@ -17,7 +17,7 @@ from ipamd.model.legs.conflict import branch_conflict
 _UPLINK_FIELDS = ("vlan", "mac", "gateway", "is_strict")
 
 UPLINKED_ROWS = AttachmentRows.of(uplinked_attachment, **{name: f"uplink.{name}" for name in _UPLINK_FIELDS})
-"""Attachments that have an uplink."""
+"""The statements for attachments that have an uplink."""
 
 
 def is_uplinked(row: Params) -> bool:

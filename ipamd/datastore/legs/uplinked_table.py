@@ -25,7 +25,7 @@ uplinked_attachment = table(
     UniqueConstraint("eni_id"),
     UniqueConstraint("vlan"),
 )
-"""Attachments whose address is a branch ENI's, which is in no pool."""
+"""Attachments that have the address of a branch ENI. Such an address is in no pool."""
 
 TRIGGERS = (
     """
@@ -50,4 +50,5 @@ TRIGGERS = (
     BEGIN SELECT RAISE(ABORT, 'I4: DEL was done for this key'); END
     """,
 )
-"""They refuse a branch address that is in the pool too, and a second address for one sandbox."""
+"""They refuse a branch address that is in the pool or is a primary address, a second address for one sandbox, and a sandbox whose DEL
+was done."""

@@ -29,7 +29,7 @@ cmd/routed-eni-cni-plugin/cni.go, add and tryDelWithPrevResult."""
 
 @dataclass(frozen=True, slots=True)
 class BranchLeg(Leg):
-    """A first leg with the address of a branch ENI, which is in no pool."""
+    """A first leg with the address of a branch ENI. This address is in no pool."""
 
     @property
     def kind(self) -> str:
@@ -60,8 +60,8 @@ class BranchLeg(Leg):
 
     @property
     def entries_for_others(self) -> list[dict[str, str]]:
-        """An interface for the CNI result that does not exist, with the VLAN ID as its MAC. By this entry a DEL of the plugin of
-        amazon-vpc-cni-k8s finds the VLAN link.
+        """An entry of the CNI result for an interface that does not exist, with the VLAN ID as its MAC. By this entry a DEL of the
+        plugin of amazon-vpc-cni-k8s finds the VLAN link.
         """
         return [{"name": f"{DUMMY_PREFIX}{self.host_veth[-VETH_HASH_LENGTH:]}", "mac": str(self.branch.vlan)}]
 

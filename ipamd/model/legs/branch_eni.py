@@ -156,7 +156,7 @@ def _address(fields: dict[str, Any], family: Family) -> tuple[IpAddress, IpAddre
 
 
 def _is_special(address: IpAddress) -> bool:
-    """Whether no pod can have an address, whatever its subnet."""
+    """Whether an address is one that no pod can have, whatever the subnet is."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         # From Python 3.14 on the properties below are those of the IPv4 part, by which the IPv6 address would be accepted.
         return True

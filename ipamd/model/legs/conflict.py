@@ -35,7 +35,7 @@ def branch_conflict(
 
 
 def recorded_conflict(attachment: Attachment, snapshot: Snapshot) -> str:
-    """Return the conflict of a recorded attachment with a branch ENI, as the end of a sentence; "" if there is none."""
+    """Return the conflict of the branch ENI that a recorded attachment has, as the end of a sentence; "" if there is none."""
     others = [other for other in snapshot.attachments.values() if not other.is_of_pool]
     row, enis = snapshot.addresses.get(attachment.address), snapshot.enis.values()
     problem = branch_conflict(branch_eni_of(attachment), attachment.key, row=row, others=others, enis=enis)

@@ -1,5 +1,5 @@
-"""The leg for egress in the IP family that the pool does not have. The address of this leg is valid only on this node, which
-translates it."""
+"""The leg for egress in the IP family that the pool does not have. The address of this leg is valid only on this node, so the node
+translates it (SNAT)."""
 
 from __future__ import annotations
 
