@@ -1,6 +1,6 @@
 """Set the environment variables that grpcio's core reads when `grpc` is imported. Programs call this before that import.
 
-The daemon and `ipamctl` import this module. It imports nothing of either, and not `grpc`.
+The daemon and `ipamctl` import this module. It imports no module of these programs, and not `grpc`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ import time
 from typing import Any
 
 ANSWER_S = 60.0
-"""Bound for a socket without a timeout. Ours; every caller here sets one."""
+"""Longest time, in seconds, for an answer over a socket without a timeout. Ours: only a safeguard, because every caller here sets a
+timeout."""
 
 AWS_BYTES_MAX = 8 << 20
 """Most bytes of an answer that botocore reads. Ours: the largest one, all ENIs of an instance of the largest type (64 ENIs x
@@ -44,7 +45,9 @@ class AnswerTooSlowError(AnswerLimitError, TimeoutError):
 
 
 class BoundedResponse(http.client.HTTPResponse):
-    """An answer of at most `BYTES_MAX` bytes, headers included. It must end within the socket's timeout after it was made."""
+    """An answer of at most `BYTES_MAX` bytes, headers included. The socket's timeout bounds the time from the construction of this
+    object to the end of the answer.
+    """
 
     BYTES_MAX = AWS_BYTES_MAX
 

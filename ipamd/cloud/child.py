@@ -40,10 +40,12 @@ START_S = 20.0
 credentials, and the requests for these have their own bounds (metadata 5 s at most)."""
 
 MARGIN_S = 15.0
-"""Time that a call may take in addition to HTTP_TIMEOUT, the timeout of its answer, to connect and to renew credentials. Ours."""
+"""Seconds that a call may take in addition to HTTP_TIMEOUT, the timeout of its answer, after the process has reported that it is
+sending. Ours: connecting takes 3 s at most, and credentials are fetched before that report."""
 
 TRIES = 2
-"""Most processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next request."""
+"""Most processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next request, which a new
+process then makes."""
 
 THREADS = 16
 """Most calls at once. Ours: more than the daemon has threads that call EC2."""

@@ -20,17 +20,17 @@ from ipamd.cloud.direct_metadata import Exchange
 from ipamd.model.words import printable
 
 TEXT_MAX = 300
-"""Characters of a party's own text that are quoted. Ours."""
+"""Characters of a party's own text that are quoted. Ours: as many as of a message of EC2 (`MESSAGE_MAX` in errors.py)."""
 
 SERVER_ERROR = 500
-"""Source: RFC 9110, 15.6."""
+"""HTTP status from which the server reports a fault of its own. Source: RFC 9110, 15.6."""
 
 TOO_MANY = 429
-"""Source: RFC 6585, 4."""
+"""HTTP status of a server that throttles. Source: RFC 6585, 4."""
 
 SKEW_S = 60.0
-"""Smallest difference of clocks that is reported. Ours: AWS refuses a signature whose time is wrong by five minutes, and a
-token whose time is wrong by less."""
+"""Smallest difference, in seconds, between the node's clock and a server's clock that is reported. Ours: AWS refuses a signature whose
+time is wrong by five minutes, and a token whose time is wrong by less, so a minute may be the cause of a refusal."""
 
 WEB_IDENTITY, CONTAINER_TOKEN = "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
 CONTAINER_URIS = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")

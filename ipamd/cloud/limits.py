@@ -15,10 +15,10 @@ from ipamd.model.eni import InstanceLimits
 
 # Limits of instance types at the time of this release, used if DescribeInstanceTypes does not answer.
 #
-# A row has: ENIs on the default network card, IPv4 addresses per ENI (with the primary one), network cards, kind (nitro, xen,
-# metal), then types as `family:size,size`. It is a text instead of a dict of 1,400 entries, because a process searches it at most
-# once. Source: DescribeInstanceTypes as recorded in moto 5.2.5. `python -m tests.unit.cloud.limits_source` generates it, and a test
-# compares both.
+# A row has: ENIs on the default network card, IPv4 addresses per ENI (with the primary one), network cards, kind (nitro, xen, metal),
+# then types as `family:size,size`. The table is a text instead of a dict of 1,400 entries, because a process searches it at most once.
+# Source: DescribeInstanceTypes as recorded in moto 5.2.5. `python -m tests.unit.cloud.limits_source` generates the table, and a test
+# compares it with moto's record.
 
 TABLE = """\
 1 50 2 nitro hpc6id:32xlarge

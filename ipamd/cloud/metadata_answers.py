@@ -26,7 +26,7 @@ Read = Callable[[str], str | None]
 ID, INDEX = "interface-id", "device-number"
 
 WORD = re.compile(r"[!-;=?-~]{1,1024}")
-"""Printable ASCII without spaces and without the angle brackets of HTML. Ours: AWS promises the format of no ID; tokens are base64."""
+"""Printable ASCII without spaces and without the angle brackets of HTML. Ours: AWS promises no format of IDs; tokens are base64."""
 
 MAC_FORM = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 

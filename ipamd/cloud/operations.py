@@ -1,6 +1,6 @@
 """The EC2 APIs that this daemon calls: IAM must allow them, and the trimmed model contains them.
 
-`manifests/iam-policy.json` is the policy.
+`manifests/iam-policy.json` is the IAM policy that allows them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Write the parts of botocore's data that we use: `python -m ipamd.cloud.trim_model [directory]`.
 
 It copies EC2 operations and the shapes that they refer to, two STS operations (botocore's credential chain uses them to assume a
-service account's role), the endpoint rules of both, and the global files that botocore reads to make a client. It drops documentation
-and enum lists, which neither serialiser, validator nor parser reads. The daemon and `vpc-ipamd-inventory` have a directory each, so
-that the daemon's data do not grow by the operations of the inventory. If the command names a directory, only the daemon's data are
-written, into that directory.
+service account's role), the endpoint rules of EC2 and STS, and the global files that botocore reads to make a client. It drops
+documentation and enum lists, which neither serialiser, validator nor parser reads. The daemon and `vpc-ipamd-inventory` have a
+directory each, so that the daemon's data do not grow by the operations of the inventory. If the command names a directory, only the
+daemon's data are written, into that directory.
 `make setup` and the image build run it; the result is not committed. Rejected: a hand-written EC2 client, because signing,
 credentials and endpoints are better shared.
 """

@@ -1,10 +1,10 @@
 """Keep one record of facts for each ENI, beside its row in the datastore.
 
 A row holds what EC2 assigned and what sandboxes use. Every other fact about an ENI is in its record here: changes by our own
-calls (until Describe must show them), the place of an ENI that is not recorded, a missing link, the reason of a freeze. The
-records are in memory only. After a restart, the second answer that absence needs still protects new addresses (docs/adr/0017), and
-released addresses are read from their intents and the ledger. Rejected: a separate map for each kind of fact in the class that learns
-it, because every change would have to prove again that the maps agree.
+calls (until Describe must show them), the place of an ENI that is not recorded, a missing link, the reason of a freeze. The records
+are in memory only, and a restart may lose them: a new address that Describe does not show yet is still safe, because it counts as
+absent only after a second answer (docs/adr/0017), and released addresses are read again from their intents and the ledger. Rejected: a
+separate map for each kind of fact in the class that learns it, because every change would have to prove again that the maps agree.
 """
 
 from __future__ import annotations
@@ -280,8 +280,9 @@ class EniBook(Service):
         return None
 
     def enis_with_conflicting_slots(self) -> list[EniId]:
-        """Return, once for each such slot, the ENI on which EC2 shows an address that is recorded in another place. The slot is
-        taken, although no row of ours shows it on this ENI.
+        """Return the ENI of each slot that EC2 shows as taken and our rows do not, because its address is recorded in another place.
+
+        An ENI is returned once for each such slot.
         """
         taken: set[IpAddress] = {eni.primary_address for eni in self._datastore.enis()}
         taken |= {attachment.address for attachment in self._datastore.attachments() if not attachment.is_of_pool}
@@ -333,7 +334,11 @@ class EniBook(Service):
         return next(free_indexes({0, *beside, *(index for on_card, index in occupied if on_card == card)}))
 
     def _present(self) -> set[Place]:
-        """Return the places of the recorded ENIs that EC2 still shows. An ENI that it no longer shows may occupy a refused place."""
+        """Return the places of the recorded ENIs that EC2 still shows.
+
+        An ENI that EC2 no longer shows is left out: if EC2 refused its place, the place stays refused, because the ENI may still be
+        there.
+        """
         stock = self._datastore.stock().enis
         return {(eni_stock.eni.network_card, eni_stock.eni.device_index) for eni_stock in stock if not eni_stock.has_left}
 

@@ -139,7 +139,7 @@ class CloudDifferences(Service):
         """Replace the differences after a comparison. An answer that is not believed changes none (I11).
 
         `implausible`: why the answer is not believed, "" if it is.
-        `mass_loss`: the loss that was concluded from such answers, or "".
+        `mass_loss`: the loss that was concluded although the answers were not believed, or "".
         """
         if mass_loss:
             self._mass_loss.report(problem(ConditionCode.MASS_LOSS, cause=mass_loss))

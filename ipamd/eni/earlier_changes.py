@@ -1,9 +1,9 @@
 """Read from records what calls of an earlier process removed from ENIs, or may have removed.
 
-The removals are in the open intents and the ledger, or in the history if the datastore was lost or is of another boot. EC2 may show a
-released address for a while. In a chaos run, the daemon had released an address twenty seconds before it ended. EC2's first answer
-still showed the address to the next process, which assigned it to a pod. The history is on the node's disk; at most the records of
-its last second are missing.
+EC2 may still show a released address for a while. In a chaos run, the daemon had released an address twenty seconds before it ended.
+EC2's first answer still showed the address to the next process, which assigned it to a pod. So a new process reads the removals from
+the open intents and the ledger. If the datastore was lost or is of another boot, it reads them from the history on the node's disk, in
+which at most the records of the last second are missing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def remember_released(book: EniBook, read_since: Callable[[datetime], RecordedHi
     added = {key for (key, _), record in last.items() if record.event == LedgerEvent.ADDED}
     for (key, eni_id), record in last.items():
         if NOT_SHOWN in record.detail and eni_id not in enis_with_releases and key not in added:
-            continue  # the record repeats an answer of EC2, and the next answer may differ
+            continue  # the record says what EC2 did not show, and not that we removed it: the next answer may show it again
         if record.event not in PRESENT:
             left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
             book.record_own([key], on=eni_id, is_added=False, left_s=left_s)
@@ -97,7 +97,8 @@ def _enis_with_release_intents(records: Iterable[HistoryRecord]) -> set[str]:
 def remember_open_releases(book: EniBook, context: ServiceContext) -> None:
     """Record in the book the addresses that an earlier process released or was about to release, by its open intents.
 
-    EC2 may show an address for RECENT_S after its release, whichever process released it. A malformed intent is left to its recovery.
+    EC2 may show an address for RECENT_S after its release, whichever process released it. A malformed intent is left out here, and is
+    reported by its recovery.
     """
     now_s = context.clock.monotonic()
     for intent in context.datastore.open_intents():

@@ -136,7 +136,8 @@ class EniService(Service):
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
 
         What the answer shows and lacks is stored before anything that follows from it. Otherwise, if the process then died or the
-        kernel did not answer, an object that this answer shows might later count as missing in two answers in a row (I11).
+        kernel did not answer, an older doubt about an object that this answer shows would stay. A later answer without the object
+        would then seem to be the second one in a row (I11).
 
         Args:
             identity: names the primary ENI, without which no answer is believed.
@@ -255,8 +256,8 @@ class EniService(Service):
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
         """Store one ENI from the answer to a call of ours. Its new addresses become free, and none of its rows is removed.
 
-        If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. After a lost
-        datastore all addresses that have no row then cool first (I8).
+        If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. So after a
+        lost datastore the addresses of such an ENI that have no row cool first (I8).
         Raises: InvariantError if the ENI contradicts a record; KernelDumpError.
         """
         self._record_groups(described)
@@ -697,7 +698,7 @@ class EniService(Service):
         return bool(new_and_wired)
 
     def _withhold(self, doubted: Collection[CloudKey]) -> None:
-        """Withhold the doubted addresses, and all addresses of doubted ENIs, and end this for all others."""
+        """Withhold the doubted addresses and all addresses of doubted ENIs, and no longer withhold any other address."""
         rows = self._datastore.addresses() if doubted else ()
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
@@ -720,7 +721,7 @@ class EniService(Service):
         eni_id = key if isinstance(key, str) else None
         if not self._store_loss(key, eni_id, rows, outcome):
             return False
-        if eni_id:  # set after the row is detaching, because `forget_unused` in another thread checks both
+        if eni_id:  # set after the row is DETACHING, because `forget_unused`, in another thread, unsets it for any other row
             self.book.observe(eni_id, is_absent=True)
             outcome.lost_eni_count += 1
             outcome.forced_eni_count += any(row.is_in_use for row in rows)

@@ -1,9 +1,9 @@
 """Notice changes of our ENIs by others, without EC2 calls, and request a resync with EC2 when something differs.
 
-Two free sources show that something may have changed: the kernel's link notifications at once (`links.py`), and instance metadata
-within a few minutes (this module). Neither removes anything (I7); they make a resync due. The pool's thread makes the resync between
-two plans (`ipamd/eni/resync.py` explains why), and concludes an absence only from two answers. While nothing differs, EC2 is not
-called at all (I13). The consequences of each difference: docs/pool.md, External changes.
+Two sources show without an EC2 call that something may have changed: the kernel's link notifications at once (`links.py`), and
+instance metadata within a few minutes (this module). Nothing is removed because of them (I7); they make a resync due. The pool's
+thread makes the resync between two plans (`ipamd/eni/resync.py` explains why), and concludes an absence only from two answers. While
+nothing differs, EC2 is not called at all (I13). The consequences of each difference: docs/pool.md, External changes.
 
 A turn of metadata refreshes the node's identity (VPC CIDRs, security groups), reads a spot instance's notices, lists the ENIs, and
 reads the ENIs that were not read for longest, as many as REQUESTS_PER_TURN allows. Metadata is throttled for the whole instance
@@ -45,10 +45,12 @@ no minute has more requests than one turn makes; amazon-vpc-cni-k8s compares onc
 nodeIPPoolReconcileInterval)."""
 
 TURN_JITTER = 0.25
-"""Up to this part of a turn is added at random, so that the nodes of a cluster do not send requests at the same time. Ours."""
+"""Up to this part of a turn is added at random, so that the nodes of a cluster, which may all see a change, do not call EC2 about it
+at the same time. Ours: with 0.25 the turns of the nodes spread over 15 s."""
 
 LINKS_S = 60.0
-"""Longest time between two readings of all links, for changes without a notification and links whose MAC was changed. Ours."""
+"""Longest time between two readings of all links, which show changes without a notification, and links whose MAC was changed. Ours: a
+notification shows nearly every change at once."""
 
 REQUESTS_PER_TURN = 10
 """Most HTTP requests of a turn, including those for the node's identity and for tokens. Ours: at most ten requests a minute;

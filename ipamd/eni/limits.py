@@ -1,9 +1,9 @@
 """Decide in one table what each refusal of EC2 stops, for how long, and what is requested instead (I13, I14).
 
 A refusal stops only its own subject: one kind of call, one ENI, ENIs beyond a number, /28s, or more addresses than a subnet has.
-Every refusal ends, because others change the account too, and a repeated one lasts longer. Refusals are in memory only, so that a
-new process may try each once. Rejected: one pause for all growth, after which the same request is refused again and again; a class
-for each refusal, with its own clock and pause.
+Every refusal ends after a pause, because others may have removed its cause. If EC2 refuses again, the next pause is longer. Refusals
+are in memory only, so that a new process may try each refused request once. Rejected: one pause for all growth, after which the same
+request is refused again and again; a class for each refusal, with its own clock and pause.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ec2Request:
     """One growth request to EC2, with the facts by which a refusal is judged.
 
     `home`: the default subnet of new ENIs.
-    `is_other_subnet`: the ENI that was to get addresses is in another subnet.
+    `is_other_subnet`: the ENI that was to get addresses is in another subnet than `home`.
     `is_urgent`: an ADD waits.
     `attached_count`: ENIs of the instance.
     `foreign_count`: attached ENIs that are not ours to use.
@@ -168,7 +168,7 @@ def prefix_key(key: Key, pool: str) -> Key:
 
 
 def eni_count_key(pool: str) -> Key:
-    """Return the key of the ENIs that EC2 refused to attach. Each further network card has a limit of its own."""
+    """Return the key of the refusal to attach a further ENI. Each further network card has a limit, and so a key, of its own."""
     if card_of_pool(pool):
         return *ENI_COUNT, pool
     return ENI_COUNT
@@ -220,15 +220,16 @@ YIELD_SHARE = 2.0
 The pause is YIELD_S of the kind of growth, or YIELD_SHARE times the time for which this node has been throttled if that is longer,
 but YIELD_MAX_S at most. It is multiplied by a random number from 1 to 2, so that nodes do not call EC2 again together.
 
-Ours, from the fleet simulation (docs/performance.md): 150 nodes that start at once took twice EC2's time for the ENIs of their pods,
-because the first of them took half of the tokens for spare ones. While 5,000 nodes are replaced within 20 min, EC2 accepts
-only six Attach calls for every five ENIs that ADDs wait for. If the pause of spare ENIs was a minute, like that of addresses, the
-slowest hundredth of the nodes waited 346 s; with a quarter of an hour they waited 49 s."""
+Ours, from the fleet simulation (docs/performance.md): without the pause, 150 nodes that start at once took twice as long as EC2's
+limit allows until all pods had ENIs, because the first nodes spent half of EC2's tokens on spare ENIs. While 5,000 nodes are replaced
+within 20 min, EC2 accepts only six Attach calls for every five ENIs that ADDs wait for. If the pause of spare ENIs was a minute, like
+that of addresses, the slowest hundredth of the nodes waited 346 s; with a quarter of an hour they waited 49 s."""
 
 YIELDS = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
 
 OTHERS_MAX = 4
-"""How many further reasons one pause names. Ours: EC2 has five calls that release or delete something."""
+"""How many further reasons one pause names, beside its first. Ours: EC2 has five calls that release or delete something, so one reason
+of each call is named."""
 
 ROOM_ENOUGH = 64
 """Room for any creation: the most addresses that an ENI of any type takes, its primary one included."""
@@ -296,7 +297,10 @@ class Limits:
         self.back_off(key, error, rule.schedule, cap=cap, is_lasting=rule.is_lasting, cause=cause)
 
     def _keep_eni_size(self) -> None:
-        """Extend a known bound of addresses for a new ENI, so that later creations do not halve their way down to it again."""
+        """If EC2 has refused a new ENI with many addresses, keep the reduced number for a further pause.
+
+        Otherwise later creations would request too many addresses, and halve their number refusal by refusal, once more.
+        """
         if ENI_SIZE in self._limits:
             self._backoffs.back_off(("limit", *ENI_SIZE), LIMIT)
 
@@ -384,7 +388,8 @@ class Limits:
     def retry(self, reasons: Mapping[BackoffKey, str] = MappingProxyType({})) -> list[tuple[str, GrowthRefusal]]:
         """End the pauses of all refused calls, for growth or not, because a person has removed the cause. From any thread.
 
-        Room and caps are checked again as after a pause, spare requests still wait, and all calls stay within the budget.
+        The room of subnets and the caps are checked again as after a pause, spare requests still wait, and all calls stay within the
+        budget.
         `reasons`: reasons of pauses that other parts of the daemon began. Returns: for each reason the key of its pause, and the
         refusal with the seconds that were left.
         """

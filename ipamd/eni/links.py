@@ -8,7 +8,7 @@ list. If the list lacks the primary ENI's link, it is of another namespace, or M
 
 EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
 that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these contradictions
-too, but it may be stuck, or silent.
+too, but its answers may be out of date, or missing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Define what follows each answer of EC2 to an operation: one table of states, for the first run and for recovery after a restart.
 
 Each row has the call, the failpoint after it, the next state, and the reaction to each kind of failure. `ipamd/eni/steps.py` walks the
-table, and nothing else decides what an answer of EC2 means. Rejected: a state machine for each operation, because there were three of
-them to delete an ENI, each with its own treatment of "not found". Guards I9: an intent is on disk before the first call, and is closed
-after the answer is stored.
+table, and nothing else decides what an answer of EC2 means. Rejected: a state machine for each operation, of which three deleted an
+ENI, each with its own treatment of "not found". Guards I9: an intent is on disk before the first call, and is closed after the answer
+is stored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FAILPOINTS = (
     "release.stored",
     "leaked.deleted",
 )
-"""One failpoint between every two effects. `named`: the ID of the ENI was stored in the intent."""
+"""One failpoint between every two effects. `growth.named`: the ID of the new ENI was stored in the intent."""
 
 GONE_AFTER_S = 60.0
 """EC2's NotFound for the ENI of an intent is believed only if the intent is at least this old. Before that, Describe may lag behind
@@ -149,7 +149,7 @@ def _growing(call: Call, then: State, failpoint: str = "") -> StateRule:
 
 
 def _undoable(call: Call, then: State, failpoint: str = "", *, missing: OnFailure = OnFailure.GONE) -> StateRule:
-    """Make the row of a call before which a release has had no effect. EC2 has released nothing yet, so a refusal undoes it."""
+    """Make the row of a call before which a release has had no effect: if EC2 refuses the call, the release is undone."""
     return StateRule(call, then, failpoint, refused=OnFailure.UNDO, missing=missing, throttled=OnFailure.UNDO)
 
 
@@ -226,7 +226,7 @@ def is_denied(error: BaseException | None, intent: Intent) -> bool:
     """Whether IAM denied an operation.
 
     A denied creation that may have taken effect does not count as denied: its first attempt may have created the ENI, and an ADD may
-    wait for that.
+    wait for that ENI.
     """
     return isinstance(error, CloudDeniedError) and (intent.is_release or not error.may_have_happened)
 

@@ -2,10 +2,10 @@
 
 An ADD registers the address that it wants and waits. The pool's thread makes the calls, which docs/adr/0083 bounds to three for one
 ADD. An address is obtained only by an AssignPrivateIpAddresses that names it. EC2 refuses this call while any ENI has the address, so
-if two nodes want it at once, only one of them gets it. Another ENI may have the address. If the instance of that ENI is proven gone,
-or the operator allows to take the address, it is first withdrawn by a call that names that ENI, and that fails if the address is not
-there any more. Rejected: AllowReassignment, because two nodes that want an address at once would both succeed, and the first one would
-lose it after it has answered its ADD. Guards I1, I7, I12.
+if two nodes want it at once, only one of them gets it. If another ENI has the address, and the instance of that ENI is proven gone or
+the operator allows to take the address, the address is first withdrawn from that ENI by a call that fails if the address is not there
+any more. Rejected: AllowReassignment, because two nodes that want an address at once would both succeed, and the first one would lose
+it after it has answered its ADD. Guards I1, I7, I12.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ipamd.model.record import dataclass
 from ipamd.ports.cloud import Ec2
 
 LOOK_S = 0.5
-"""How often a waiting ADD checks whether its caller is still there. Ours."""
+"""Seconds after which a waiting ADD checks again whether its caller is still there. Ours: an ADD that nobody waits for soon ends."""
 
 UNCLAIMED_S = 60.0
 """After this long, a free address of a pinned range that is kept for no pod is released to EC2. The ADD that asked for it has failed,
@@ -466,7 +466,7 @@ class PinnedAddresses(Service):
             self._backoffs.put(RELEASE, in_s=RELEASE_AGAIN_S)
 
     def _pinned_rows(self) -> list[Address]:
-        """Return the free addresses that are kept for a pod, or are pinned and on an attached ENI of the pool.
+        """Return the free addresses that are kept for a pod, or that are of a pinned range and on an attached ENI of the pool.
 
         Addresses that an open operation releases are left out.
         """

@@ -136,8 +136,9 @@ class EniProvisioner(Service):
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
 
-        Raises: CloudError and its subclasses, also for an action that the plan must not request, and for an action that EC2 confirmed
-            without any effect (I18). If the outcome is not known, the intent stays open and is recovered later.
+        Raises: CloudError and its subclasses, also for an action that exceeds the bound of the ramp (`_require_wanted`), and for an
+            action that EC2 confirmed without any effect (I18). If the outcome is not known, the intent stays open and is recovered
+            later.
         """
         if not self._backoffs.is_due(WITHOUT_EFFECT):
             raise CloudError("EC2 confirmed the last request, but no new address was recorded", details=WHAT_HELPS)

@@ -27,10 +27,11 @@ from ipamd.model.words import counted
 
 PATIENCE_S = 720.0
 """While a doubt is younger than this, resyncs are made as soon as they are useful. Later each pause is the age of the doubt minus
-this. Ours: a real mass loss is believed after ten minutes."""
+this. Ours: a real mass loss is believed after ten minutes, so it is believed before the pauses grow."""
 
 DOUBT_MAX_S = 3600.0
-"""Longest pause between two resyncs because of a doubt. Ours: as long as `ASK_AGAIN_S`, the pause while metadata stays stuck."""
+"""Longest pause between two resyncs because of a doubt. Ours: as long as `ASK_AGAIN_S`, the longest pause between two resyncs because
+of a difference in instance metadata."""
 
 DOUBT = ("resync", "doubt")
 """Back-off key: the next resync about objects that EC2 did not show."""
@@ -74,7 +75,7 @@ class EniSyncResult:
     """The result of one comparison with EC2. Its text is shown in logs, in conditions, and as the detail of the start's stage.
 
     began_monotonic_s: when EC2 was called.
-    doubt_since_monotonic_s: since when the doubt has lasted.
+    doubt_since_monotonic_s: since when an object has been in doubt without a break.
     eni_count: ENIs that the answer shows attached.
     adopted: ENIs that were not recorded before.
     added_count: addresses that got a row.

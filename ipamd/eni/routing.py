@@ -88,7 +88,7 @@ class EniRouting(Service):
         """Set up host routing of one ENI, unless it is frozen. After a failure its addresses stay unassignable, and the set-up is
         retried.
 
-        `is_counted`: a failure delays the pool's next try. False for a pass that is repeated anyway.
+        `is_counted`: a failure delays the pool's next try. False if the caller itself repeats the set-up at intervals.
         Returns: the error, "" if there was none.
         """
         error: IpamError | None = None

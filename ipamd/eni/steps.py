@@ -305,8 +305,9 @@ class OperationRunner(Service):
         """Return why no address of a new ENI can be assigned; "" if one can.
 
         If somebody takes an address from a running pod at EC2, EC2 may make it the primary address of the next ENI. A primary address
-        must not be assigned (I6), but the pod keeps the address while it runs (I2). The same happens with the primary address of an
-        ENI that was deleted while pods used its addresses.
+        must not be assigned (I6), but the pod keeps the address while it runs (I2). EC2 may also give the new ENI the primary address
+        of an ENI that was deleted while pods used its addresses. That ENI stays recorded while pods use these, so the new one cannot
+        be recorded.
         """
         needed = {row.eni_id for row in self._datastore.addresses() if row.is_in_use} - {created.eni_id}
         for eni in self._datastore.enis():

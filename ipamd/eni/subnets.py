@@ -64,7 +64,7 @@ FIRST = ("subnets after a start",)
 
 @dataclass(frozen=True, slots=True)
 class EniTarget:
-    """Where to create an ENI. `security_group_ids`: at least one, unless those of the primary ENI are not known."""
+    """Where to create an ENI. `security_group_ids`: empty only while those of the primary ENI are not known."""
 
     subnet_id: SubnetId
     security_group_ids: tuple[str, ...]

@@ -16,7 +16,8 @@ from ipamd.history.age import FileAges
 from ipamd.model.record import dataclass
 
 SEGMENTS = 16
-"""Number of segments into which the bound in bytes is divided. One segment is removed at a time. Ours."""
+"""Number of segments into which the bound in bytes is divided. Ours: one segment is removed at a time, so a full history loses only a
+sixteenth at once."""
 
 DAY_S = 86400.0
 

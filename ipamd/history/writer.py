@@ -46,10 +46,11 @@ SYNC_S = 10.0
 pods too."""
 
 TIDY_S = 3600.0
-"""Time between two prunings while nothing is written. Ours."""
+"""Seconds between two prunings while nothing is written. Ours: the bound of the age is in days."""
 
 REFUSED_MAX_S = 30.0
-"""Longest pause after a failed write. Ours: a full disk usually stays full for longer."""
+"""Longest pause, in seconds, before a failed write is repeated. Ours: a full disk usually stays full for longer, so shorter pauses
+would only repeat the failure."""
 
 TAIL_BYTES = 64 << 10
 """Bytes that a start reads from the end of the newest segment: 230 records. Ours: these are enough to see that no record of the ledger

@@ -47,10 +47,11 @@ BACKLOG = 128
 """Connections that the kernel holds until they are accepted. Ours: half a second of accepts."""
 
 PAUSE_S = 1.0
-"""Pause of accepting after the process ran out of descriptors. Ours."""
+"""Seconds in which no connection is accepted after the process ran out of descriptors. Ours: CNI requests need the freed descriptors
+first."""
 
 END_S = 2.0
-"""Longest wait for the end of the thread. Ours."""
+"""Longest wait for the end of the thread, in seconds. Ours: a page takes milliseconds."""
 
 READ_BYTES = 4096
 

@@ -23,8 +23,9 @@ class SubnetMemory:
 
     `samples`: free counts, oldest first.
     `reservations_read_at`: when `reservations` were read; None if they never were.
-    `attempted_at_s`: Unix time at which the last list of its ENIs began; 0 if there was none. A list that failed counts only if it did
-        not end although it had all calls of a run.
+    `attempted_at_s`: Unix time at which the last list of its ENIs began; 0 if there was none. The subnets with the oldest time are
+        listed first. A list that failed counts only if it was too long for all calls of a run; after any other failure it comes first
+        again.
     `report`: the last complete reading.
     """
 

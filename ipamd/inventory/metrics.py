@@ -1,4 +1,4 @@
-"""The metrics of the job, made from its last report at each scrape. docs/inventory.md lists their names and labels, an interface.
+"""The metrics of the job, made from its last report at each scrape. docs/inventory.md lists their names and labels for other programs.
 
 Labels come from closed lists: the cluster's subnets with their zones, and the words of our own enumerations.
 """

@@ -27,7 +27,7 @@ IDS_MAX = 5
 """Most subnets that the line about a gap names. Ours; the JSON names all."""
 
 UNSEEN_LEAST = 16
-"""Least `unseen_count` that gets a line. Ours: it is a /28, and a smaller count comes from ENIs that changed between two lists."""
+"""Least `unseen_count` that gets a line. Ours: the size of a /28. A smaller count comes from ENIs that changed between two lists."""
 
 HOUR_S, DAY_S = 3600, 86_400
 

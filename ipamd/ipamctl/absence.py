@@ -17,7 +17,8 @@ CONNECT_S = 0.5
 
 LOOP_STARTS = 3
 LOOP_S = 600.0
-"""LOOP_STARTS starts within LOOP_S count as a crash loop. Ours: kubelet's pauses are 10 s, 20 s, 40 s, ... up to five minutes."""
+"""LOOP_STARTS starts within LOOP_S count as a crash loop. Ours: kubelet's pauses before it starts an ended container again are 10 s,
+20 s, 40 s, ... up to five minutes, so the first three starts come within a minute."""
 
 _UCRED = struct.Struct("3i")
 """The form of SO_PEERCRED's value: pid, uid, gid. Source: unix(7)."""

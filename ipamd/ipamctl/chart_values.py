@@ -156,7 +156,7 @@ manifests/base/daemonset.yaml."""
 
 
 def _convert_settings(conversion: Conversion, theirs: Mapping[str, Any]) -> None:
-    """Convert the variables of both containers, and the other values that affect them."""
+    """Convert the variables of the main and the init container, and the other values that affect our settings."""
     init = _part(theirs, "init")
     conversion.put("initResources", value=init.get("resources"))
     for key in ("image", "securityContext"):

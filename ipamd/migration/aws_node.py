@@ -1,8 +1,8 @@
 """The adapter of the port `AwsNode`: listener, file of allocations and conflist of amazon-vpc-cni-k8s, and our note about them.
 
-The daemon of amazon-vpc-cni-k8s (aws-node) listens on a Unix socket since a release of 2026. Earlier releases listen on
-127.0.0.1:50051. Another program may use that port, and the daemon must not wait for an answer of it. So the port is tried only while
-aws-node's conflist is in place or its file has changed. Sources: amazon-vpc-cni-k8s pull request 3739;
+The daemon of amazon-vpc-cni-k8s (aws-node) has listened on a Unix socket since a release of 2026. Earlier releases listen on
+127.0.0.1:50051. Another program may use that port, and our daemon must not wait for the answer of such a program. So the port is
+tried only while aws-node's conflist is in place or its file of allocations has changed. Sources: amazon-vpc-cni-k8s pull request 3739;
 cmd/routed-eni-cni-plugin/cni.go before that pull request (ipamdAddress).
 """
 
@@ -69,9 +69,9 @@ CONFLIST_MAX_BYTES = 1024 * 1024
 EXPORTED_SUFFIX = ".vpc-ipamd-exported"
 
 SAVED_SUFFIX = ".vpc-ipamd-saved"
-"""End of the name of aws-node's conflist while it is renamed. Runtimes do not load such a file: they load files that end in .conf,
-.conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles; github.com/containerd/go-cni opts.go,
-loadFromConfDir."""
+"""End of the name that aws-node's conflist has while our conflist is used. Runtimes do not load a file of such a name: they load files
+that end in .conf, .conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles;
+github.com/containerd/go-cni opts.go, loadFromConfDir."""
 
 TCP_ADDRESS = ("127.0.0.1", 50051)
 

@@ -168,7 +168,8 @@ class ExportService(Service):
         try:
             aws_node.begin_export()
         finally:
-            # It is true also if only a part of the note was written, because the next process would block ADD too.
+            # `is_exporting` is true even if `begin_export` failed after it had written a part of the note. That part would make the
+            # next process block ADD, so this process does the same.
             if aws_node.is_exporting:
                 self.hold()
         self._failpoint("export.begun")

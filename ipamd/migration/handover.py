@@ -37,7 +37,7 @@ CHECK_INTERVAL_S = 1.0
 """Seconds between two checks while a start waits for aws-node to go. Ours: a check is a connection to a socket of this node."""
 
 RESTART_PAUSE_S = 0.5
-"""Seconds before the process ends after `ipamctl export --undo`, in which the reply is sent. Ours."""
+"""Seconds before the process ends after `ipamctl export --undo`, in which the reply is sent. Ours: sending takes milliseconds."""
 
 CONDITION = "aws-node"
 CONFLICT = "aws-node conflict"
@@ -81,7 +81,7 @@ class OtherDaemon(Service):
             is_overtaken = False
             try:
                 reason = self._recent_sign()
-                # If so, aws-node assigned addresses while we served. They are free in our rows until the next start takes them over.
+                # If aws-node has run while we served, the addresses that it assigned are free in our rows until the next start.
                 is_overtaken = self._health.phase is Phase.SERVING and self._aws_node.has_run_since()
             except IpamError as error:
                 reason = f"it is not known whether amazon-vpc-cni-k8s is away: {log_text(error)}"

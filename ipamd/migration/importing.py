@@ -89,8 +89,8 @@ class ImportService(Service):
         except IpamError as error:
             log.info("takeover of host veths will be retried error=%s", log_text(error))
             return []
-        # Only veths that an earlier pass left. Any other veth without our alias may be one of a running ADD, which sets the alias
-        # later.
+        # Only veths that an earlier import could not identify. Any other veth without our alias may be one of a running ADD, which
+        # sets the alias later.
         unnamed_veths = [veth for veth in _foreign_veths(survey) if veth.ifindex in self._unnamed]
         names = {veth.name for veth in unnamed_veths}
         veths = self._stamp_all(unnamed_veths, survey, listed).veths

@@ -1,9 +1,9 @@
 """Find why a pod does or does not reach a destination, as far as this node decides about it (`ipamctl path`).
 
 The walk asks the kernel for each decision in the order in which a packet meets the decisions. These are the route inside the pod, then
-the route on the node for a packet with its link and its mark, then the route of the answer. Our nftables rules, filters of other
-software and facts about the ENI are added. No packet is sent and EC2 is not asked. So if the walk finds no obstacle, the report ends
-with the parts beyond this node that decide about the packet.
+the route on the node for a packet that comes by the pod's link and has the mark of our rules, then the route of the answer. Our
+nftables rules, filters of other software and facts about the ENI are added. No packet is sent and EC2 is not asked. So if the walk
+finds no obstacle, the report ends with the parts beyond this node that decide about the packet.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _PathWalk:
     def _find_known_defects(self) -> None:
         """Add findings about a lost address or ENI, a contradiction by EC2, and changed wiring of the pod.
 
-        The cause UNREACHED is the result of the last reachability pass. It is left out, because the walk checks it again.
+        The cause UNREACHED is left out, because this method and the walk find the reasons for it themselves.
         """
         addresses = {attachment.address for attachment in self._sender.attachments}
         for sandbox in self._sources.without_network():

@@ -1,9 +1,9 @@
-"""Give a sandbox an address and wire it. All or nothing, on any failure or client cancellation (I1, I4, I5).
+"""Give a sandbox an address and wire it, or leave nothing of it: after any failure, or if the caller cancels (I1, I4, I5).
 
 Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
-if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction:
-after any failure the wiring is undone and the address cools. A pod that may have an interface of each network card gets all its
-interfaces in this way, each with an attachment of its own (docs/adr/0086).
+if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction,
+so after a failure the wiring is undone, and the address cools if it was used. A pod that may have an interface of each network card
+gets all its interfaces in this way, each with an attachment of its own (docs/adr/0086).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from ipamd.sandbox.multi_nic_choice import MultiNicChoice, pod_of
 log = logging.getLogger(__name__)
 
 CARDS_LOOK_S = 0.5
-"""Longest pause, in seconds, until a waiting ADD checks again whether the instance's network cards are known. Ours."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether the instance's network cards are known. Ours: only ADDs right
+after a start wait for the cards, and a check reads memory only."""
 
 FAILPOINTS = ("rename.recorded", "attach.interface-wired", "attach.wired", "attach.committed", "attach.unwired")
 """The failpoints of ADD: one between every two of its effects. Datastore and kernel adapter list their own failpoints."""
@@ -156,7 +157,7 @@ class AttachService(Service):
             attachment = self._datastore.attachment(key)
             if attachment is not None:
                 return self._replay(attachment, request, identity)
-            if offer is None:  # the sandbox was attached until a moment ago, so no decision was made for its pod (I19)
+            if offer is None:  # no source was asked, because the sandbox had a row then; a DEL has removed the row since (I19)
                 raise refusal(RefusalCode.JUST_DETACHED, sandbox=key)
             with offer.claimed(deadline, steps) as spec:
                 first = _Interface(request, spec)

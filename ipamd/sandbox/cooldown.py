@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 
 SWEEP_QUIET_S = 0.2
-"""A sweep waits until no request has come for this long. A sweep holds the kernel's lock of all links for about 20 ms, and an ADD or
-DEL at that time waits for the lock (ours, measured). This time is longer than the pauses between the sandboxes of a busy node, and
-longer than a runtime takes to start the next plugin of a chain."""
+"""A sweep waits until no request has come for this long, in seconds. A sweep holds the kernel's lock of all links for about 20 ms
+(measured), and an ADD or DEL at that time waits for the lock. Ours: longer than the pauses between the sandboxes of a busy node, and
+longer than a runtime takes to start the next plugin of a chain, so a sweep seldom meets an ADD or DEL."""
 
 SWEEP_QUIET_TRIES = 3
 """After this many waits the sweep starts even if requests still come. That is 0.6 s after the first DEL, and within the second that I4
@@ -45,7 +45,8 @@ SWEEP_RETRY_S = 1.0
 """Pause in seconds after the kernel refused to delete dying links. Ours: I4 requires that links are deleted within a second."""
 
 CONNECTIONS_RETRY_S = 1.0
-"""Pause in seconds after tracked connections could not be deleted. Ours."""
+"""Pause in seconds after tracked connections could not be deleted. Ours: cooled addresses wait for the deletion, and a try costs one
+refused call."""
 
 CONNECTIONS_PAUSE_FACTOR, CONNECTIONS_PAUSE_MAX_S = 30, 3.0
 """The pause after a dump of the tracked connections, in multiples of the time that the dump took, and the longest pause. Ours.
@@ -65,7 +66,7 @@ class DyingLink(NamedTuple):
     """A link that is to be deleted.
 
     `address`: the address of its sandbox, which is not free before the link is deleted; None if the link shows no address.
-    `uplink`: the uplink, if the link is the VLAN link of one; None for a veth.
+    `uplink`: the uplink that is to be deleted, if this link is its VLAN link; None if this link is a veth.
     """
 
     address: IpAddress | None
@@ -112,7 +113,7 @@ class Cooldown(Service):
         self._unmarked_links: set[str] = set()
         # Addresses of failed ADDs for which the datastore refused the write, each with the reason of the failure.
         self._pending_rollbacks: dict[IpAddress, str] = {}
-        # Cooling addresses whose cooldown was ended early, for the pod for which they are kept.
+        # Cooling addresses whose cooldown `hasten` has ended early.
         self._hastened: set[IpAddress] = set()
         # Addresses of deleted uplinks: they are not in the pool and do not cool, but their tracked connections are still to be
         # deleted.
@@ -173,7 +174,9 @@ class Cooldown(Service):
                 self.loop.wake()
 
     def roll_back(self, wiring: WiringSpec, *, reason: str, is_unused: bool, is_unwired: bool, is_marked: bool) -> None:
-        """End the reservation of a failed ADD's address, and have its links deleted. An address of the pool cools if it was used.
+        """End the reservation of a failed ADD's address, and have its links deleted.
+
+        An address of the pool cools, unless it was never used and its links are gone: then it is free at once.
 
         Args:
             reason: why the ADD failed, for the ledger.

@@ -160,7 +160,8 @@ class DetachService(Service):
                 uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
         self._remove_unrecorded(veth_name(key, prefix=self._veth_prefix), key)
-        # amazon-vpc-cni-k8s names its links after pods too. The address of such a link is quarantined until its sandbox is identified.
+        # Search by alias too if the link may be named after its pod: by our setting, or by amazon-vpc-cni-k8s, which always does that.
+        # The address of a link of amazon-vpc-cni-k8s is quarantined until its sandbox is identified.
         if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
             survey = self._wiring.survey()
             for veth in survey.firsts:

@@ -59,7 +59,7 @@ class SandboxJudge(Service):
             attachments: read before the list was requested, so that none is younger than it.
             listed: the container IDs of a complete and plausible list.
             unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read. With None, the
-                absence of sandboxes that earlier lists lacked goes on being counted.
+                sandboxes that were absent from the list before are taken as wired, so that their absence is still counted.
         """
         recorded = {attachment.key.container_id for attachment in attachments}
         with self._lock:
@@ -119,11 +119,11 @@ class SandboxJudge(Service):
         return max(self.age_s(attachment) for attachment in attachments) >= REAP_MIN_AGE_S
 
     def is_plausible_at_start(self, survey: KernelSurvey, listed: Collection[str], *, is_datastore_whole: bool) -> bool:
-        """Whether the first list of a start is plausible: it has a wired sandbox of ours, or at most one is wired.
+        """Whether the first list of a start is plausible: it has at least one wired sandbox of ours, or there are too few to judge.
 
-        A runtime that has just restarted may answer before it has read its own state. If the datastore is whole, a single wired
-        sandbox may be absent, because it may have ended without a DEL. If rows were lost, the list is the only evidence for the
-        sandboxes, so it must have at least one wired sandbox.
+        A runtime that has just restarted may answer before it has read its own state. If the datastore is whole, a list without a
+        single wired sandbox is plausible too, because that sandbox may have ended without a DEL. If rows were lost, the list is the
+        only evidence for the sandboxes, so it must have one of them, or none may be wired.
         """
         wired = {
             veth.key.container_id

@@ -1,8 +1,9 @@
 """Decide whether a new sandbox gets an interface of each managed network card (docs/adr/0086).
 
-The functions are pure, but a callable returns the cards that are managed at present. A pod asks by an annotation, which its author
-writes. The namespace is that of CNI_ARGS, which the runtime writes. If the settings do not allow the annotation, the ADD is refused,
-because a pod that gets fewer interfaces than it asked for would fail much later.
+Pure, except that a callable returns the cards that are managed at present. A pod asks by an annotation, which its author writes. The
+settings allow that by namespace, which is taken from CNI_ARGS, because the runtime writes these and no author can change them. If the
+settings do not allow the annotation, the ADD is refused, because a pod that gets fewer interfaces than it asked for would fail much
+later.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decide which address a new sandbox asks for, and whether the operator allows that (docs/adr/0083). Pure.
 
-A pod asks by annotations, which its author writes, or the operator's list in the network file names its address. Namespace and name
-are those of CNI_ARGS, which the runtime writes. Annotations and list choose only among the addresses that the settings allow to the
-namespace. If an annotation or an entry of the list is not allowed, the ADD is refused: if the pod ran with another address than it
-asked for, only its peers would notice.
+A pod asks by annotations, which its author writes, or the operator's list in the network file names its address. Annotations and list
+choose only among the addresses that the settings allow to the pod's namespace. The pod's namespace and name are taken from CNI_ARGS,
+because the runtime writes these and no author can change them. If an annotation or an entry of the list is not allowed, the ADD is
+refused: if the pod ran with another address than it asked for, only its peers would notice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ OF_IPV6 = "a pod of IPv6 gets an address of its node's /80"
 OF_UPLINK = "the address of a pod with security groups of its own is that of its branch ENI"
 
 SHOWN = 40
-"""The largest number of characters of an annotation that a refusal shows. Ours: an IPv4 address has at most 15."""
+"""The largest number of characters of an annotation that a refusal shows. Ours: an IPv4 address has at most 15, so every correct value
+is shown as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class PinnedAddressChoice:
             raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=wish.address or SAME, cause=cause)
 
     def _annotation_of(self, request: AttachRequest) -> str | None:
-        """Return the value of the annotation, or the value that stands for the pod's entry in the operator's list.
+        """Return the value of the annotation; without one, SAME if the operator's list names the pod.
 
         Returns: None if the pod has neither, if the request is about a further interface, if the caller wires the sandbox itself, or
             if the settings allow no address at all.
@@ -94,7 +95,7 @@ class PinnedAddressChoice:
         return None
 
     def _listed_value(self, request: AttachRequest) -> str | None:
-        """Return the annotation's value that an entry of the operator's list stands for; None if the list does not name the pod."""
+        """Return SAME, as if the pod had an annotation, if the operator's list names the pod; else None."""
         return SAME if request.names.pod in self.listed else None
 
     def _address(self, request: AttachRequest, value: str) -> IpAddress | None:
@@ -139,8 +140,8 @@ class PinnedAddressChoice:
     def _kept_s(self, request: AttachRequest, *, is_named: bool) -> int:
         """Return for how many seconds the address is kept for its pod after the DEL.
 
-        Without an annotation a named address is not kept, so that the pod's next node can get it at once. The address that the pod had
-        last is kept for `kept_max_s`. Raises: PinnedAddressError.
+        The annotation ADDRESS_KEPT names the time. Without it, a named address is not kept, so that the pod's next node can get it at
+        once, and the address that the pod had last is kept for `kept_max_s`. Raises: PinnedAddressError.
         """
         least = 0 if is_named else 1
         value = (request.annotations or {}).get(ADDRESS_KEPT)

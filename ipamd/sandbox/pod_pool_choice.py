@@ -20,7 +20,7 @@ from ipamd.model.refusals import RefusalCode, refusal
 OF_UPLINK = "the pod has an ENI of its own, with its security groups, and no address of a pool"
 
 SHOWN_MAX = 40
-"""The largest number of characters of an annotation that a refusal shows. Ours."""
+"""The largest number of characters of an annotation that a refusal shows. Ours: enough to recognise a wrong value."""
 
 
 class PodPoolChoice:

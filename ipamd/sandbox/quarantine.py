@@ -126,7 +126,7 @@ class QuarantineService(Service):
     def unplaced(self, *, is_of_pool: bool) -> frozenset[str]:
         """Return the names of the host veths of unplaced sandboxes. Safe from any thread.
 
-        `is_of_pool`: whether the result has the sandboxes with an address of the pool, or those with another address.
+        `is_of_pool`: True selects the sandboxes with an address of the pool, False those with another address.
         """
         return frozenset(name for name, veth in self._unplaced.items() if veth.is_of_pool == is_of_pool)
 

@@ -26,11 +26,11 @@ from ipamd.ports.datastore import Datastore
 from ipamd.sandbox.last_pods import LastPods
 
 EARLIER_MAX = 2
-"""A pod with this many recorded sandboxes gets no further one. Ours: kubelet begins a sandbox after the sandbox before it has failed,
-so two may be recorded until they are removed. kubelet tries every 11 s, and the reaper removes a sandbox at least as fast."""
+"""A pod with this many recorded sandboxes gets no further one. Ours: kubelet begins a new sandbox every 11 s, after the one before it
+has failed, and the reaper removes failed sandboxes at least as fast. So two are recorded only until one of them is removed."""
 
 NAMED_MAX = 3
-"""The largest number of pods that a refusal names. Ours."""
+"""The largest number of pods that a refusal names. Ours: a refusal is one line."""
 
 ID_SHOWN = 13
 """The number of characters at the beginning of a container ID that a refusal shows: as many as `crictl pods` shows."""

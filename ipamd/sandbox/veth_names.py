@@ -46,7 +46,7 @@ class VethNames(Service):
         """Keep the settings.
 
         Args:
-            runtime: None if CRI is off. Then no predecessor counts as not ready, and none loses its name.
+            runtime: None if CRI is off. Then every predecessor keeps its name, because it may still be ready.
             prefix: the common prefix of the names of host veths. It is also used in the key of the lock on a pod's name.
             is_by_pod: whether links are named after pods.
             own_prefix: the prefix of the links that this object names, if it differs from `prefix`.
@@ -140,7 +140,7 @@ class VethNames(Service):
             )
 
     def _require_not_ready(self, attachment: Attachment, name: str, key: AttachmentKey) -> None:
-        """Raise VethNameTakenError unless the runtime lists the predecessor as not ready. No answer is no evidence (I11)."""
+        """Check that the runtime lists the predecessor as not ready. Raises: VethNameTakenError, also without an answer (I11)."""
         state = "not known: CRI is off"
         if self._runtime is not None:
             try:

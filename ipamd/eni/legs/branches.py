@@ -2,10 +2,10 @@
 
 The annotation that names a pod's branch ENI is an untrusted claim until EC2 confirms it (docs/adr/0049). A new sandbox in standard
 mode has no routes until then, so EC2 is called at once, but not within the ADD (I12). For a sandbox in strict mode EC2 is called
-about 10 s later, and the host network's passes (`ipamd/host/network.py`) cut the sandbox off while EC2 contradicts the claim. A
-contradiction counts only after a second answer, a minute later. So does absence, in answers that show the trunk (I11). The outcome
-is stored in the sandbox's row, so that EC2 is called again neither on an idle node nor after a restart (I13). Rejected: a call within
-the ADD.
+about 10 s later, and the host network reconciler (`ipamd/host/network.py`) cuts the sandbox off while EC2 contradicts the claim. A
+contradiction counts only after a second answer, a minute later. The absence of the ENI counts in the same way, but only in answers
+that show the trunk (I11). The outcome is stored in the sandbox's row, so that EC2 is called again neither on an idle node nor after a
+restart (I13). Rejected: a call within the ADD, which would make each ADD wait for EC2.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ipamd.model.words import first_of
 from ipamd.ports.cloud import Ec2
 
 SETTLED_S = 10.0
-"""Delay of the call about a new sandbox in strict mode. Ours: sandboxes that start together share a call, and EC2 may lag behind
-tags."""
+"""Delay of the call about a new sandbox in strict mode. Ours: sandboxes that start together share a call, and by then EC2 usually
+shows the tags of the new branch ENI."""
 
 SPACING_S = 1.0
 """Least time between two calls. Ours: sandboxes that start together share a call, and a second is short beside a pod's start."""
@@ -145,7 +145,7 @@ class BranchComparison(Service):
         return is_fruitless
 
     def _back_off_call(self, rows: Collection[Attachment], error: Exception) -> None:
-        """Back off after a failed call. The pause is short if pods without network wait for the answer, as an ADD does."""
+        """Back off after a failed call. While pods without network wait for the answer, the pause is as short as for a waiting ADD."""
         schedule = schedule_of(error)
         longest_s = schedule.longest_s
         if any(row.is_unconfirmed for row in rows):

@@ -1,1 +1,1 @@
-"""Metrics of legs."""
+"""Metrics that are about one kind of leg. A leg is one veth pair of a sandbox (`ipamd/model/legs/`)."""

@@ -34,7 +34,7 @@ def uplink_rows(sources: Sources) -> Iterator[MetricRow]:
 
 
 def extra_leg_rows(sources: Sources) -> Iterator[MetricRow]:
-    """Yield the metric of the addresses that extra legs have, for egress of the other family."""
+    """Yield the metric of the addresses that extra legs have, for egress in the IP family that is not the pool's."""
     text = "Addresses for egress of the other family on this node, by state; no sample where sandboxes have no such egress"
     yield "ipamd_egress_addresses", text, "state", _local_range_states(sources)
 

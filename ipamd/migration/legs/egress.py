@@ -1,4 +1,4 @@
-"""Take over the legs by which sandboxes have egress in the other IP family."""
+"""Take over the legs by which sandboxes have egress in the IP family that is not the pool's."""
 
 from __future__ import annotations
 

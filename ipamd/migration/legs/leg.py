@@ -69,8 +69,8 @@ class ExtraLegImport(Protocol):
     def take_over(self, first: HostVeth, key: AttachmentKey, import_pass: ImportPass) -> None:
         """Take over the leg of one sandbox, if the sandbox has such a leg.
 
-        It is called before the first leg is taken over, so that no sandbox is recorded without its extra leg. Raises: IpamError. The
-        caller does not take over the first leg then.
+        It is called before the first leg is taken over, so that no sandbox is recorded without its extra leg. Raises: IpamError; the
+        caller then does not take over the first leg either.
         """
 
     def left_chains(self, attachments: Iterable[Attachment]) -> list[str]:

@@ -22,8 +22,8 @@ RELEASED_AT_DEL = "given back to EC2 at its DEL"
 def explain_legs(attachment: Attachment) -> list[str]:
     """Explain the special properties of a sandbox. Returns: [] if it has none of them.
 
-    These are a branch ENI, an address of the other family for egress, a choice of SNAT by its pod, and an address that its pod asked
-    for.
+    These are a branch ENI, an address for egress in the IP family that is not the pool's, a choice of SNAT by its pod, and an address
+    that its pod asked for.
     """
     sentences = []
     if not attachment.is_of_pool:

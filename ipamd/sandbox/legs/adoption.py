@@ -133,7 +133,7 @@ def _contradicts_route(veth: HostVeth, survey: KernelSurvey) -> bool:
 def _foreign_mac(veth: HostVeth, key: AttachmentKey) -> MacAddress | None:
     """Return the MAC of a host veth that amazon-vpc-cni-k8s wired; None for a veth of ours, whose MAC is derived from the sandbox.
 
-    The alias of a sandbox with a branch ENI does not show who wired it.
+    The alias of a sandbox with a branch ENI does not show who wired the sandbox, so the MAC is compared too.
     """
     is_foreign = is_imported_alias(veth.alias) or veth.mac not in ("", sandbox_mac(key, side="host"))
     return MacAddress(veth.mac) if is_foreign else None

@@ -42,16 +42,16 @@ WAITING_LIMIT = 16
 burst of pods on a large node, while their requests to kubelet stay below a third of its limit (`pod_facts.py`)."""
 
 FACTS_S = 2.0
-"""Timeout in seconds of one request to the source of pod facts, while the ADD occupies its place. Ours: kubelet answers in
-milliseconds, and restarts within a second."""
+"""Timeout in seconds of one request to the source of pod facts. During the request the ADD occupies one of the places for ADDs in
+work. Ours: kubelet answers in milliseconds, and restarts within a second."""
 
 WAIT_MARGIN_S = 3.0
 """The part of the caller's deadline, in seconds, that is kept for the steps after the wait. Ours: the policy agent may take 2 s,
 wiring takes 0.03 s."""
 
 LOOK_S = 1.0
-"""Longest pause, in seconds, until a waiting ADD checks again whether its caller is still there, and whether its DEL was done.
-Ours."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether its caller is still there, and whether its DEL was done. Ours:
+an ADD that nobody waits for keeps one of `WAITING_LIMIT` threads for a second at most."""
 
 FACTS = "pod security groups"
 """Subject of the condition that no source reports which pods must have security groups."""

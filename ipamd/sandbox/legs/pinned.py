@@ -25,7 +25,7 @@ from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 
 WAITING_LIMIT = 16
 """The number of ADDs that may wait at once for an address that a pod asks for. The RPC server has this many additional threads. Ours:
-the StatefulSet pods of a drained node come one after the other."""
+few ADDs wait at once, because the StatefulSet pods of a drained node come one after the other."""
 
 WAIT_MARGIN_S = 3.0
 """The part of the caller's deadline, in seconds, that is kept for the steps after the wait. Ours: the policy agent may take 2 s,
@@ -33,7 +33,7 @@ wiring takes 0.03 s."""
 
 LOOK_S = 0.5
 """Longest pause, in seconds, until a waiting ADD checks again whether it can reserve the address, and whether its caller is still
-there. Ours."""
+there. Ours: a change of the pool ends the pause early, and a check reads memory only."""
 
 FROM_EC2 = "EC2 is asked for it"
 """The reason to wait for an address that the node does not have, or may not have any more."""
@@ -122,8 +122,9 @@ class PinnedSource(Service):
     def _refuse_other_pool(self, wish: PinnedWish, row: Address) -> None:
         """Refuse an address on an ENI of a pool of pods: the pod would get that pool's security groups (docs/adr/0084).
 
-        If a range of named addresses is not reserved in the subnet, EC2 may give such an ENI an address of the range. While no pod has
-        that address, it is released.
+        If a range whose addresses pods ask for is not reserved in the subnet, EC2 may give such an ENI an address of the range. While
+        no pod has that address, the pool's thread releases it to EC2 (`ipamd/eni/pinned.py`). A later ADD can obtain it for another
+        ENI.
         """
         eni = self._datastore.eni(row.eni_id)
         if eni is not None and eni.pool:

@@ -37,8 +37,8 @@ TEMPORARY = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAVAILABLE,
 )
-"""Status codes after which a request is repeated: kubelet does not have the pod yet, the sources of its pods have not answered it yet,
-its rate limit is exceeded, or it shuts down.
+"""Status codes after which a request is repeated: kubelet does not have the pod yet, kubelet has just started and has not read all
+sources of its pods yet, kubelet's rate limit is exceeded, or kubelet shuts down.
 Source: kubernetes pkg/kubelet/apis/pods/server.go, pkg/kubelet/apis/grpc/ratelimit.go."""
 
 ANSWER_MAX_BYTES = 4 * 1024 * 1024

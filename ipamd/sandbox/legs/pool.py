@@ -1,4 +1,6 @@
-"""Give a new sandbox an address of the pool, and in the same step an address of the other family if it gets a leg for egress.
+"""Give a new sandbox an address of the pool, and in the same step an address for its egress leg if it gets one.
+
+An egress leg is a further veth pair for connections in the IP family that is not the pool's.
 
 While no address is free, the ADD waits as long as the pool may still grow and its caller has time. No EC2 call is made here (I12): a
 waiting ADD wakes the pool maintainer. The pool does not grow for a pod whose earlier sandboxes still have addresses.
@@ -72,7 +74,8 @@ class PoolSource(Service):
             repeated: records the sandboxes of each pod, and refuses a pod that has too many of them.
             snat: chooses how connections of a new sandbox to outside the VPC are translated.
             pools: chooses the pool of a new sandbox's address.
-            has_source_tree: returns whether routing rules from single addresses go into buckets (`source_rules`).
+            has_source_tree: returns whether the routing rules from single addresses are sorted into buckets
+                (`ipamd/model/source_rules.py`).
             request_list: requests a list of the runtime soon, because an earlier sandbox of a pod may be gone.
         """
         super().__init__(context)
@@ -222,9 +225,9 @@ class PoolSource(Service):
         return status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < remaining_s
 
     def _cooled_s(self, pool: str) -> float | None:
-        """Least number of seconds until an address of a pool has cooled; None if none is cooling.
+        """Return a lower bound of the seconds until an address of a pool has cooled; None if none of its addresses is cooling.
 
-        The address that is due first may be of another pool, so the address of this pool may take longer.
+        The bound is the time until any address has cooled. That address may be of another pool.
         """
         due_s = self._cooldown.next_free_s()
         if due_s is None or not self._pools.is_on or counts_of_pool(self._datastore.stock(), pool).cooling:
