@@ -3,8 +3,8 @@
 There are few functions, and they use file descriptors, so that the C module stays small. Failures are `OSError` with an `errno`; an
 expired wait has the errno ETIMEDOUT. Paths are str; data of pipes and sockets is bytes. Rejected: file and socket objects, because
 both implementations would have to behave alike in many details.
-This module imports the extension modules below the standard library directly: importing `socket` takes 6 ms, while `_socket`, `select`
-and `posix` take almost no time (they are built into Debian's interpreter). Only the spool needs `fcntl`, which is imported then.
+This module imports the C modules behind the standard library directly: importing `socket` takes 6 ms, while `_socket`, `select` and
+`posix` take almost no time (they are built into Debian's interpreter). `fcntl` is imported only when the spool takes its lock.
 Every read and write polls first, so that a peer that stalls cannot block the plugin longer than the given wait.
 """
 

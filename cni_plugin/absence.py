@@ -14,8 +14,8 @@ There are two files in the run directory, where only root can write:
     bridged     written by the plugin: boot ID; then one line per absence with its begin and the end of the last STATUS in it
 
 Nothing is bridged if the mark `served` is of another boot, unreadable or not trusted. A damaged `bridged` counts as if a whole minute
-had been bridged just now, so nothing is bridged until that minute has left the window. Rejected: a mark that each STATUS writes,
-because it would not show that a daemon answers without serving ADD.
+had been bridged just now, so nothing is bridged until that minute has left the window. Rejected: to let the plugin record each answer
+to STATUS instead, because a daemon also answers when it does not serve ADD.
 """
 
 from cni_plugin import client, errors
@@ -33,9 +33,9 @@ WINDOW_MS = 600000
 # Two late answers that are at most this far apart belong to one absence. Ours: kubelet asks again 5 s after an answer, so there is no
 # time for a prompt answer between them.
 LATE_PAUSE_MS = 9000
-FILE_BYTES_MAX = 4096  # most bytes of `served`, and of `bridged`; a line of either file has at most 32
+FILE_BYTES_MAX = 4096  # most bytes of each file: the boot ID has 37, and ABSENCES_MAX lines with two times have at most 32 each
 ABSENCES_MAX = 100
-DIGITS_MAX = 15
+DIGITS_MAX = 15  # of a time in ms
 
 NEVER_SERVED = "the daemon has not served since the node's boot"
 

@@ -2,7 +2,7 @@
 
 The file is a short Python script whose last two lines are comments: the modules' sources (without docstrings and annotations,
 compressed), and their code marshalled for the interpreter in the first line. An interpreter with another bytecode magic number,
-after an upgrade of the node, compiles the sources: slower, but it works. It is one file, so that `rename` installs it atomically.
+after an upgrade of the node, compiles the sources: slower, but it works. All is in one file, so that `rename` installs it atomically.
 Rejected, with figures in docs/adr/0003: plain source, bytes literals, a zip, code in the `#!` line, a .pyc beside a launcher.
 """
 

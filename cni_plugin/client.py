@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 METHOD = "/vpc_ipamd.v1.Cni/Exec"  # proto/vpc_ipamd/v1/cni.proto
 SOCKET_NAME = "ipamd.sock"  # docs/architecture.md, Programs
 SOCKET_PATH_BYTES_MAX = 107  # unix(7): sun_path has 108 bytes with its NUL
-READ_BYTES = 16384  # ours: one or two reads for an ordinary answer, and small enough for MicroPython's heap
+READ_BYTES = 16384  # ours, because an ordinary answer needs only one or two reads, and MicroPython's heap has room for the buffer
 RETRY_MS = 10  # ours: pause before another try when the listener's queue is full
 
 _TYPE_MASK, _DIRECTORY, _LINK, _SOCKET, _FILE = 0o170000, 0o040000, 0o120000, 0o140000, 0o100000
@@ -105,7 +105,7 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
 
 
 def write_file(system: "System", temporary: str, target: str, data: bytes) -> None:
-    """Write and sync a temporary file, then rename it to its name. Raises: OSError, after the temporary file was removed."""
+    """Write and sync the file `temporary`, then rename it to `target`. Raises: OSError, after `temporary` was removed."""
     descriptor = system.create(temporary)
     try:
         try:

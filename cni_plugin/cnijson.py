@@ -11,7 +11,8 @@ SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours: an answer needs a version, also if the configuration has none
 VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # the characters that semver allows
 VERSION_BYTES_MAX = 32  # ours, because no release of the spec needs 32 characters
-# Most quotes that a scan reads. Ours: a scan of this many takes a fraction of a second, and a GC of 10,000 attachments has fewer.
+# Most strings that a scan reads; an escaped quote in a string counts as one more. Ours: a scan of this many takes a fraction of a
+# second, and a GC of 10,000 attachments has fewer.
 SCAN_STEPS_MAX = 65536
 
 _KEY = b'"cniVersion"'
@@ -33,9 +34,10 @@ def error_document(cni_version: str, code: int, message: bytes, details: bytes) 
 
 
 def quoted(text: bytes) -> bytes:
-    """Make a JSON string of any bytes, in printable ASCII only; bytes that are not UTF-8 become U+FFFD each.
+    """Make a JSON string of any bytes. All characters outside printable ASCII are escaped.
 
-    Control characters and characters that change the direction of text are escaped.
+    So neither control characters nor characters that change the direction of text reach a terminal. If `text` is not UTF-8, each
+    byte above 0x7F becomes U+FFFD.
     """
     try:
         text.decode()
@@ -73,7 +75,7 @@ def scan_cni_version(config: bytes) -> str:
     The scanner follows strings and nesting, so it ignores the key of a nested plugin and text in a value. It does not check that the
     rest is JSON, and does not recognise a key or value that is written with escapes. If there are two keys, the first counts. A value
     that is no plausible version (other characters, or more than 32) counts as absent. The scanner gives up after SCAN_STEPS_MAX
-    quotes. Its time is linear, because it reads every byte a few times at most, even in hostile text.
+    strings. Its time is linear, because it reads every byte a few times at most, even in hostile text.
     """
     if config.find(_KEY) < 0:
         return DEFAULT_VERSION

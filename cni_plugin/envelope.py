@@ -9,7 +9,9 @@ from cni_plugin.errors import PeerError
 
 PROTOCOL_MIN = 1  # lowest and highest version of the envelope that this plugin supports
 PROTOCOL_MAX = 1
-FIELDS_MAX = 1024  # ours: a reply has 7; a message of the largest size with nothing but empty fields would take 150 MB here
+# Most fields of one message. Ours: a reply and its error have four each. Without this bound a reply of 4 MiB that has only empty
+# fields would take 150 MB here.
+FIELDS_MAX = 1024
 VARINT_BYTES_MAX = 10  # protobuf encoding: 64 bits in groups of seven
 
 _VARINT = 0
@@ -84,7 +86,7 @@ def _decode_error(data: bytes, reply: Reply) -> None:
 
 def _length_delimited(number: int, content: bytes) -> bytes:
     if not content:
-        return b""  # proto3: absent is empty
+        return b""  # proto3 leaves out an empty field
     return bytes([number << 3 | _BYTES]) + _varint(len(content)) + content
 
 

@@ -1,8 +1,8 @@
 """One unary gRPC call over HTTP/2, as a state machine without I/O: bytes in, bytes out.
 
-grpcio is not used, because importing it takes ten times the whole time budget. This module implements only the parts of HTTP/2 and
-gRPC that one call on a new connection needs (RFC 9113, gRPC over HTTP/2). It bounds the frames, the header blocks and the message that
-a broken or hostile peer can send, and any unexpected frame is a PeerError. Rejected: a general client (streams, priorities, a dynamic
+grpcio is not used, because importing it takes ten times as long as a whole run of the plugin. This module implements only the parts of
+HTTP/2 and gRPC that one call on a new connection needs (RFC 9113, gRPC over HTTP/2). It bounds the frames, the header blocks and the
+message that a peer can send, and any unexpected frame is a PeerError. Rejected: a general client (streams, priorities, a dynamic
 header table). Without I/O the module can be fuzzed as a function and runs on both interpreters; `client.py` reads, writes and keeps
 the deadline.
 """
@@ -242,9 +242,9 @@ class UnaryCall:
 
 
 def _on_goaway(payload: bytes) -> None:
-    """Raise DaemonAway if the peer did not take our request before it closes the connection; otherwise its answer still comes.
+    """Process a GOAWAY: the peer announces that it closes the connection. If it took our request before, its answer still comes.
 
-    Raises: PeerError if the frame is malformed.
+    Raises: DaemonAway if the peer did not take our request; PeerError if the frame is malformed.
     """
     if len(payload) < 8:
         raise PeerError("a GOAWAY of " + str(len(payload)) + " bytes")

@@ -12,7 +12,7 @@ STATUS_FIRST = 8  # appendix A: entries 8 to 14 are :status with these values
 STATUS_VALUES = (b"200", b"204", b"206", b"304", b"400", b"404", b"500")
 WANTED = (b":status", b"grpc-status", b"grpc-message")
 INTEGER_BYTES_MAX = 4  # ours, because no length here needs more than 28 bits
-LIST_BYTES_MAX = 32768  # ours, announced as SETTINGS_MAX_HEADER_LIST_SIZE: C-core's own limit is 16 KB
+LIST_BYTES_MAX = 32768  # ours, twice the limit of gRPC's C-core (16 KB); `h2.py` announces it as SETTINGS_MAX_HEADER_LIST_SIZE
 # RFC 9113, 6.5.2: each entry counts as its name, its value and this many bytes more, so that a block of very many short entries is
 # refused too.
 ENTRY_BYTES = 32
@@ -21,7 +21,8 @@ ENTRY_BYTES = 32
 _NAME_BYTES_MAX = 12
 
 # RFC 7541 appendix B is a canonical code: within one length codes count upwards, so a list of the symbols of each length, in code
-# order, defines it. Only characters of gRPC statuses and messages are listed (NUL keeps the count right); longer codes are refused.
+# order, defines it. Only characters of gRPC statuses and messages are listed, and NUL, because its code comes before the code of `$`.
+# Codes of more than 19 bits are refused.
 HUFFMAN = (
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),

@@ -29,7 +29,7 @@ DEADLINES_MS = {
     "DEL": 30000,  # ours: a DEL never calls EC2 (I12), and is spooled if the daemon takes too long
     "CHECK": 10000,  # ours: a CHECK reads one record and the kernel
     "GC": 60000,  # ours: a GC makes as many deletions as there are stale attachments
-    "STATUS": 5000,  # ours: containerd asks periodically, and a late answer makes the node NotReady
+    "STATUS": 5000,  # ours: kubelet has the runtime ask every 5 s, and an answer that is too late makes the node NotReady
     "VERSION": 5000,  # ours: the daemon is not asked, so only a standard input that does not end can take this long
 }
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")  # MicroPython's dict has no order

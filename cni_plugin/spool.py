@@ -1,8 +1,8 @@
 """Keep DELs on disk while the daemon cannot take them (I3). docs/adr/0011 has the reasons.
 
-The protocol between plugin and daemon below loses no DEL while the daemon starts (the race of
-https://github.com/cilium/cilium/issues/22067). The files are in the run directory (default /run/vpc-ipamd: a tmpfs, which a reboot
-empties together with the namespaces):
+Plugin and daemon follow the protocol below, so that no DEL is lost while the daemon starts (the race of
+https://github.com/cilium/cilium/issues/22067). The files are in the run directory (default /run/vpc-ipamd: a tmpfs, so a reboot
+removes the files, together with the namespaces that they concern):
 
     spool.lock     0600, created by the first process, never removed; flock: plugins SHARED, the daemon EXCLUSIVE
     spool/         0700, created by the first process
@@ -13,7 +13,7 @@ The plugin, when the daemon does not answer:
 (1) takes the lock shared, and retries until the deadline;
 (2) connects once more: if the daemon listens now, the plugin releases the lock and makes the call;
 (3) else writes the entry under the lock and reports success.
-It never waits for an answer under the lock, so the daemon waits for the exclusive lock only as long as a few fsyncs take.
+The plugin never waits for an answer under the lock, so the daemon waits for the exclusive lock only as long as a few fsyncs take.
 
 The daemon, at start:
 (1) binds and listens, so that connects succeed (grpcio's add_insecure_port listens before start; requests may wait unanswered);

@@ -24,13 +24,14 @@ PIPE_BYTES = 4096  # most bytes of one write: a pipe that polls writable takes P
 # Part of each verb's deadline that is left free. Ours: the interpreter starts before our clock begins (10 ms, more under
 # load), and printing the error takes time too.
 MARGIN_MS = 500
-AWAY_RETRY_MS = 50  # ours: a waiting ADD tries 20 times a second, and a try costs 0.3 ms of a processor
+AWAY_RETRY_MS = 50  # ours: 20 tries a second of 0.3 ms each, so a waiting ADD takes less than 1 % of a processor
 REFUSED_RETRY_MS = 250  # ours: a daemon that refuses the calls is asked less often, because each try makes it handle a call
-LOST_MAX = 2  # ours: after this many daemons died during one ADD, the ADD fails, because it may be the cause
+LOST_MAX = 2  # ours: if more daemons than this die during one ADD, the ADD fails, because it may be the cause of their deaths
 # Longest time for which STATUS asks again before it bridges an absence. Ours: most restarts end within this time, so that nothing is
 # bridged, and it is less than the 4.5 s that STATUS has.
 STATUS_PATIENCE_MS = 4000
-# Highest result of `_late_ms`. Ours: a busy machine starts a process within seconds; an older process ran another program before exec.
+# Highest result of `_late_ms`. Ours: even a busy machine starts a process within seconds. If the process is older, it ran another
+# program before it executed vpc-cni, and that time is not a delay of the start.
 LATE_MS_MAX = 10000
 SPOOL_RESERVE_MS = 3000  # ours: time that a DEL reserves for the lock and two fsyncs on a busy disk
 

@@ -1,7 +1,7 @@
 // vpc-cni as one static file: starts MicroPython, runs the frozen cni_plugin.vpc_cni.main(), and exits (docs/adr/0020).
 //
-// No path, environment variable or file decides what is run: the compiler is left out, imports find frozen modules only, and the
-// environment is read through modcni.c alone. Whatever fails here, the runtime gets a CNI document, as from the plugin itself.
+// No path, environment variable or file decides which code runs: the compiler is left out, imports find frozen modules only, and only
+// modcni.c reads the environment. If the interpreter fails, this file still prints a CNI error document for the runtime.
 
 #include <errno.h>
 #include <signal.h>
@@ -19,10 +19,10 @@
 #include "modcni.h"
 
 // Ours: an ordinary call allocates less than half of the first area, so it neither grows the heap nor collects garbage. Untouched
-// pages cost nothing. The cap: the largest request or reply (4 MiB) is copied a handful of times.
+// pages cost nothing. The cap leaves room for about 15 copies of the largest request or reply (4 MiB); a call makes only a few.
 #define HEAP_FIRST_BYTES (1 << 20)
 #define HEAP_BYTES_MAX (64 << 20)
-// Ours: the plugin does not recurse; a fraction of the 8 MiB that Linux gives by default.
+// Ours: enough, because the plugin does not recurse, and a fraction of the 8 MiB that Linux gives by default.
 #define STACK_BYTES (512 << 10)
 
 static char first_area[HEAP_FIRST_BYTES] __attribute__((aligned(64)));
@@ -32,7 +32,7 @@ static const char last_words[] =
     "{\"cniVersion\":\"1.1.0\",\"code\":190,\"msg\":\"vpc-cni failed\",\"details\":\"its interpreter could not go on; report this\"}\n";
 
 static void fail(void) {
-    // A document after a part of another would be none.
+    // Print nothing after a part of another document: both together would not be valid JSON.
     if (!cni_has_printed && write(STDOUT_FILENO, last_words, sizeof(last_words) - 1) < 0) {
         _exit(2);
     }
@@ -93,8 +93,8 @@ void heap_area_free(void *area) {
     free(head);
 }
 
-// Takes the place of MicroPython's utf8_check (the linker's --wrap), which lets through surrogates, overlong forms and what lies
-// beyond U+10FFFF. RFC 3629, section 4.
+// Replaces MicroPython's utf8_check (by the linker's --wrap), which accepts surrogates, overlong forms and code points above U+10FFFF.
+// Source: RFC 3629, section 4.
 bool __wrap_utf8_check(const byte *text, size_t length);
 bool __wrap_utf8_check(const byte *text, size_t length) {
     size_t position = 0;
@@ -125,10 +125,10 @@ bool __wrap_utf8_check(const byte *text, size_t length) {
     return true;
 }
 
-// What MicroPython's core asks of every port.
+// A function that MicroPython's core requires of every port.
 
 void mp_hal_stdout_tx_strn_cooked(const char *text, size_t length) {
-    // Tracebacks of a defect: standard output is for the document.
+    // A traceback goes to standard error, because standard output is for the document.
     if (write(STDERR_FILENO, text, length) < 0) {
         return;
     }

@@ -1,5 +1,5 @@
-// The module `_cni` for MicroPython: the few system calls of the plugin. cni_plugin/_cni.py documents each function, and is the
-// same for CPython. Failures are OSError with an errno; an expired wait is ETIMEDOUT.
+// The module `_cni` for MicroPython: the few system calls of the plugin. cni_plugin/_cni.py has the same functions for CPython, and
+// documents them. Failures are OSError with an errno; an expired wait is ETIMEDOUT.
 
 #include <dirent.h>
 #include <errno.h>
@@ -42,11 +42,11 @@ static long long monotonic_ns(void) {
 static void wait_for(int fd, short event, long long wait_ms) {
     long long deadline_ms = monotonic_ns() / 1000000 + wait_ms;
     for (;;) {
-        // poll takes an int; no deadline of the plugin comes near its end
+        // poll takes an int, so the wait is cut to 1000 s, which is far above every deadline of the plugin
         struct pollfd waited = {.fd = fd, .events = event};
         int found = poll(&waited, 1, wait_ms <= 0 ? 0 : wait_ms > 1000000 ? 1000000 : (int)wait_ms);
         if (found > 0) {
-            return; // ready, or an error that read and write will tell
+            return; // ready, or an error that the read or write after this returns
         }
         if (found == 0) {
             mp_raise_OSError(ETIMEDOUT);
@@ -233,7 +233,7 @@ static mp_obj_t cni_names(mp_obj_t path) {
             continue;
         }
         for (char *byte = name; *byte != 0; byte++) {
-            *byte = *byte & 0x80 ? '?' : *byte; // a stranger's name need not be UTF-8
+            *byte = *byte & 0x80 ? '?' : *byte; // another program may have made a name that is not UTF-8
         }
         mp_obj_list_append(names, mp_obj_new_str(name, strlen(name)));
     }

@@ -1,4 +1,4 @@
-// What main.c must know of modcni.c.
+// The part of modcni.c that main.c uses.
 #include <stdbool.h>
 
-extern bool cni_has_printed; // something was written to standard output
+extern bool cni_has_printed; // whether something was written to standard output

@@ -1,5 +1,5 @@
-// What of MicroPython is in `vpc-cni`: what the modules of cni_plugin use, and nothing that reads files, compiles source or
-// looks at the environment. The names are MicroPython's (py/mpconfig.h says what each one does).
+// Choose the parts of MicroPython that `vpc-cni` contains: only those that the modules of cni_plugin use, and none that read files,
+// compile source or read the environment. The names are MicroPython's, and py/mpconfig.h documents them.
 
 #include <alloca.h>
 #include <stdint.h>
@@ -24,10 +24,10 @@ void heap_area_free(void *area);
 #define MICROPY_STACK_CHECK_MARGIN (4096)
 
 #define MICROPY_LONGINT_IMPL (MICROPY_LONGINT_IMPL_MPZ)
-#define MPZ_DIG_SIZE (16) // the default on 64-bit machines needs a type that standard C lacks
+#define MPZ_DIG_SIZE (16) // the default on 64-bit machines needs a type that is not in standard C
 #define MICROPY_FLOAT_IMPL (MICROPY_FLOAT_IMPL_NONE)
 
-// bytes.decode() refuses what is not UTF-8, as CPython's does: main.c has the strict check.
+// bytes.decode() refuses bytes that are not UTF-8, as in CPython. The strict check is in main.c.
 #define MICROPY_PY_BUILTINS_STR_UNICODE (1)
 #define MICROPY_PY_BUILTINS_STR_UNICODE_CHECK (1)
 

@@ -1,1 +1,1 @@
-// MicroPython's hardware layer: this port has nothing to say here. Time, files and sockets are in modcni.c.
+// MicroPython's hardware layer. This port needs no declarations here, because time, files and sockets are in modcni.c.

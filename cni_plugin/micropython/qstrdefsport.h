@@ -1,1 +1,1 @@
-// Names that only this port uses: none beyond those that the sources are scanned for.
+// Interned strings of this port. The list is empty, because the build finds all of them in the sources.

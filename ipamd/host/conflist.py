@@ -122,7 +122,7 @@ class ConflistFile:
 
         Args:
             read_again_s: pause before a file that no runtime can load is read again, because another program may be writing it.
-            writer: part of the scratch file's name; two threads that write the same conflist must have different ones.
+            writer: part of the scratch file's name. It must differ between two threads that write the same conflist.
         """
         self._read_again_s = read_again_s
         self.path = settings.daemon.conflist_path

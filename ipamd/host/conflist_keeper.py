@@ -85,7 +85,7 @@ class OtherCni:
     """The conflist of another CNI on the node, which must not stay in use.
 
     `take`: renames it, because it sorts before ours. Called at each check.
-    `directories`: directories in which it is installed; a change in them leads to a check.
+    `directories`: the directories of the other CNI's socket and state file; a change in them leads to a check.
     """
 
     take: Callable[[], str]

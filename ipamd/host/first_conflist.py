@@ -31,7 +31,7 @@ FILES_MAX = 128
 """The largest number of files of one directory that are read. Ours: a node has a handful."""
 
 BYTES_MAX = 8 << 20
-"""The largest number of bytes that one walk reads from all files together. Ours: each file may have 1 MiB."""
+"""The largest number of bytes that one walk reads from all files together. Ours: eight files of the largest size (1 MiB)."""
 
 
 class Target(StrEnum):

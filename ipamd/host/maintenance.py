@@ -8,8 +8,8 @@ replays the spool, makes the policy agent forget deleted pods, and removes old t
 The spool is also read while the daemon serves, because a plugin spools a DEL if the daemon was too slow to answer (I3).
 
 If the datastore's file was deleted while in use, nothing written to it survives a restart. If even a rollback failed, the content of
-the file is unknown. In both cases the process exits on purpose and must be restarted. The next
-start reads the file again, or rebuilds the rows from kernel and runtime.
+the file is unknown. In both cases the process exits on purpose, so that it is restarted. The next start reads the file again, or
+rebuilds the rows from kernel and runtime.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Maintenance(Service):
         end: Callable[[str], None],
         clean_up_policy: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the functions of other rooms that a turn calls.
+        """Take the functions of other packages that a turn calls.
 
         Args:
             leave_mark: marks that ADD is served.

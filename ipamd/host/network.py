@@ -167,7 +167,7 @@ class HostNetworkReconciler(Service):
     def confine(self, *, is_silent: bool = False) -> list[RepairReport]:
         """Put the tables that confine sandboxes in place. A failure is a condition while it lasts. Returns: one report per repair.
 
-        `is_silent`: as in `HostNetwork.confine_sandboxes`.
+        `is_silent`: whether the kernel has announced no change of a link since the last call (`HostNetwork.confine_sandboxes`).
         """
         repairs = self._try_repair(self._confinement, CONFINEMENT, lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
         # A foreign link that the node uses is most likely a second CNI's. Only the audit reports it.
@@ -282,9 +282,9 @@ class HostNetworkReconciler(Service):
     ) -> tuple[list[RepairReport], bool]:
         """Restore links, routes and rules of attached sandboxes. Returns: one report per repair, and whether any sandbox was damaged.
 
-        The survey, which need not be whole, shows the sandboxes that may be damaged. Each of these is compared again, object by
-        object, under its lock, so a concurrent DEL is never undone (I4). A failed repair of one sandbox is a condition, and does not
-        stop the repair of the others.
+        The survey, whose dumps may have been interrupted, shows the sandboxes that may be damaged. Each of these is compared again,
+        object by object, under its lock, so a concurrent DEL is never undone (I4). A failed repair of one sandbox is a condition, and
+        does not stop the repair of the others.
 
         `cut_off_keys`: sandboxes that packets do not reach or leave.
         """
@@ -439,8 +439,8 @@ class HostNetworkReconciler(Service):
 
         Returns: one report per repair.
         """
-        # Both are read before the survey, so that an announcement during the survey leads to another one. The attachments are compared
-        # too, because changes of the records are not announced.
+        # The last announcement and the attachments are read before the survey, so that an announcement during the survey leads to
+        # another survey. The attachments are compared too, because the kernel does not announce changes of our records.
         announced, is_silent = (self._last_announced, self._datastore.attachments()), False
         last = self._last_clean_survey
         if last is not None and last.announced == announced and last.pass_count + 1 < SURVEY_TURNS:
@@ -462,7 +462,10 @@ class HostNetworkReconciler(Service):
     def _reconcile_routing(self, identity: InstanceIdentity, announced: object, *, is_silent: bool) -> list[RepairReport]:
         """Compare and repair the routing of the node, its ENIs and its sandboxes, which depends on the node's identity.
 
-        `announced`, `is_silent`: see `reconcile`. Returns: one report per repair.
+        Args:
+            announced: as in `_CleanSurvey`, read at the beginning of the pass.
+            is_silent: whether nothing was announced since the last clean survey, so that no other survey is needed.
+        Returns: one report per repair.
         """
         self._set_up_unready_enis()
         enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # also excluded ENIs, whose sandboxes stay
@@ -570,5 +573,7 @@ class HostNetworkReconciler(Service):
 
 
 def _has_foreign_veth(survey: KernelSurvey) -> bool:
-    """Whether a survey shows a veth that other software wired. Its address may later be in our pool."""
+    """Whether a survey shows a veth that other software wired. Then no survey may be left out, because its address may come into our
+    pool.
+    """
     return any(veth.key is None and not veth.is_dying for veth in survey.veths)

@@ -1,5 +1,5 @@
-"""Decide which of the kernel's notifications may need a repair, and so a pass. Most notifications are about our own ADDs and need
-none.
+"""Decide which of the kernel's notifications may need a repair, and so a pass of `network.py`. Most notifications are about our own
+ADDs and need no pass.
 
 Each notification is compared with the records, in memory. If the comparison wrongly finds no need, the next pass by the clock finds
 the change.
@@ -50,7 +50,7 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
         return True
     if veth.is_dying:
         return False
-    # An ADD names its veth before its row is stored: an alias without a row is no damage.
+    # An ADD writes the alias of its veth before its row is stored, so an alias without a row is no damage.
     attachment = datastore.attachment(veth.key) if veth.key is not None else _attachment_of_veth_name(veth.name, datastore)
     if attachment is None:
         return False

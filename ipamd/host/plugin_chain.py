@@ -4,9 +4,10 @@ The runtime calls the plugins of a conflist one after the other. If a plugin beh
 after ours has succeeded, and DEL, which begins at the end of the chain, fails before it reaches ours (containerd issue 12130). So
 each attempt would cost an address.
 
-The runtime passes its plugin directories to each plugin (CNI_PATH), and our own setting may differ from these. It runs the plugins of
-the first file in the configuration directory that it can load. ADD is refused only if a plugin is proven to be missing, because the
-daemon may not see every directory (I11). A directory that contains our own plugin is the host's directory, and not one of the image.
+The runtime passes its plugin directories to each plugin (CNI_PATH), and our own setting may differ from these. The runtime runs the
+plugins of the first file in the configuration directory that it can load. ADD is refused only if a plugin is proven to be missing,
+because the daemon may not see every directory (I11). A directory that contains our own plugin is the host's directory, and not one of
+the image.
 """
 
 from __future__ import annotations
@@ -183,10 +184,10 @@ def _is_proven_missing(directory: str, name: str, *, shared: Path) -> bool:
 
 
 def _is_shared(path: Path, shared: Path) -> bool:
-    """Whether a directory of the host is at the same path for the daemon.
+    """Whether the daemon sees the host's directory at this path.
 
-    In a container this is true only for mounted directories. The daemon runs in a container if the directory of our plugin is a mount.
-    Raises: OSError.
+    In a container the daemon sees only the directories of the host that are mounted. It runs in a container if `shared`, the directory
+    with our plugin, is a mount. Raises: OSError.
     """
     is_on_host = not shared.is_mount()
     if is_on_host:

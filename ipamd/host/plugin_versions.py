@@ -1,6 +1,7 @@
 """Ask a CNI plugin for its versions: run it, bounded in time and output, and check its answer.
 
-This is the only place where the daemon starts a process. `subprocess` uses vfork(2), so the size of the daemon does not matter.
+The only other process that the daemon starts is the one that calls EC2 (`ipamd/cloud/child.py`). `subprocess` uses vfork(2), so the
+size of the daemon does not matter.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from ipamd.ports.process import Clock
 from ipamd.ports.runtime import Runtime
 
 ASK_AGAIN_S = 60.0
-"""Seconds between two questions for the directories. Ours: a runtime reads its configuration only when it starts, and a missing plugin
-is tolerated for ten minutes."""
+"""Seconds between two questions for the directories. Ours: short enough, because a runtime reads its configuration only when it
+starts, and the entry of a missing plugin is removed only after ten minutes (GONE_S in `appended_plugins.py`)."""
 
 log = logging.getLogger(__name__)
 

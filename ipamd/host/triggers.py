@@ -1,4 +1,7 @@
-"""Decide when the next pass over the host is due after a change: at once, and less often while passes find nothing to repair."""
+"""Decide when the next pass is due after a change: soon, and less often while passes find nothing to repair.
+
+A pass compares the host's network, or a part of it, with the expected state, and repairs the differences (`network.py`).
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ class PassScope(StrEnum):
 
 
 class Triggers:
-    """The scopes that are due, and when. Any thread may call `mark`, and only the thread that makes the passes the other
-    methods.
+    """The scopes that are due, and when.
 
+    Any thread may call `mark`. Only the thread that makes the passes may call the other methods.
     No lock is needed, because single operations of dictionaries are atomic. If a scope is marked while `take` removes it, the pass
     that follows includes the change.
     """

@@ -1,4 +1,4 @@
-"""Find the links of ENIs that are up and have no carrier: no packet passes, and nothing else on the node shows it.
+"""Find the links of ENIs that are up and have no carrier: no packet passes, although routes and rules look right.
 
 A carrier may be missing for a moment, for example while a driver resets its device. So a link is reported only if the carrier is still
 missing some time later.

@@ -105,7 +105,7 @@ class Confinement:
         # by it.
         self._router_link = 0
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
-        self._other_veths: frozenset[str] | None = None  # None before the first uninterrupted dump
+        self._other_veths: frozenset[str] | None = None  # host veths of another prefix; None before the first whole dump
         # Names of host veths in strict mode: a rule leads their packets to an uplink. A dying veth stays in this set after its rule
         # was removed.
         self._strict_veths = frozenset[str]()

@@ -13,8 +13,8 @@
                    (`sysctls.unreachable_route_repairs`)
 
 The tables drop all packets of a family that sandboxes do not have. For IPv6 they drop all neighbour discovery, because neighbour
-entries are permanent at both ends. So the tables need neither addresses of links nor connection tracking. A packet that every healthy
-sandbox sends is counted by a separate counter when it is dropped.
+entries are permanent at both ends. So no IPv6 rule needs the link-local addresses of links, or connection tracking. A packet that
+every healthy sandbox sends is counted by a separate counter when it is dropped.
 
 A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
 and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
@@ -174,7 +174,7 @@ def _served_family_chains(
     """Return the common end of the tables of both families, for a family that sandboxes have.
 
     Args:
-        rules: for every packet of a sandbox; the last rule checks the source.
+        rules: the rules that every packet of a sandbox passes; the last rule checks the source.
         link_wide: the nft condition for packets that the kernel delivers to the node's own sockets, even though the rules of strict
             mode lead to the uplink (`_LINK_WIDE_4`).
     """
@@ -256,8 +256,8 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str], has_strict
     rp_filter is 0, nothing but this table stops such requests.
     """
     parts = [*_counters("arp"), chain("from_sandbox", "", [f"arp operation request {_drop('arp')}"])]
-    # A limit is enough for the sandboxes of a second CNI, which send few requests. It must be low, because the kernel does not evict
-    # an entry that is younger than 5 s for a new one.
+    # A limit leaves enough requests to the sandboxes of a second CNI, which send few. The limit must be low, because the kernel does
+    # not evict an entry that is younger than 5 s for a new one.
     rate_limit = [f"{_NEW_VETH} arp operation request limit rate over 100/second {_drop('arp')}"]
     foreign_rules = rate_limit
     if config.foreign_links == DROP:
@@ -269,9 +269,9 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str], has_strict
 
 
 def bridge_table(config: NetworkConfig) -> str:
-    """Return commands that replace the table of bridges. It exists only if the policy is DROP.
+    """Return commands that replace the table of bridges, or remove it if VPC_IPAMD_FOREIGN_LINK_POLICY is not DROP.
 
-    It drops packets only from links that are known to lead into a sandbox.
+    The table drops packets only from links that are known to lead into a sandbox.
     """
     if config.foreign_links != DROP:
         return BRIDGE.removal()
@@ -306,8 +306,8 @@ def _foreign_link_rules(config: NetworkConfig, reason: str) -> list[str]:
 
 
 def _to_node_chain(rule: str, router_link: int = 0) -> str:
-    # The hook sees only packets to the node itself: between the ports of a bridge such packets may be intended. The kind excludes
-    # links of ENIs, which have none.
+    # The hook is input, which only packets to the node itself pass: between the ports of a bridge such messages may be intended. The
+    # condition on the kind excludes the links of ENIs, which have no kind.
     rule = f'{_excluding(router_link)}meta iifkind != "none" {rule}'
     return chain("to_node", "type filter hook input priority filter; policy accept;", [rule])
 

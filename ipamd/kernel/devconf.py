@@ -38,8 +38,9 @@ UPLINK = {
     uapi.IPV4_DEVCONF_RP_FILTER: LOOSE,
     uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: 0,
 }
-"""Settings of uplinks. rp_filter is loose: in strict mode the reverse lookup does not follow the rules by incoming link, so it finds
-the primary ENI's link, and a strict check would drop the packets that arrive by the uplink."""
+"""Settings of uplinks, the VLAN links of branch ENIs. rp_filter is LOOSE. To check a source, the kernel looks up the way back without
+an incoming link. So the lookup does not follow the rules by incoming link that lead to the branch ENI, and finds the primary ENI's
+link. STRICT would therefore drop the packets that arrive by the uplink."""
 
 NAMES = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",

@@ -59,7 +59,10 @@ def routes(open_socket: OpenSocket = NetlinkSocket) -> Rows:
 
 
 def neighbours(open_socket: OpenSocket = NetlinkSocket) -> Rows:
-    """Dump the neighbour entries of both families: with IPv6 a sandbox is reached only by its entry. Raises: WiringError."""
+    """Dump the neighbour entries of both families. With IPv6 a sandbox is reached only if it has its permanent entry.
+
+    Raises: WiringError.
+    """
     from pyroute2.netlink.rtnl.ndmsg import ndmsg
 
     bodies = [messages.NEIGHBOUR.pack(family.number, 0, 0, 0, 0) for family in (IPV4, IPV6)]

@@ -50,7 +50,8 @@ def wait_for_link(
 
 def may_be_eni(link: answers.Link, *, veth_prefix: str) -> bool:
     """Whether a link can be an ENI's: it is no sandbox's host veth, and its kind does not borrow the MAC of another link."""
-    is_ours = link.name.startswith(veth_prefix) or survey.host_veth(link).key is not None  # the prefix may have been changed
+    # The alias is compared too, because the setting of the prefix may have been changed.
+    is_ours = link.name.startswith(veth_prefix) or survey.host_veth(link).key is not None
     is_sandbox = link.group == uapi.DYING_GROUP or (link.kind == uapi.VETH_KIND and is_ours)
     return not is_sandbox and link.kind not in BORROWING_KINDS
 

@@ -4,7 +4,7 @@ No packet is followed through chains, so a finding is a suspicion and never a pr
 suspected if it drops every packet that no rule accepts (by its policy, or by a rule without a condition) and no rule of its table
 names our host veths. A rule of a base chain is suspected if it drops and names an address or a host veth of ours. We must not change
 these rules, and no table of ours can undo them, because a drop is final (nft(8), "verdict statement"). Not examined: rules of
-iptables-legacy, rules of chains that base chains jump to, sets, and prefixes.
+iptables-legacy, rules of chains that base chains jump to, and comparisons with sets and with prefixes of addresses.
 
 Rejected: following a packet through all rules as the kernel does. It took a quarter of the code of this package, was right only if it
 understood every condition, and the kernel answers such a question itself, by `nft monitor trace` (docs/troubleshooting.md).

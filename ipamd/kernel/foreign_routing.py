@@ -65,7 +65,7 @@ def foreign_differences(
     default = _best_default(host_state)
     if default is not None:
         differences += _diverted_default(sock, default, secondary_indexes)
-    elif primary and family is IPV4:  # routers announce the default route of IPv6
+    elif primary and family is IPV4:  # not for IPv6, whose default route comes from router advertisements
         fields = {"gateway": gateway(identity.subnet_cidr), "link": primary.name}
         differences.append(routing_difference(DifferenceCode.NODE_ROUTE_MISSING, NODE, **fields))
     return differences
@@ -126,7 +126,7 @@ def global_address(sock: NetlinkSocket, link: answers.Link, family: Family) -> I
     for body in sock.dump(messages.dump_addresses(family)):
         configured = answers.read_address(body)
         is_global = (configured.index, configured.scope) == (link.index, uapi.RT_SCOPE_UNIVERSE)
-        # The family is compared because a kernel without it returns the addresses of all other families.
+        # The family is compared, because a kernel that does not have it answers with the addresses of all other families.
         if is_global and family_of(configured.address) is family:
             addresses.append(configured.address)
     return min(addresses, key=int, default=None)

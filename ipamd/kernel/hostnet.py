@@ -138,7 +138,7 @@ class KernelHostNetwork(HostNetwork):
         return ruleset.families(self._config, self._attachments())
 
     def recall_primary_mac(self, mac: MacAddress) -> None:
-        """Assume the MAC of the primary ENI that an earlier process recorded, until `setup_node` tells the present one."""
+        """Assume the MAC of the primary ENI that an earlier process recorded, until `setup_node` sets the present one."""
         self._confinement.primary_mac = mac
 
     def choose_source_tree(self, is_chosen: bool) -> bool:
@@ -331,7 +331,7 @@ class KernelHostNetwork(HostNetwork):
                 try:
                     with self._host.netlink() as sock:
                         host_state = self.state_reader.read(sock, [eni.mac], is_silent=is_unchanged)
-                    is_unchanged = True  # by others; after a change of ours the reader has nothing to return
+                    is_unchanged = True  # the next ENI may use this reading too; a change of ours makes the reader forget it
                     self._repair_eni(host_state, eni, links[eni.eni_id])
                     if self._config.family is IPV4 and eni.subnet_cidr not in prepared_subnets:
                         self._prepare_source_tree(host_state, eni)

@@ -25,7 +25,7 @@ from ipamd.model.words import counted
 FAMILY_NUMBERS = {family.nft: family.number for family in (IPV4, IPV6)}
 
 BASE_CHAINS = (("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("mangle", "PREROUTING"), ("filter", "FORWARD"))
-"""Chains in which amazon-vpc-cni-k8s has rules, in both families: they jump to its own chains, or mark or refuse packets."""
+"""Chains in which amazon-vpc-cni-k8s has rules, in both families. These rules jump to its own chains, or mark or refuse packets."""
 
 _NODE_LOCAL = (b"Block Node Local Pod access via IPv4", b"Block Node Local Pod access via IPv6")
 

@@ -49,7 +49,9 @@ class Leftover:
 
 def find_leftovers(host: HostNetns, nft: Nftables, *, veth_prefix: str) -> list[Leftover]:
     """Find all leftovers in the host's namespace. Changes nothing. Raises: KernelDumpError, WiringError."""
-    host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()  # without such a socket libnftables ends the process
+    host.open_netlink(
+        protocol=uapi.NETLINK_NETFILTER
+    ).close()  # a test: libnftables ends the process if it cannot open such a socket
     with host.netlink() as sock:
         surveys = [survey.survey(sock, veth_prefix=veth_prefix, families=(family,)) for family in FAMILIES]
         leftovers = [*_nft_tables(nft, surveys[0].extra)]

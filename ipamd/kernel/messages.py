@@ -159,9 +159,9 @@ def change_link(
 def disable_ipv6_autoconfiguration(index: int, *, step: str) -> Message:
     """Keep the kernel from adding an IPv6 address to a link, which must still be down. A kernel without IPv6 is fine.
 
-    It does the same as `ip link set addrgenmode none`. It needs a separate message: in RTM_NEWLINK the kernel refuses the setting
-    (EAFNOSUPPORT), and in the message that raises the link the kernel would apply it only after raising the link. Source: the kernel's
-    net/core/rtnetlink.c, validate_linkmsg and do_setlink.
+    The message does the same as `ip link set addrgenmode none`. It must be a separate message: in RTM_NEWLINK the kernel refuses the
+    setting (EAFNOSUPPORT), and in the message that raises the link the kernel would apply it only after raising the link. Source: the
+    kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
     """
     mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
     body = _link(index) + _family(IPV6, mode)
@@ -357,7 +357,7 @@ def look_up_route(
 
 
 def match_route(destination: IpAddress, *, index: int, source: IpAddress | None = None) -> Message:
-    """Ask which route the kernel uses for an address through the link `index`. It answers an errno if there is none.
+    """Ask which route the kernel uses for an address through the link `index`. The kernel answers an errno if there is none.
 
     `source`: the packet's source, for rules that select by source.
     """
@@ -490,9 +490,9 @@ def _further_selectors(mark: int, incoming: str, protocol: int) -> tuple[bytes, 
 add_rule = partial(_rule, "add", uapi.RTM_NEWRULE, _ADD, PRESENT)
 """Add a rule that looks up a table. An existing rule is fine.
 
-It selects packets by source, by destination, by mark (the mark is its own mask), by the name of the incoming link, or by protocol.
-Without any selector it selects every packet. `family`: needed for a rule without an address. `protocol`: number of the IP protocol; 0
-for any.
+The rule selects packets by source, by destination, by mark (the mark is its own mask), by the name of the incoming link, or by
+protocol. Without any selector it selects every packet. `family`: needed for a rule without an address. `protocol`: number of the IP
+protocol; 0 for any.
 """
 
 delete_rule = partial(_rule, "delete", uapi.RTM_DELRULE, 0, ABSENT)

@@ -46,8 +46,8 @@ KERNEL_PORT = 0
 """The kernel's port. Source: netlink(7), nl_pid."""
 
 DUMP_TRIES = 5
-"""How many times a dump is attempted. If all attempts are interrupted, it fails. Ours: one dump of 110 sandboxes takes a millisecond
-or two."""
+"""How many times a dump is attempted. If all attempts are interrupted, it fails. Ours: so many are cheap, because one dump of 110
+sandboxes takes a millisecond or two."""
 
 DUMP_PAUSE_S = 0.002
 """Pause after the first interrupted attempt; the pause doubles after each further one. Ours: an ADD changes links and routes for two
@@ -96,7 +96,7 @@ class AnswerOutcome:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the kernel refused the message with an errno that it does not tolerate."""
+        """Whether the kernel refused the message with an errno that the message does not tolerate."""
         return self.errno != 0 and self.errno not in self.message.tolerated
 
     @property
@@ -122,7 +122,7 @@ class NetlinkSocket:
 
         Args:
             groups: a bit mask of multicast groups to listen to (RTMGRP_LINK).
-            datagram_bytes: the room for one datagram. The largest message must fit into it; it is smaller than 16 KiB.
+            datagram_bytes: the room for one datagram. The largest message, which is smaller than 16 KiB, must fit into it.
         Raises: WiringError.
         """
         try:
@@ -401,7 +401,7 @@ def _extended_text(data: bytes, start: int, end: int, flags: int) -> str:
     """Return the kernel's error text (NLMSGERR_ATTR_MSG), or an empty string."""
     if not flags & uapi.NLM_F_ACK_TLVS:
         return ""
-    # errno, then the header of the refused message, and its body too unless it was capped
+    # The answer has the errno, then the header of the refused message, and also its body, if the kernel did not cap the answer.
     skipped = _HEADER.unpack_from(data, start + 4)[0]
     if flags & uapi.NLM_F_CAPPED:
         skipped = _HEADER.size

@@ -92,7 +92,8 @@ class HostNetns:
             except BaseException:
                 sock.close()
                 raise
-        # Only notifications of NETLINK_ROUTE contain a port. A socket of another protocol may have the same port as another process.
+        # Only the ports of routing sockets are remembered: only notifications of NETLINK_ROUTE contain a port, and a socket of another
+        # protocol may have the same port as a routing socket of another process.
         if protocol == uapi.NETLINK_ROUTE:
             self._ports[sock.port] = sock
             for port, known_sock in list(self._ports.items()):

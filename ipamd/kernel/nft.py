@@ -57,8 +57,8 @@ class Nftables:
         """
         with self._lock, self._host.entered():
             library = self._load()
-            # A context opens its socket when it is created, so it is created inside the namespace. It costs so little that it is not
-            # kept.
+            # A context opens its socket when it is created, so it is created inside the namespace. A context costs so little that it
+            # is not kept.
             context = ctypes.c_void_p(library.nft_ctx_new(0))
             if not context:
                 raise failure(WiringError, FailureCode.NFT_WITHOUT_CONTEXT)

@@ -35,7 +35,8 @@ def read_chains(answer: Iterable[Mapping[str, Any]]) -> list[Chain]:
             continue
         family, table, name = chain.get("family"), chain.get("table"), chain.get("name")
         if isinstance(family, str) and isinstance(table, str) and isinstance(name, str):
-            # Chains of another type translate, and may have a rule for each service.
+            # Chains of another type translate or reroute packets. No hook is given for them, so that nobody reads their rules: there
+            # may be one for each service.
             hook = str(chain.get("hook") or "") if chain.get("type") == "filter" else ""
             chains.append(Chain(family, table, name, hook, chain.get("policy") == "drop"))
     return chains

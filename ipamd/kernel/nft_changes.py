@@ -199,8 +199,9 @@ class OwnTables:
         return reports, refused
 
     def _take_recorded(self, commands: Mapping[NftTable, str]) -> None:
-        """Take the tables that an earlier process recorded as applied and verified, if the same commands made them, and if the kernel
-        has them unchanged.
+        """Treat the tables that an earlier process recorded as if this process had applied and verified them.
+
+        Only if the same commands made them, and if the kernel has them unchanged.
         """
         recorded = self._record.read() if self._record else None
         if recorded is None or recorded.commands != commands:

@@ -22,8 +22,8 @@ and sets of sandboxes' addresses."""
 FLUSH = "flush set "
 
 TRIES = 3
-"""How often a repair is tried if other software changes nftables meanwhile. Ours: a try takes some 20 ms, and software that changes
-nftables all the time does so ten times a second."""
+"""How often a repair is tried if other software changes nftables meanwhile. Ours: a try takes some 20 ms, and even software that
+changes nftables all the time does so only ten times a second. So at least one of three tries is very likely undisturbed."""
 
 COUNTED = re.compile(r"packets \d+ bytes \d+")
 """Matches the value of a counter as nft prints it."""

@@ -14,7 +14,8 @@ from ipamd.model.errors import WiringError
 from ipamd.model.family import IPV4, IPV6, Family
 
 QUEUE_BYTES = 4 << 20
-"""Size of the queue. Ours: room for some 1,500 notifications of links, the largest. Memory is used only while they wait."""
+"""Size of the queue in bytes. Ours: room for some 1,500 notifications of links, which are the largest. Memory is used only while
+notifications wait."""
 
 TAKEN_MAX = 4096
 """The largest number of datagrams that one `take` reads, so that a flood is handled in parts and the list does not grow without bound.

@@ -62,7 +62,7 @@ class OtherSoftware:
     def find(self, addresses: Container[IpAddress] = (), has_strict: bool = False) -> list[RoutingDifference]:
         """Return a difference for each finding, with the command that ends it. Raises: WiringError if nftables cannot be read.
 
-        It takes less than a millisecond while no rule changes.
+        The call takes less than a millisecond while no rule changes.
 
         Args:
             addresses: the addresses of sandboxes. A suspicion about a single address that is not among them is left out.

@@ -11,14 +11,14 @@ from ipamd.kernel.netlink import Message
 from ipamd.model.family import IpAddress
 
 EniLinks = Mapping[int, tuple[Link, IpAddress]]
-"""Number of a route table that sandboxes use -> the link of its ENI, and the router of the ENI's subnet (for IPv6 an address outside
-the node instead)."""
+"""Number of a route table that sandboxes use -> the link of its ENI, and the router of the ENI's subnet. The router of IPv6 is
+link-local, so for IPv6 an address that only the default route reaches takes its place (`Family.outside`)."""
 
 
 class LegPacket(NamedTuple):
     """A packet, and the link by which it must leave the host.
 
-    `by`: the link.
+    `by`: the link by which it must leave.
     `to`: the packet's destination.
     `source`: the packet's source; None if the host itself sends it.
     `incoming`: the link by which it arrives; None if the host itself sends it.

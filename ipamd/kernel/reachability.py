@@ -1,8 +1,9 @@
 """Check whether packets from and to sandboxes would arrive, by route and neighbour lookups in the kernel.
 
 The check uses only the kernel's decision and not the form of our routes and rules. So it finds everything that diverts packets: a rule
-ahead of ours, a blackhole, an address that is local on the host, disabled forwarding or a failing source check. It requests single
-objects and sends no packet. Rejected: a ping, which a sandbox may leave unanswered, and which does not show the path of other packets.
+ahead of ours, a blackhole, an address that is local on the host, disabled forwarding or a failing source check. The check requests
+single objects and sends no packet. Rejected: a ping, which a sandbox may leave unanswered, and which does not show the path of other
+packets.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def unreachable(
 ) -> Iterator[RoutingDifference]:
     """Find the problems that keep packets from reaching sandboxes, or sandboxes' packets from the network. Raises: WiringError.
 
-    All lookups are sent together, because a send for each would cost as much as the lookups. For each link only the first problem is
-    reported. `mark`: see `LegPaths`.
+    All lookups are sent together, because a send for each would cost as much as the lookups. For each link at most two problems are
+    reported: its wrong neighbour entry, and the first of its packets that takes another way. `mark`: see `LegPaths`.
     """
     checked = _checked_links(sock, specs, eni_links, wirings=wirings, mark=mark)
     requests = list[Message]()

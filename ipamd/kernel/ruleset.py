@@ -214,7 +214,7 @@ def _is_forced_outside(choices: Choices, networks: ReachedNetworks) -> tuple[Pac
 def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[family.Family, ...]:
     """Return the family of the pool, and after it the family of extra legs if the node has extra legs.
 
-    It has them if the settings say so, or if a sandbox still has one from earlier settings.
+    The node has extra legs if the settings say so, or if a sandbox still has one from earlier settings.
     """
     in_use = (family.family_of(attachment.other_address) for attachment in attachments if attachment.other_address)
     extra_family = config.extra_family or next(in_use, None)

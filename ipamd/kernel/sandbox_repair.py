@@ -3,8 +3,8 @@
 The kernel refuses to add an object that exists. So an object that was never missing is neither changed nor counted as a repair. A link
 is ours if it is a veth of the recorded name whose alias or MAC is this sandbox's: one of the two may have been changed. The datastore
 decides who owns the address, so a route that leads elsewhere is replaced, unless it leads to another sandbox's veth (I1). A missing
-link cannot be restored here: the sandbox must be created again. Objects inside the sandbox are not repaired; `checks` reports their
-differences.
+link is not restored here: `KernelWiring` may wire an extra leg again, and without its first leg the sandbox must be created again.
+Objects inside the sandbox are not repaired; `checks` reports their differences.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ class SandboxRepair:
     def _may_need_rule(self, seen: KernelSurvey) -> bool:
         """Whether to try the addition of the rule to the sandbox's table.
 
-        If the rule exists at its place, the addition changes nothing and is not reported. It is not tried if the address has a rule to
-        the table at another priority: such a rule is as good, or `_repair_rules` has added its replacement without a report.
+        If the rule exists at its place, the addition changes nothing and is not reported. The addition is not tried if the address has
+        a rule to the table at another priority: such a rule is as good, or `_repair_rules` has added its replacement without a report.
         """
         leg = self.leg
         if leg.route_table == uapi.RT_TABLE_MAIN or leg.route_table in seen.tables_from_prefix(leg.address):
@@ -250,7 +250,10 @@ class SandboxRepair:
         return seen.has_own_rule and seen.own_routes.get(self.leg.address) == self.leg.host_veth
 
     def _stale_rule_removals(self, source: IpAddress | IpNetwork, places: Iterable[RulePlace]) -> list[SandboxChange]:
-        """Return the removals of rules from a source that look up another table than the sandbox's. `places`: of all rules from it."""
+        """Return the removals of rules from `source` that look up another table than the sandbox's.
+
+        `places`: the places of all rules from `source`.
+        """
         removals: list[SandboxChange] = []
         for priority, table in dict.fromkeys(places):
             if table != self.leg.route_table:
@@ -266,7 +269,7 @@ def _former_places(leg: Leg, places: Iterable[RulePlace]) -> list[RulePlace]:
     A rule is former if the leg has a rule from its prefix instead, or if the leg's rule belongs into a bucket and this one is at
     another priority. No rule is former for a leg whose rule belongs at FROM_SANDBOX_PRIORITY, because a rule in a bucket is as good.
 
-    `places`: of all rules from the address.
+    `places`: the places of all rules from the address.
     """
     if not leg.prefix and leg.rule_priority == kernel_numbers.FROM_SANDBOX_PRIORITY:
         return []
@@ -278,7 +281,8 @@ def _former_places(leg: Leg, places: Iterable[RulePlace]) -> list[RulePlace]:
 def own_table_rule(family: Family) -> Message:
     """Return the message that adds the one rule to OWN_TABLE, which has the routes to all sandboxes of a family.
 
-    The refusal of a kernel without the family is tolerated, because the settings may ask for extra legs on such a kernel.
+    A kernel that does not have the family refuses the message. That is tolerated, because the settings may ask for extra legs on such
+    a kernel.
     """
     rule = messages.add_rule(kernel_numbers.OWN_TABLE_PRIORITY, table=kernel_numbers.OWN_TABLE, family=family)
     return replace(rule, tolerated=messages.PRESENT | {errno.EAFNOSUPPORT})

@@ -1,4 +1,7 @@
-"""Compare and write the `goto` rules that lead packets to the buckets of rules from single addresses (`source_rules`).
+"""Compare and write the `goto` rules that lead packets to the buckets of rules from single addresses.
+
+A bucket is one of 64 priorities over which these rules are spread, so that the kernel tests a packet against few of them. A `goto`
+rule leads to a bucket, or to a `nop` rule, which only marks a place (`ipamd/model/source_rules.py` describes the whole tree).
 
 A `goto` rule skips only rules that do not select its packets, so packets go the same way without it, and it may be missing at any
 time. In two cases a `goto` rule could skip a rule that does select its packets, and must be removed. First, a rule of other software
@@ -54,8 +57,8 @@ class SourceTree:
     def changes(self, rules: Collection[answers.PolicyRule], subnets: Iterable[IPv4Network]) -> TreeChanges:
         """Compare the rules of a node with those that the subnets of all its secondary ENIs need.
 
-        While a bucket has a rule, the `goto` rules stay. So a setting that turns buckets off removes them only after the last sandbox
-        with such a rule.
+        While a bucket has a rule, the `goto` rules stay. So after a setting has turned buckets off, the `goto` rules are removed only
+        when the last sandbox with a rule in a bucket is gone.
         """
         wanted_subnets = frozenset(subnets)
         is_needed = self._is_needed(rules, wanted_subnets)
@@ -127,7 +130,7 @@ def skip_removals(rules: Collection[answers.PolicyRule]) -> list[Message]:
 
 
 def all_removals(rules: Collection[answers.PolicyRule]) -> list[Message]:
-    """Return the messages that remove the buckets, their rules from single addresses, and all `goto` rules."""
+    """Return the messages that remove all rules from single addresses in buckets, and all `goto` rules and their targets."""
     batch = skip_removals(rules)
     for rule in bucket_rules(rules):
         batch.append(messages.delete_rule(rule.priority, table=rule.table, source=rule.source))
@@ -171,6 +174,7 @@ def _is_among_ours(rule: answers.PolicyRule) -> bool:
 
 
 def _nop_repairs(rules: Iterable[answers.PolicyRule], *, is_wanted: bool) -> Iterator[Repair]:
+    """Yield the additions of the missing `nop` rules if they are wanted, or else the removals of the present ones."""
     present = {rule.priority for rule in rules if rule.is_nop}
     for priority in source_rules.NOP_PRIORITIES:
         if (priority in present) != is_wanted:

@@ -37,7 +37,7 @@ def repairs(routes: Iterable[answers.Route], link: answers.Link) -> Iterator[Rep
 
     If the kernel has no announced default route, the second route stays as it is.
 
-    `routes`: of the node. `link`: the primary ENI's.
+    `routes`: the node's routes. `link`: the primary ENI's link.
     """
     static_routers: list[IpAddress] = []
     announced: list[tuple[int, int, IpAddress]] = []

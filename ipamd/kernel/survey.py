@@ -280,7 +280,7 @@ def _parsed(
     is_whole: bool,
     vlan_links: Hashable,
 ) -> KernelSurvey:
-    # A torn dump may have several links with the same index: the last of them is the youngest.
+    # The merged attempts of an interrupted dump may have several links with the same index: the last of them is the youngest.
     by_index = {link.index: link for link in map(read_link, links)}
     veths = [link for link in by_index.values() if link.kind == uapi.VETH_KIND]
     ours = sorted(our_veths(veths, veth_prefix), key=lambda veth: veth.name)

@@ -39,7 +39,7 @@ def find_traces(*, veth_prefix: str) -> str:
 
 def _find_table() -> str:
     with closing(HostNetns()) as host:
-        host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()  # without such a socket libnftables ends the process
+        host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()  # a test: without such a socket libnftables ends the process
         for line in Nftables(host).run("list tables\n").splitlines():
             if f" {TABLE_PREFIX}" in line:
                 return f"nftables {line.strip()}"

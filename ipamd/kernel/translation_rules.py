@@ -60,7 +60,11 @@ def first_selecting(rules: Iterable[TranslationRule], packet: NewConnection) -> 
 
 
 def comes_by(prefix: str, former: Collection[str]) -> PacketCondition:
-    """Select packets that arrive by a host veth. `former`: prefixes of earlier settings, for which the rule's text is repeated."""
+    """Select packets that arrive by a host veth.
+
+    `former`: prefixes of earlier settings. They are in the test, but not in the text: `ruleset` repeats the rule's text for each of
+    them.
+    """
     patterns = [f"{name}*" for name in (prefix, *former)]
     return PacketCondition(f'iifname "{prefix}*"', lambda packet: _fits_any(packet.incoming, patterns))
 

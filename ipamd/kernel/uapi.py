@@ -259,7 +259,7 @@ NS_GET_NSTYPE = 0xB703  # _IO(0xb7, 3): returns the kind of namespace that a des
 
 
 DYING_GROUP = 0x1BA3D
-"""Link group of host veths that wait for deletion; one kernel call deletes them all.
+"""Link group of host veths and VLAN links that wait for deletion; one kernel call deletes them all.
 
 Ours: far from 0 (every other link) and from the small numbers that people use.
 """

@@ -2,10 +2,11 @@
 
 An ADD takes three sends and no dump:
 
-    create        host ns     makes the uplinks of its legs, if there are any, and then the veth pair, whose peer is made directly in
-                              the sandbox's namespace; the answer has both link indexes
+    create        host ns     makes the uplinks of its legs, if there are any (a VLAN link for a branch ENI), and then the veth pair,
+                              whose peer is made directly in the sandbox's namespace; the answer has both link indexes
     host side     host ns     keeps IPv6 addresses off the link, sets IPv4 settings and alias, raises the link, adds the route to the
-                              address in OWN_TABLE and in main, and on a secondary ENI the rule from the address or its prefix
+                              address in our own route table (OWN_TABLE) and in main, and on a secondary ENI the rule from the address
+                              or its prefix
     sandbox side  sandbox ns  adds the permanent neighbour and the address, raises the link, adds the route to the family's gateway
                               and the default route
 
@@ -17,7 +18,8 @@ of sandboxes.
 
 The kernel continues a batch after a refused message. So every message that changes the link waits for the answer to `create`, and then
 uses the link's index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it
-is raised. If there is a route to the address, or a default route, the kernel refuses ours and keeps the existing one (I1).
+is raised. If there is a route to the address already, or a default route in the sandbox, the kernel refuses ours and keeps the
+existing route (I1).
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _DyingLink:
-    """A leg's host veth that is to be marked for deletion."""
+    """A leg's host veth that is to be marked for deletion: it is put into the dying group, all of whose links `sweep` deletes."""
 
     link: answers.Link
     leg: Leg
@@ -326,7 +328,10 @@ class KernelWiring(Wiring):
     def _dying_links(
         self, host: NetlinkSocket, first_link: answers.Link | None, first: Leg, extra_legs: Iterable[Leg]
     ) -> list[_DyingLink]:
-        """Return the host veths of a sandbox that are to be marked for deletion. `first_link`: of its first leg, if it is ours."""
+        """Return the host veths of a sandbox that are to be marked for deletion.
+
+        `first_link`: the host veth of the first leg; None if it is gone or is another sandbox's.
+        """
         dying: list[_DyingLink] = []
         if first_link is not None:
             dying.append(_DyingLink(first_link, first))
@@ -339,8 +344,8 @@ class KernelWiring(Wiring):
     def _after_closing(self, host: NetlinkSocket, legs: Iterable[Leg]) -> list[Message]:
         """Return the messages that remove uplinks, rules and routes of legs, in this order.
 
-        They must be sent after the veths are closed: a packet of the sandbox that finds neither rule nor route would be routed by
-        table main.
+        They must be sent after the veths are closed: they are down, or have no routes, so that our tables drop the sandbox's packets.
+        Otherwise a packet of the sandbox that finds neither rule nor route would be routed by table main.
         """
         uplink_changes: list[Message] = []
         rule_removals: list[Message] = []
@@ -488,7 +493,7 @@ class KernelWiring(Wiring):
             # Another namespace may be at the path by now. The link of the first leg proves which namespace is this sandbox's.
             if link is None or not link.netnsid or link.netnsid != survey.namespace_number(host, leg.netns):
                 raise failure(WiringError, FailureCode.VETH_ASTRAY, link=spec.host_veth, netns=leg.netns)
-            # The new link gets MACs of ours: the MAC inside the sandbox of a link that amazon-vpc-cni-k8s made is not recorded.
+            # The new link gets MACs of ours: if amazon-vpc-cni-k8s made the old link, the MAC inside the sandbox is not recorded.
             again = replace(spec, others_mac=None, mtu=spec.mtu or link.mtu)
             self._wire(again, [replace(leg, sandbox=again)])
         except (NetnsError, WiringError) as exc:

@@ -27,7 +27,7 @@ inet6_addr_add."""
 
 
 def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
-    """Give a host veth its alias and settings, and then raise it, unless the sandbox is kept down.
+    """Give a host veth its alias and settings, and then raise it, unless the sandbox's links must stay down (`is_kept_down`).
 
     The link gets no IPv6 address: adding one would take longer than all other messages of the batch, and the sandbox could reach the
     node by it.

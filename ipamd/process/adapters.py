@@ -112,8 +112,8 @@ class Adapters:
     def is_datastore_lost(self) -> bool:
         """Whether rows of this boot were lost: a daemon has run in this boot, and left no reliable rows.
 
-        The result stays True for the rest of the boot. If EC2 did not show the address of a sandbox at the start after the loss, the
-        sandbox has no row, and its address may become free while no daemon runs (I8).
+        The result stays True for the rest of the boot, because a sandbox may have no row: if EC2 did not show its address at the start
+        after the loss, the address may become free while no daemon runs (I8).
         """
         if self.opened.datastore.snapshot().was_lost:
             return True
@@ -131,7 +131,7 @@ class Adapters:
 def connect(
     current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None, vlan_links: VlanLinks | None = None
 ) -> Adapters:
-    """Open the datastore and make the adapters. No adapter calls its peer yet.
+    """Open the datastore and make the adapters. EC2, instance metadata and the runtime are not called yet.
 
     Args:
         has_run_before: whether the run directory shows that a daemon served this node in this boot. If it does not, traces in the
@@ -305,7 +305,8 @@ def _pod_facts(settings: Settings, datastore: Datastore) -> PodFactsSource | Non
 def load_network(config: SubnetsConfig) -> NetworkFile:
     """Read the network file (`ipamd/model/network_file.py`), if a setting that is on needs it. Otherwise the result is empty.
 
-    Raises: SettingsError with every problem. It ends the start, because a node without the file would put pods into the wrong subnet.
+    Raises: SettingsError with every problem. The error ends the start, because a node without the file would put pods into the wrong
+        subnet.
     """
     if not config.reads_network_file:
         return NetworkFile()
@@ -339,8 +340,8 @@ def _wiring(
 
 
 def _set_aside_overtaken(path: Path, clock: Clock) -> None:
-    """Rename the datastore, because amazon-vpc-cni-k8s has assigned addresses since. By the old rows our daemon would free or assign
-    addresses of its pods (I1).
+    """Rename the datastore, because amazon-vpc-cni-k8s has assigned addresses since. With the old rows our daemon would free or assign
+    addresses that pods of amazon-vpc-cni-k8s use (I1).
 
     Raises: DatastoreError.
     """

@@ -1,8 +1,8 @@
-"""Compose the use cases over the ports, room by room.
+"""Compose the use cases over the ports, package by package.
 
 Tests compose the same graph over fakes, so they test the graph that ships. A restarted daemon must serve DEL at once. So this module
-imports nothing that takes long to import and that DEL does not need. boto3 and the metrics server are imported later, in their own
-threads (docs/life.md, Start).
+imports nothing that takes long to import and that DEL does not need. botocore is imported only in the child process that calls EC2,
+and the HTTP ports are imported when DEL is served already (docs/life.md, Start).
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ if TYPE_CHECKING:
     from ipamd.sandbox.legs.source import LegSource
 
 DEL_SHARE = 4
-"""ADDs may occupy all places for requests except one in this many, so that DEL is served while ADDs wait for addresses. Ours."""
+"""ADDs may occupy all places for requests except one in this many, so that DEL is served while ADDs wait for addresses. Ours: an ADD
+may wait for a minute, but a DEL waits for no address, so a quarter of the places is enough for DELs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class PoolServices:
 
 
 class App:
-    """All services of the daemon, composed over the adapters room by room.
+    """All services of the daemon, composed over the adapters.
 
     Composing them starts no thread. Some services read records: the addresses that were released lately, the recorded sandboxes, and,
     if the datastore was lost, the survey of the kernel.
@@ -151,8 +152,8 @@ class App:
             self.cooldown,
             adapters,
             current,
-            # Only sandboxes of the pool: a Describe of the instance never shows branch ENIs, so a resync would not help sandboxes with
-            # them.
+            # Only sandboxes with addresses of the pool: a Describe of the instance never shows branch ENIs, so a resync would not help
+            # sandboxes with branch ENIs.
             unplaced=partial(self.quarantine.unplaced, is_of_pool=True),
             list_soon=self._list_soon,
             on_cut_off=lambda: self.host_network.mark(PassScope.EVERYTHING),
@@ -566,7 +567,7 @@ class App:
         return len(self.branches.waiting_keys())
 
     def _cloud_view(self) -> CloudView:
-        """Describe the last answer of EC2, and the calls that are running. With its retries a call takes up to a minute."""
+        """Describe the last answer of EC2, and the calls that are running, because with its retries a call takes up to a minute."""
         reachable, detail = self.adapters.node_info.cloud
         for call in self.adapters.ec2.calls_under_way():
             detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
@@ -673,7 +674,7 @@ def _pinned(
 
 
 def pinned_cidrs(network: NetworkConfig) -> tuple[IPv4Network, ...]:
-    """Return the ranges, of all namespaces, from which only named addresses are given; () for pods of IPv6."""
+    """Return the ranges of all namespaces whose addresses are given only to pods that ask for that address; () for pods of IPv6."""
     if not network.has_pinned_addresses:
         return ()
     return tuple(item.cidr for item in network.pinned_ranges if item.cidr is not None)

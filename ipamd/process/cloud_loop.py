@@ -24,8 +24,8 @@ from ipamd.process.bootstrap import App
 from ipamd.settings import Settings
 
 LIMITS_RETRY_S = 300.0
-"""Pause in seconds between two questions about an instance type whose limits are unknown. Ours: as long as the adapter remembers a
-failure (`ipamd/cloud/ec2.py`)."""
+"""Pause in seconds between two questions about an instance type whose limits are unknown. Ours: the adapter remembers a failure for
+the same time (`ipamd/cloud/ec2.py`), so an earlier question would get no new answer."""
 
 FIRST, LIMITS = ("first questions",), ("limits",)
 """Keys in `Backoffs` of the pauses after a failure of the first questions, and of the question about limits."""
@@ -56,7 +56,10 @@ class CloudLoop:
         app.current.follow(lambda now: now.pool, lambda _: self.loop.wake())
 
     def turn(self) -> float | None:
-        """Ask the questions and apply the settings that are due. Returns: seconds until the next turn is due by the clock."""
+        """Ask the questions and apply the settings that are due.
+
+        Returns: seconds until the next turn is due by the clock; None if the next turn comes only after a wake-up.
+        """
         if self._limits is None:
             self._ask_if_due()
         elif self._limits.source == UNKNOWN and self._backoffs.is_due(LIMITS):

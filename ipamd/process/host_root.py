@@ -13,7 +13,7 @@ def below(root: Path, path: PurePosixPath) -> Path:
     """Return where an absolute path of the node is below `root`.
 
     Symbolic links of directories are followed as on the node. On Debian and Ubuntu `/var/run` is a link to `/run`, which would lead
-    out of `root`. The last part is not followed, because a file that is a link is removed itself.
+    out of `root`. If the file itself is a link, it is not followed, because the caller removes the link and not its target.
     """
     directory = list[str]()
     pending = deque(path.parent.parts[1:])

@@ -42,16 +42,17 @@ WORTH_REPEATING = (DatastoreError, SettingsError)
 or EC2's answer had changed a row that the step was using, or because a directory was not mounted yet."""
 
 CLOUD_PATIENCE_S = 0.5
-"""How many seconds a start waits for EC2 if a managed ENI is recorded as host-ready; otherwise it waits without limit. Ours, measured:
-with 3 s and an EC2 that does not answer, the first ADD took 3.4 s, which is above the budget of 2 s (docs/performance.md)."""
+"""How many seconds a start waits for EC2 if the records have a managed ENI whose routing was set up; otherwise it waits without limit.
+Ours, measured: with 3 s and an EC2 that does not answer, the first ADD took 3.4 s, which is above the budget of 2 s
+(docs/performance.md)."""
 
 SHORT_ABSENCE_S = 60.0
 """If no daemon served for at most this many seconds, a start with an intact datastore does not wait for EC2 (docs/adr/0087). Ours:
 STATUS bridges an absence for the same time."""
 
 RUNTIME_PATIENCE_S = 1.0
-"""How many seconds a start with an intact datastore waits for CRI. Ours: a list takes milliseconds. A runtime that does not answer
-must not delay every pod, and without its answer nothing is freed."""
+"""How many seconds a start with an intact datastore waits for CRI. Ours: a list takes milliseconds, and a runtime that does not answer
+must not delay every pod. The start may go on without the answer, because nothing is freed then."""
 
 REPEATED = ("spool", "kernel", "aws-node", "host-routing", "conflist")
 """Steps of a start that are repeated after a failure. Each reports its failure as the part `start` of the condition with the step's
@@ -269,7 +270,7 @@ class Lifecycle:
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
-        # EC2's first answer would mark the exclusions too, but it may not have come yet.
+        # Mark the ENIs that get no new sandbox. EC2's first answer has the same effect, but it may not have come yet.
         app.pool.subnets.mark_exclusions()
         self._serve()
         self._files.follow(self._conflist)  # before the wait for EC2, so that plugins are asked for their versions meanwhile

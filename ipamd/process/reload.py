@@ -1,7 +1,7 @@
 """Apply changed settings while the daemon runs: on SIGHUP at once, on a change of the settings file after a random delay.
 
 A changed ConfigMap reaches all nodes of a fleet within a minute. The delay prevents them from calling EC2 all at once. A file with one
-wrong line changes nothing: the generation in force stays, and a condition reports the error. kubelet replaces a ConfigMap's files by
+wrong line changes nothing: the settings in force stay, and a condition reports the error. kubelet replaces a ConfigMap's files by
 one rename in their directory, which inotify reports. Without inotify the file is read periodically (docs/adr/0034). Source:
 https://kubernetes.io/docs/concepts/configuration/configmap/, mounted ConfigMaps are updated automatically.
 """

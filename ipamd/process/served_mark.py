@@ -5,8 +5,8 @@ tmpfs, so no disk is written. The mark is written only by a daemon that is *read
 taking over the node or leaving it. A daemon in a crash loop does not write it, because it must not prolong the bridging.
 
 The mark is written at *ready*, at SIGTERM, and every 5 s by the loop of `Maintenance`. So after a kill -9 the absence seems at most 5
-s longer. The mark means that the daemon lives and serves ADD, and not that it answers in time. `cni_plugin/absence.py` and the start
-of the next daemon read it.
+s longer. The mark means that the daemon lives and serves ADD, or blocks it on purpose, and not that it answers in time.
+`cni_plugin/absence.py` and the start of the next daemon read it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ServedMark:
     def leave(self) -> None:
         """Write the mark if the daemon is ready, or if ADD is blocked.
 
-        ADD is blocked while the node goes back to amazon-vpc-cni-k8s. Until the other daemon serves, our conflist may be the
-        only one, so STATUS must not fail. If the file cannot be written, a condition reports it, and STATUS bridges no absence.
+        ADD is blocked while the node moves between amazon-vpc-cni-k8s and this daemon. Until the other daemon serves, our conflist may
+        be the only one, so STATUS must not fail. If the file cannot be written, a condition reports it, and STATUS bridges no absence.
         """
         if not (self._health.is_ready or self._health.are_adds_blocked):
             return

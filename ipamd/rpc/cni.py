@@ -53,7 +53,7 @@ from ipamd.sandbox.gc import GcService
 log = logging.getLogger("ipamd.rpc")
 
 VERB_MAX = 20
-"""The largest number of characters of an unknown verb that are quoted and logged. Ours."""
+"""The largest number of characters of an unknown verb that are quoted and logged. Ours: no verb of CNI has more than seven."""
 
 DEFAULT_DEADLINE_S = 60.0
 """Deadline, in seconds, of a request whose caller sets none. Ours: the deadline of the plugin's own ADD."""

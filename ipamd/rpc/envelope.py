@@ -1,4 +1,4 @@
-"""Decode the plugin's envelope into typed requests, and encode errors. Only this module converts between CNI's format and our model.
+"""Decode the plugin's envelope into typed requests, and encode errors. Results are made in `ipamd/model/cniresult.py`.
 
 Requests come from a socket that only root can open, but they are not trusted. This module checks sizes, types and names, and refuses
 an invalid request with the code that the CNI specification has for it.

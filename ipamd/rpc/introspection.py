@@ -4,7 +4,8 @@ These methods change something. `Freeze` and `Thaw` freeze and thaw the pool, `R
 the node to amazon-vpc-cni-k8s. `Audit` reads the kernel, the runtime and EC2, and ends conditions about differences that are gone.
 
 All other methods only read `Sources`. `GetHistory` reads the ledger and the history on disk. `Explain` reads these too, and the kernel
-or EC2. `Path` reads the kernel. `Plan` may call EC2 to check a subnet. The answers of the remaining methods come from memory.
+or EC2. `Path` reads the kernel. `Plan` may call EC2 to check a subnet. `GetStatus` lists the spool, and asks the kernel whether our
+nftables tables are unchanged. The answers of the remaining methods come from memory.
 """
 
 from __future__ import annotations

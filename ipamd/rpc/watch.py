@@ -33,8 +33,8 @@ SERVICE = "vpc_ipamd.v1.Watch"
 METHOD = "Answer"
 
 SILENCE_S = 60.0
-"""After this many seconds without an answer the daemon exits. Ours: the longest deadline of a plugin, so that requests before the
-silence had their full time."""
+"""After this many seconds without an answer the daemon exits. Ours: the longest deadline of a plugin, so that even a slow request that
+came before the silence had the time to end."""
 
 INTERVAL_S = 5.0
 """Pause in seconds after a turn without a problem. Ours: the turn also ends overdue calls to other programs, so these end within this
@@ -43,7 +43,8 @@ time.
 
 PROVEN_S = 15.0
 """After this many seconds without an answer the loop makes a call of its own. Ours: a quarter of SILENCE_S, which leaves time for
-calls that fail. A call takes 1 ms of CPU time at both ends together, and wakes grpcio's threads fifteen times (measured)."""
+calls that fail. Shorter would cost more: a call takes 1 ms of CPU time at both ends together, and wakes grpcio's threads fifteen times
+(measured)."""
 
 RETRY_S = 1.0
 """Pause in seconds after a call without an answer."""
@@ -53,7 +54,8 @@ CALL_S = 10.0
 more than SILENCE_S has passed."""
 
 REPORT_S = 15.0
-"""Seconds of silence after which the condition is reported. Ours: longer than one lost call after a pause of the process."""
+"""Seconds of silence after which the condition is reported. Ours: one call may be lost after a pause of the process, and that must not
+be reported."""
 
 UNWATCHED_S = 20.0
 """`is_alive` adds up the time in which the loop made no turn, and each call of it adds at most this many seconds. Ours: the period of

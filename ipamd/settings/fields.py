@@ -3,8 +3,8 @@
 The settings of the network are in `network_fields.py`, and the settings of a migration in `takeover_fields.py`.
 
 A setting that amazon-vpc-cni-k8s has too keeps its name and meaning (its README.md, "CNI Configuration Variables"), so that the
-environment of its DaemonSet can be kept. `upstream.py` lists its other settings. A field made with `live` takes effect while the
-daemon runs (`ipamd/process/reload.py`), a field made with `setting` at the next start.
+environment of its DaemonSet can be kept. `upstream.py` lists all its settings, and how each is treated here. A field made with `live`
+takes effect while the daemon runs (`ipamd/process/reload.py`), a field made with `setting` at the next start.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class PolicyConfig:
         "VPC_IPAMD_POLICY_AGENT",
         choice(REQUIRED, ABSENT),
         REQUIRED,
-        "required: no pod starts before the agent has confirmed that it filters it; absent: no policy agent is on this node, and pods "
-        "run unfiltered although NETWORK_POLICY_ENFORCING_MODE=standard asks for a filter.",
+        "required: no pod starts before the agent has confirmed that it filters that pod; absent: no policy agent is on this node, "
+        "and pods run unfiltered although NETWORK_POLICY_ENFORCING_MODE=standard asks for a filter.",
     )
 
     @property
@@ -91,14 +91,14 @@ class PodFactsConfig:
         "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE",
         choice(FROM_ANNOTATIONS, FROM_KUBELET),
         FROM_ANNOTATIONS,
-        "How the daemon learns whether a pod has security groups of its own. annotations: from those that the runtime passes on, one "
-        "of which an admission policy sets; kubelet: from kubelet's pods service (1.37 or later).",
+        "How the daemon learns whether a pod has security groups of its own. annotations: from the pod's annotations that the runtime "
+        "passes on, one of which an admission policy sets; kubelet: from kubelet's pods service (1.37 or later).",
     )
     kubelet_socket: str = setting(
         "VPC_IPAMD_KUBELET_PODS_SOCKET",
         parse_socket,
         "/var/lib/kubelet/pods-api/pods-api.sock",
-        "Where kubelet serves its pods to root.",
+        "Unix socket of kubelet's pods service, which lists the node's pods.",
     )
     unmarked_pods: str = setting(
         "VPC_IPAMD_UNMARKED_PODS",
@@ -182,7 +182,8 @@ class PoolConfig:
         integer(0, 3600),
         30,
         "Seconds after the last ADD until an ENI or prefix is requested that only WARM_ENI_TARGET or WARM_PREFIX_TARGET needs; each "
-        "node multiplies them by a factor from 1 to 2; 0: at once. What ADDs wait for, and half of the target, is requested at once.",
+        "node multiplies this time by a factor from 1 to 2; 0: no delay. Supply for waiting ADDs, and half of the target, is "
+        "requested at once.",
     )
     cooldown_s: int = live(
         "IP_COOLDOWN_PERIOD", integer(0, 86400), 30, "Seconds before a released address may be assigned again."
@@ -340,9 +341,10 @@ OF_IPV4 = frozenset(
         "VPC_IPAMD_SNAT_FORCED_PODS",
     }
 )
-"""Variables of settings that have no meaning on a node with IPv6 pods. Such a node has one /80 on the primary ENI and no SNAT. Every
-reply leaves by the primary ENI, and the pods have IPv6 addresses of the VPC already. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go,
-StartNodeIPPoolManager; pkg/networkutils/network.go, SetupHostNetwork."""
+"""Variables of settings that have no meaning on a node with IPv6 pods. Such a node has one /80 on the primary ENI, so its pool has no
+targets. It has no SNAT. Every reply leaves by the primary ENI, so no connection needs a mark. The pods have IPv6 addresses of the VPC
+already, so they need no egress to IPv6. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager;
+pkg/networkutils/network.go, SetupHostNetwork."""
 
 
 @dataclass(frozen=True)

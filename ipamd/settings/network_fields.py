@@ -44,7 +44,7 @@ class NetworkConfig:
         "ENABLE_V6_EGRESS", parse_bool, False, "Let IPv4 pods reach IPv6 by the node's own address; no effect with IPv6 pods."
     )
     eni_mtu: int = live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
-    pod_mtu: int = live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
+    pod_mtu: int = live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; empty: the MTU of the ENIs.")
     veth_prefix: str = setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
     pod_veth_names: bool = setting(
         "VPC_IPAMD_POD_VETH_NAMES",
@@ -82,19 +82,22 @@ class NetworkConfig:
         "VPC_IPAMD_PINNED_ADDRESSES",
         parse_pinned_ranges,
         (),
-        "Namespaces, comma separated, whose pods may keep their address, and as namespace=CIDR may name one (vpc-ipamd/address).",
+        "Namespaces, comma separated, whose pods may keep their address. With namespace=CIDR they may also ask for an address in the "
+        "CIDR (annotation vpc-ipamd/address).",
     )
     pinned_take_namespaces: tuple[str, ...] = setting(
         "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES",
         parse_namespaces,
         (),
-        "Those of these namespaces, comma separated, whose pods may take an address from a node that is not proven gone.",
+        "Namespaces of VPC_IPAMD_PINNED_ADDRESSES, comma separated, whose pods may take an address from a node that is not proven "
+        "gone.",
     )
     pinned_kept_max_s: int = setting(
         "VPC_IPAMD_PINNED_ADDRESS_KEEP_SECONDS",
         integer(0, 86400),
         600,
-        "How long an address is kept at most for a pod after its end, seconds; as long if the pod asks for `same` and no time.",
+        "Longest time in seconds for which an address is kept for a pod after the pod's end. A pod that asks for `same` without a "
+        "time gets this time.",
     )
     external_service_cidrs: tuple[IPv4Network, ...] = live(
         "AWS_EXTERNAL_SERVICE_CIDRS",
@@ -107,7 +110,7 @@ class NetworkConfig:
     )
     node_port_support: bool = live("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
     connmark: int = live(
-        "AWS_VPC_K8S_CNI_CONNMARK", parse_mark, 0x80, "Bit of the packet mark that the node's rules use: one of 0x10ff."
+        "AWS_VPC_K8S_CNI_CONNMARK", parse_mark, 0x80, "Bit of the packet mark that the node's rules use: a bit of 0x10ff."
     )
     extra_source_cidrs: tuple[IPv4Network, ...] = setting(
         "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
@@ -132,7 +135,7 @@ class NetworkConfig:
         "ENABLE_MULTI_NIC",
         parse_bool,
         False,
-        "Manage the ENIs of every network card, so that a pod can have an interface of each (docs/network-cards.md).",
+        "Manage the ENIs of every network card, so that a pod can have an interface of each card (docs/network-cards.md).",
     )
     multi_nic_namespaces: tuple[str, ...] = setting(
         "VPC_IPAMD_MULTI_NIC_NAMESPACES",
@@ -145,7 +148,8 @@ class NetworkConfig:
         "POD_SECURITY_GROUP_ENFORCING_MODE",
         choice(*EnforcingMode),
         str(EnforcingMode.STRICT),
-        "strict: all packets of a pod with security groups pass its branch ENI; standard: packets between it and its own node do not.",
+        "strict: all packets of a pod with security groups pass its branch ENI; standard: packets between the pod and its own node do "
+        "not.",
     )
     early_demux_disabled: bool = setting(
         "DISABLE_TCP_EARLY_DEMUX",

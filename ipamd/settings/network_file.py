@@ -29,7 +29,8 @@ def parse_network_file(content: bytes, config: SubnetsConfig, *, source: str) ->
 
     Args:
         config: the settings that turn custom networking, pools of pods and the list of addresses on. If all three are off, the file is
-            judged as a file of custom networking. Pools and addresses in the file that are off are checked, and have no effect.
+            judged as a file of custom networking. Pools and addresses in the file whose setting is off are checked, but have no
+            effect.
         source: the path of the file, for people.
     """
     if len(content) > SIZE_MAX:  # only a part of the file was read, and it may end within a character

@@ -5,8 +5,8 @@
     table 100+ID  has the route to the subnet's router on the VLAN link, and the default route through it. It ends with
                   `unreachable default`, because the rules lead to the table even while the VLAN link and its routes are gone
     strict        only this table has the route to the sandbox, and rules with priority 10 send packets that arrive by the VLAN link or
-                  by the host veth to this table. A reverse lookup has no incoming link, so these rules do not select it: for it the
-                  nftables tables that confine sandboxes select a separate route table (`confinement_ruleset`)
+                  by the host veth to this table. The lookup that checks a packet's source has no incoming link, so these rules do not
+                  select it: for it the nftables tables that confine sandboxes select a separate route table (`confinement_ruleset`)
     standard      the sandbox has the routes that every sandbox of the pool has, and a rule of priority 1536 sends its packets to table
                   100+ID
 
@@ -53,8 +53,8 @@ class BranchWiring(LegWiring[BranchLeg]):
     def host_side(self, leg: BranchLeg, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
         naming_veth = wiring_messages.name_host_veth(leg, veth, ipv4_conf)
         if leg.sandbox.is_kept_down:
-            # While the links of a sandbox are kept down, no rule may name its address: another host may have that address, and this
-            # node may forward that host's packets.
+            # The links stay down until EC2 has confirmed the ENI. Until then no rule may name the address: another host may have it,
+            # and this node may forward that host's packets.
             return naming_veth + uplink_side_kept_down(leg, link=uplink)
         batch = [*diversion_from_main(leg), *naming_veth, *uplink_side(leg, link=uplink, veth=veth)]
         if leg.is_in_shared_tables:

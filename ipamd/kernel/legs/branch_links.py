@@ -34,8 +34,9 @@ class BranchLinks:
         self._links = links
 
     def _require_table(self, host: HostNetns, branch: Branch) -> None:
-        """Raise WiringError if another program uses the branch's table, because its packets would take the pod's routes, and vice
-        versa.
+        """Raise WiringError if another program uses the branch's table.
+
+        In a shared table packets of that program would follow the pod's routes, and packets of the pod the program's routes.
 
         The kernel is asked only if the table may have had a route or rule at the last reading of the host. Each announced change leads
         to another reading within a second.

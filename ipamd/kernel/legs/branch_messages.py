@@ -92,9 +92,10 @@ def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
 
 
 def uplink_side_kept_down(leg: BranchLeg, *, link: int) -> list[Message]:
-    """Return the messages for the VLAN link of a sandbox that is kept down. No route or rule uses the link yet.
+    """Return the messages for the VLAN link of a sandbox whose links stay down until EC2 has confirmed the ENI.
 
-    They name the link, and remove the rule of an earlier sandbox, as `diversion_from_main` does. `link`: index of the VLAN link.
+    No route or rule uses the link yet. The messages name the link, and remove the rule of an earlier sandbox, as `diversion_from_main`
+    does. `link`: index of the VLAN link.
     """
     branch = leg.branch
     return [

@@ -21,7 +21,8 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.legs import Leg
 
 MASQUERADE_MARK = 0x4000
-"""kube-proxy's mark on packets to a sandbox that it will translate. Source: kubernetes pkg/proxy/iptables/proxier.go."""
+"""The mark that kube-proxy sets on packets whose source it will translate. Such packets may go to sandboxes. Source: kubernetes
+pkg/proxy/iptables/proxier.go."""
 
 L = TypeVar("L", bound=Leg)
 
@@ -73,7 +74,7 @@ class LegWiring(Generic[L]):
         return []
 
     def former_table_removals(self, leg: L) -> list[Message]:
-        """Return the messages that remove parts of the leg's route table that amazon-vpc-cni-k8s does not know.
+        """Return the messages that remove routes from the leg's table that amazon-vpc-cni-k8s does not have, and so would not remove.
 
         They are sent when amazon-vpc-cni-k8s takes the node over.
         """

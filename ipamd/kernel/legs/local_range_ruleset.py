@@ -20,8 +20,7 @@ TABLES = {extra_family: NftTable(extra_family.nft, "vpc-ipamd-egress") for extra
 def range_table(config: NetworkConfig, extra_family: family.Family, *, source: family.IpAddress | None) -> str:
     """Return commands that replace the table for the extra legs of a family. One rule translates the family's range to `source`.
 
-    New connections to the range are rejected: the addresses are only for connections that sandboxes open, and the range is the same on
-    every node.
+    New connections to the range are rejected, because its addresses are only for connections that sandboxes open.
 
     `source`: the node's address; None if the node has none in this family, so that nothing is translated. Source: amazon-vpc-cni-k8s
         pkg/networkutils/network.go, setupRuleToBlockNodeLocalAccess; cmd/egress-cni-plugin.
