@@ -82,17 +82,14 @@ def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     return room > vacant_count(snapshot)
 
 
-def pending_eni_address_count(snapshot: PoolSnapshot, unit: int) -> int:
-    """Count the addresses of ENIs that are being attached, or that EC2 may have created. `unit`: addresses in a slot."""
-    attaching_count = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
-    pending_count = sum(pending.address_count for pending in snapshot.growth.pending_enis)
-    return attaching_count * snapshot.limits.slots_per_eni * unit + pending_count
+def pending_eni_address_count(snapshot: PoolSnapshot) -> int:
+    """Count the addresses of ENIs that EC2 may have created."""
+    return sum(pending.address_count for pending in snapshot.growth.pending_enis)
 
 
-def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+def pending_count(snapshot: PoolSnapshot) -> int:
     """Count the addresses that the pool will or may get by ENIs and allocations that are under way."""
-    unit = ADDRESSES_PER_PREFIX if asks_for_prefixes(snapshot, settings) else 1
-    return pending_eni_address_count(snapshot, unit) + snapshot.growth.pending_address_count
+    return pending_eni_address_count(snapshot) + snapshot.growth.pending_address_count
 
 
 def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Iterator[Growth]:
@@ -115,7 +112,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     if snapshot.frozen:  # request only what waiting ADDs need
         want = min(want, _rounded_up(snapshot.waiting_count - snapshot.supply_count, unit) - placed)
     # Subtract the addresses of ENIs that are, or may be, under way. Otherwise a burst would create one ENI too many.
-    want -= _rounded_up(pending_eni_address_count(snapshot, unit), unit)
+    want -= _rounded_up(pending_eni_address_count(snapshot), unit)
     if not may_create:
         return
     if growth.creation_room is not None:
