@@ -115,7 +115,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     want -= _rounded_up(pending_eni_address_count(snapshot), unit)
     if not may_create:
         return
-    if growth.creation_room is not None:
+    if growth.has_other_candidate:
         room = pod_room  # the new ENI may be in another subnet, so the room of the node's own subnet is no bound
     yield from _creations(snapshot, settings, want, room - placed)
 
@@ -174,11 +174,9 @@ def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room
 def _creations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> Iterator[CreateEni]:
     """Request `want` units (single addresses or /28s), at most `room`, with new ENIs."""
     growth, by_prefix, slots = snapshot.growth, asks_for_prefixes(snapshot, settings), snapshot.limits.slots_per_eni
-    is_other_subnet = growth.creation_room is not None
-    subnet_room = growth.creation_room if is_other_subnet else growth.room
-    fills_enis = _fills_enis(snapshot, settings, is_subnet_short=not is_other_subnet and growth.room is not None)
-    if subnet_room is not None and not by_prefix:
-        room = min(room, subnet_room - 1)  # the new ENI's primary address takes one address of the subnet
+    fills_enis = _fills_enis(snapshot, settings, is_subnet_short=growth.creation_room is not None)
+    if growth.creation_room is not None and not by_prefix:
+        room = min(room, growth.creation_room - 1)  # the new ENI's primary address takes one address of the subnet
     eni_max = min(slots, growth.creation_cap or slots)
     places_left = reversed(range(free_places(snapshot, settings)))
     for device_index, other_place_count in zip(_free_indexes(snapshot), places_left, strict=False):
