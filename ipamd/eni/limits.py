@@ -430,7 +430,8 @@ class Limits:
             room=room,
             prefix_cap=self.cap(prefix_key(PREFIX_COUNT, pool)),
             creation_cap=self.cap(ENI_SIZE),
-            creation_room=self._creation_room(home, candidates),
+            has_other_candidate=any(subnet_id != home for subnet_id in candidates),
+            creation_room=self._creation_room(candidates or home_only),
         )
 
     def _full_refusal(self, home: SubnetId | None) -> GrowthRefusal | None:
@@ -453,11 +454,15 @@ class Limits:
                 caps[EniId(key[1])] = cap
         return caps
 
-    def _creation_room(self, home: SubnetId | None, candidates: Collection[SubnetId]) -> int | None:
-        """Return how many addresses the candidate with most room takes; None if the default subnet is the only candidate."""
-        if all(subnet_id == home for subnet_id in candidates):
-            return None
-        return max(map(self._left, candidates))
+    def _creation_room(self, candidates: Collection[SubnetId]) -> int | None:
+        """Return the free addresses of the candidate with most room; None unless every candidate is short of addresses."""
+        caps = []
+        for subnet_id in candidates:
+            cap = self.cap(("room", subnet_id))
+            if cap is None:
+                return None
+            caps.append(cap)
+        return max(caps, default=None)
 
     # Room of subnets that are short of addresses. EC2 refuses a whole request if the subnet has fewer addresses than requested. So
     # after a refusal the subnet is described once, and the next request is for the free count, or for half of the refused number if

@@ -8,7 +8,7 @@ list. If the list lacks the primary ENI's link, it is of another namespace, or M
 
 EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
 that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these contradictions
-too, but its answers may be out of date, or missing.
+too, but its answers may be out of date, or missing. A link that comes and goes costs few calls: each ENI has an allowance of them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ from ipamd.ports.kernel import HostNetwork
 REOPEN_S = 0.5
 """Pause before a broken subscription is opened again. Ours: meanwhile all links are compared once a minute."""
 
+LINK_CALLS, LINK_CALL_S = 4, 600.0
+"""How many calls the changes of one ENI's link may cause at once, and the seconds until another one is allowed. Ours: EC2 is asked at
+once about a link that goes, comes back, and does so again; a link that goes on changing costs six calls an hour (I13). Meanwhile the
+ENI is frozen, unless metadata lists it after the link's return."""
+
 log = logging.getLogger(__name__)
 
 
@@ -53,6 +58,23 @@ class _Question:
     def next_s(self) -> float:
         """When EC2 is asked again (monotonic)."""
         return self.monotonic_s + ask_pause_s(self.count)
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """How many calls an ENI's link may cause. `count`: calls that were left at `monotonic_s`."""
+
+    count: float
+    monotonic_s: float
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds until a call is allowed; 0.0 if one is allowed now."""
+        return max((1.0 - self.count) * LINK_CALL_S - (now_s - self.monotonic_s), 0.0)
+
+    def use(self, now_s: float) -> None:
+        """Subtract one call."""
+        self.count = min(self.count + (now_s - self.monotonic_s) / LINK_CALL_S, LINK_CALLS) - 1.0
+        self.monotonic_s = now_s
 
 
 class LinkWatch(Service):
@@ -81,6 +103,8 @@ class LinkWatch(Service):
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
         self._questions: dict[EniId, _Question] = {}
+        self._allowances: dict[EniId, _Allowance] = {}
+        self._postponed: set[EniId] = set()  # ENIs whose link has changed while no call was allowed
         self._is_readable = True
         self._last_logged = ""
 
@@ -147,9 +171,32 @@ class LinkWatch(Service):
 
         Also None while the list of links is unusable: a due question waits for the next reading of the list and does not hasten it.
         """
+        now_s = self._clock.monotonic()
         with self._lock:
-            next_s = soonest_s(question.next_s for question in self._questions.values()) if self._is_readable else None
-        return None if next_s is None else max(next_s - self._clock.monotonic(), 0.0)
+            if not self._is_readable:
+                return None
+            waits_s = [max(question.next_s - now_s, self._wait_s(eni_id)) for eni_id, question in self._questions.items()]
+            return soonest_s([*waits_s, *map(self._wait_s, self._postponed)])
+
+    def _wait_s(self, eni_id: EniId) -> float:
+        """Return the seconds until the link of an ENI may cause another call."""
+        allowance = self._allowances.get(eni_id)
+        return 0.0 if allowance is None else allowance.wait_s(self._clock.monotonic())
+
+    def _request(self, eni_ids: Collection[EniId], description: str) -> None:
+        """Request a resync because of the links of some ENIs, each of which has a call left."""
+        now_s = self._clock.monotonic()
+        for eni_id in eni_ids:
+            self._allowances.setdefault(eni_id, _Allowance(LINK_CALLS, now_s)).use(now_s)
+        self._postponed.difference_update(eni_ids)
+        self._resyncs.request(ResyncReason.LINK, description)
+
+    def _request_or_postpone(self, eni_id: EniId, description: str) -> None:
+        """Request a resync because the link of an ENI has changed, or postpone it if the ENI has no call left."""
+        if self._wait_s(eni_id):
+            self._postponed.add(eni_id)
+        else:
+            self._request([eni_id], description)
 
     def _ask_again(self, present: Collection[MacAddress]) -> None:
         """Ask EC2 again about ENIs whose link and row have contradicted each other since the last question.
@@ -157,15 +204,20 @@ class LinkWatch(Service):
         The first question is not asked here: EC2 was asked when the link disappeared or came back, or has just answered.
         """
         now_s = self._clock.monotonic()
-        questions = {}
-        for eni_id, is_present in self._contradictions(present).items():
+        questions: dict[EniId, _Question] = {}
+        contradictions = self._contradictions(present)
+        self._postponed &= contradictions.keys() | self._missing().keys()  # EC2 or metadata has shown the others meanwhile
+        recorded = {eni.eni_id for eni in self._datastore.enis()}
+        self._allowances = {eni_id: allowance for eni_id, allowance in self._allowances.items() if eni_id in recorded}
+        for eni_id, is_present in contradictions.items():
             question = self._questions.get(eni_id)
             if question is None or question.is_present is not is_present:
                 question = _Question(is_present, 1, now_s)
             questions[eni_id] = question
-        due = sorted(eni_id for eni_id, question in questions.items() if question.next_s <= now_s)
+        due_questions = {eni_id for eni_id, question in questions.items() if question.next_s <= now_s}
+        due = sorted(eni_id for eni_id in due_questions | self._postponed if not self._wait_s(eni_id))
         if due:
-            self._resyncs.request(ResyncReason.LINK, f"links and rows still differ: {', '.join(due)}")
+            self._request(due, f"links and rows still differ: {', '.join(due)}")
             for eni_id, question in questions.items():  # one resync answers the questions about all of them
                 questions[eni_id] = replace(question, count=question.count + (eni_id in due), monotonic_s=now_s)
         self._questions = questions
@@ -188,7 +240,7 @@ class LinkWatch(Service):
         """
         if is_present and link.back_monotonic_s is None:
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
-            self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is back")
+            self._request_or_postpone(eni.eni_id, f"the link of {eni.eni_id} is back")
         elif not is_present and eni.state is EniState.DETACHING:
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # so that its next return is noticed
 
@@ -231,7 +283,7 @@ class LinkWatch(Service):
             is_frozen = link is not None and link.back_monotonic_s is None and link.was_there >= was_there
             if not is_frozen or eni.host_ready:  # a frozen ENI is still ready if the disk refused the change
                 self._routing.freeze(eni.eni_id, was_there=was_there)
-                self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is gone")
+                self._request_or_postpone(eni.eni_id, f"the link of {eni.eni_id} is gone")
 
     def _is_recorded(self, mac: MacAddress) -> bool:
         return any(eni.mac == mac for eni in self._datastore.enis())

@@ -249,13 +249,14 @@ class PinnedAddresses(Service):
         former = self._former_eni(want)
         if self._datastore.address(want.address) is not None:  # `_former_eni` found it on this node, and recorded it
             return
-        if stock.used_slot_count >= limits.slots_per_eni:
+        is_full = stock.used_slot_count >= limits.slots_per_eni
+        if is_full:
             self._make_room(want, stock)
-            if former is not None:  # a further call would be the fourth of this ADD
+            if former is not None:  # the assignment would be the fourth call of this ADD
                 raise want.refusal(PinnedRefusalCode.NO_SLOT, cause=f"one was made on {stock.eni.eni_id}")
         if former is not None:
             self._withdraw(want, former)
-        self._assign(want, stock, former)
+        self._assign(want, stock, former, is_third_call=is_full or former is not None)
 
     def _confirm(self, want: _Want, row: Address) -> None:
         """Ask EC2 whether a recorded address is still on this node. Three calls at most.
@@ -382,8 +383,12 @@ class PinnedAddresses(Service):
             log.info("the address is not there any more address=%s error=%s", want.address, log_text(error))
         self._failpoint("pinned.withdrawn")
 
-    def _assign(self, want: _Want, stock: EniStock, former: _Former | None) -> None:
-        """Have EC2 assign an address, and record it. Raises: PinnedAddressError if EC2 refuses it; IpamError."""
+    def _assign(self, want: _Want, stock: EniStock, former: _Former | None, *, is_third_call: bool) -> None:
+        """Have EC2 assign an address, and record it.
+
+        `is_third_call`: this is the last call that the ADD may make, so if EC2 refuses it, EC2 is not asked who has the address.
+        Raises: PinnedAddressError if EC2 refuses it; IpamError.
+        """
         eni_id = stock.eni.eni_id
         try:
             self._ec2.assign_address(eni_id, want.address)
@@ -394,7 +399,10 @@ class PinnedAddresses(Service):
                 self._resyncs.request(ResyncReason.OTHER, f"it is not known whether {eni_id} has {want.address}")
             if error.may_have_happened or type(error) is not CloudError:
                 raise
-            raise self._why_refused(want, error, former) from error
+            if is_third_call:
+                cause = f"another ENI has got it, or it is in a /28: {log_text(error)}"
+                raise want.refusal(PinnedRefusalCode.PENDING, cause=cause) from error
+            raise self._why_refused(want, error) from error
         self._failpoint("pinned.assigned")
         self._room.pop(eni_id, None)
         self._enis.add_addresses(eni_id, frozenset({want.address}), frozenset(), asked_count=1)
@@ -405,10 +413,8 @@ class PinnedAddresses(Service):
                 uow.record_event(LedgerEvent.MOVED, address=want.address, detail=detail)
         self._failpoint("pinned.recorded")
 
-    def _why_refused(self, want: _Want, error: CloudError, former: _Former | None) -> IpamError:
-        """Return why EC2 refused an address. One call, if the address was not withdrawn before. Raises: CloudError."""
-        if former is not None:
-            return want.refusal(PinnedRefusalCode.PENDING, cause=f"another node was faster: {log_text(error)}")
+    def _why_refused(self, want: _Want, error: CloudError) -> IpamError:
+        """Return why EC2 refused an address. One call. Raises: CloudError."""
         enis = self._ec2.find_address(want.address)
         if not enis:
             return want.refusal(PinnedRefusalCode.IN_PREFIX, cause=log_text(error))

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
-from ipamd.core.backoffs import EC2, soonest_s
+from ipamd.core.backoffs import EC2, schedule_of, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.differences import CloudDifference
 from ipamd.model.cloud_evidence import CloudKey
@@ -266,7 +266,7 @@ class ResyncScheduler(Service):
         """Make the reasons of a failed resync due again, after a pause. A link that changed meanwhile shortens it, as in `request`."""
         for description, reason in requested.items():
             self._reasons.setdefault(description, reason)
-        self._backoffs.back_off(AGAIN, EC2)
+        self._backoffs.back_off(AGAIN, schedule_of(error))
         if ResyncReason.LINK in {reason for description, reason in self._reasons.copy().items() if description not in requested}:
             self._backoffs.hasten(AGAIN)
         unanswered = problem(ConditionCode.RESYNC_UNANSWERED, reasons="; ".join(requested), cause=log_text(error))

@@ -24,9 +24,15 @@ from ipamd.model.words import printable
 from ipamd.pb import introspection_pb2 as pb
 
 TIMEOUT_S = 5.0
+"""Timeout of RPCs that the daemon answers from memory or the kernel."""
+
 MOMENT_S = 1.5
 """After this time without an answer, a line about the daemon's process is printed. Ours: a healthy daemon answers within
 milliseconds."""
+
+READING_S = 30.0
+"""Timeout of RPCs for which the daemon reads the history files. Ours: 1 GiB, the most that it reads for one question, takes 5 s on an
+idle node with the files in the page cache. After this time `ipamctl` takes the daemon for hung, and reads the files itself."""
 
 PATIENT_S = 60.0
 """Timeout of RPCs that take longer: an audit, `explain --find` and `plan --network` wait for EC2, and an export waits for running
@@ -67,7 +73,7 @@ class Client:
             request_serializer=GetMessageClass(method.input_type).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
-        timeout_s = PATIENT_S if _takes_long(rpc, fields) else TIMEOUT_S
+        timeout_s = _timeout_s(rpc, fields)
         process = listener(self._path)
         if isinstance(process, MissingDaemon):
             raise self._away(process)
@@ -131,6 +137,10 @@ def _read_numbers(document: dict[str, Any], message: Any) -> None:
             document[field.name] = int(value)
 
 
-def _takes_long(rpc: str, fields: Mapping[str, object]) -> bool:
-    """Whether the daemon calls EC2 or waits for running ADDs before it answers (PATIENT_S)."""
-    return rpc in ("Audit", "Export") or bool(fields.get("find") or fields.get("network_source"))
+def _timeout_s(rpc: str, fields: Mapping[str, object]) -> float:
+    """Return the timeout of an RPC: PATIENT_S if the daemon calls EC2 or waits for running ADDs, READING_S if it reads files."""
+    if rpc in ("Audit", "Export") or fields.get("find") or fields.get("network_source"):
+        return PATIENT_S
+    if rpc in ("GetHistory", "Explain") and fields.get("subject"):
+        return READING_S
+    return TIMEOUT_S

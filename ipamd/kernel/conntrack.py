@@ -120,7 +120,7 @@ def _addresses(body: bytes) -> tuple[bytes, bytes, bytes, bytes]:
         length, kind, _, first, _, _, source, _, _, destination = layout.unpack_from(body, start)
         second = start + ((length + 3) & ~3)
         _, reply_kind, _, reply_first, _, _, reply_source, _, _, reply_destination = layout.unpack_from(body, second)
-    except (struct.error, KeyError) as exc:
+    except (struct.error, LookupError) as exc:  # too short, even without a first byte, or another family
         raise _unreadable_entry() from exc
     kinds = (
         kind & uapi.NLA_TYPE_MASK,

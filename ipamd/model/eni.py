@@ -22,15 +22,11 @@ ADDRESSES_PER_PREFIX = 16
 class EniState(StrEnum):
     """State of an ENI on this node. Only addresses of an attached ENI with host routing are assigned (I7).
 
-    ATTACHING: EC2 attaches it.
-    ATTACHED: it is attached.
-    DRAINING: no ENI is in this state. The ENIs whose addresses are assigned last are in `release.Draining`.
+    ATTACHED: EC2 has shown it attached. An ENI that EC2 is attaching has no row yet, but an intent.
     DETACHING: EC2 was asked to detach it.
     """
 
-    ATTACHING = "attaching"
     ATTACHED = "attached"
-    DRAINING = "draining"
     DETACHING = "detaching"
 
 

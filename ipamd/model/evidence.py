@@ -1,8 +1,8 @@
 """Decide what happens to a wired or recorded sandbox for which no DEL came. Reaper, GC, quarantine and start use this one rule. Pure.
 
 Each source reports present, absent or unknown. While a source that the verdict needs is silent (unknown), the sandbox is kept (I11).
-Only our datastore names the addresses that may be freed; every other source can only add a reason to keep (I2). The first row that
-fits decides:
+Only the remainder of an ADD that died needs no other source than the datastore, because that ADD never replied. Only our datastore
+names the addresses that may be freed; every other source can only add a reason to keep (I2). The first row that fits decides:
 
     the datastore              the other sources                                                verdict
     recorded                   runtime, namespace or veth unknown                               keep
@@ -21,7 +21,9 @@ fits decides:
                                absent from 2 lists and for 1 h                                  unwire-then-reap
                                otherwise                                                        keep; quarantine without a row
 
-"The runtime's own" means that the runtime made the sandbox (`is_runtimes_own`). "Nor can it lack one" means that no row was lost.
+"The runtime's own" means that the runtime made the sandbox (`is_runtimes_own`). "Nor can it lack one" means that no row was lost. A
+sandbox with an uplink has no row of its address that could show this. So while the runtime is silent, `SandboxJudge` takes it for one
+that may lack its row.
 
 A sandbox is *proven gone* if two lists of the runtime that made it lack it, nothing is at the path of its namespace in a directory
 where the host's mounts appear, and all its links are gone. A runtime whose chained plugin fails leaves such a sandbox behind every
@@ -67,8 +69,8 @@ class Record(StrEnum):
     RECORDED: the sandbox has a row.
     QUARANTINED: the sandbox has no row, and its address is quarantined.
     MISSING: the sandbox has no row, but its row may have been lost.
-    NEVER_PROMISED: the sandbox has no row, no row was lost, and the row of its address has no owner: an ADD died between wiring and
-        commit.
+    NEVER_PROMISED: the sandbox has no row, no row was lost, and its address has a row without an owner, or is not of the pool: an ADD
+        died between wiring and commit.
     DELETED: the sandbox has a tombstone, because its DEL was done.
     """
 

@@ -31,7 +31,7 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefu
         return _unless_undeleted(refusal, snapshot)
     if snapshot.fault is not None:
         return snapshot.fault
-    if pending_count(snapshot, settings):
+    if pending_count(snapshot):
         return None
     if vacant_count(snapshot) > 0:
         return _allocation_blocker(snapshot, settings)

@@ -82,8 +82,9 @@ class GrowthState:
     `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.
     `room`: the free addresses of the node's own subnet; None unless EC2 has refused a request because there were too few.
-    `creation_room`: the free addresses of the subnet with most room among the candidates for a new ENI; None if the node's own
-        subnet is the only candidate.
+    `has_other_candidate`: whether a new ENI may be created in another subnet than the node's own.
+    `creation_room`: the free addresses of the candidate with most room for a new ENI; None unless EC2 has refused a request in each
+        candidate because it was short of addresses.
     `prefix_cap`: the most /28s to request at once; None unless EC2 has refused more.
     `creation_cap`: the most addresses or /28s with which a new ENI is created; None unless EC2 has refused more.
 
@@ -109,6 +110,7 @@ class GrowthState:
     room: int | None = None
     prefix_cap: int | None = None
     creation_cap: int | None = None
+    has_other_candidate: bool = False
     creation_room: int | None = None
     pending_enis: tuple[PendingEni, ...] = ()
     pending_slots: Mapping[EniId, int] = field(default_factory=dict)

@@ -82,17 +82,14 @@ def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     return room > vacant_count(snapshot)
 
 
-def pending_eni_address_count(snapshot: PoolSnapshot, unit: int) -> int:
-    """Count the addresses of ENIs that are being attached, or that EC2 may have created. `unit`: addresses in a slot."""
-    attaching_count = sum(eni.state is EniState.ATTACHING for eni in snapshot.enis)
-    pending_count = sum(pending.address_count for pending in snapshot.growth.pending_enis)
-    return attaching_count * snapshot.limits.slots_per_eni * unit + pending_count
+def pending_eni_address_count(snapshot: PoolSnapshot) -> int:
+    """Count the addresses of ENIs that EC2 may have created."""
+    return sum(pending.address_count for pending in snapshot.growth.pending_enis)
 
 
-def pending_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+def pending_count(snapshot: PoolSnapshot) -> int:
     """Count the addresses that the pool will or may get by ENIs and allocations that are under way."""
-    unit = ADDRESSES_PER_PREFIX if asks_for_prefixes(snapshot, settings) else 1
-    return pending_eni_address_count(snapshot, unit) + snapshot.growth.pending_address_count
+    return pending_eni_address_count(snapshot) + snapshot.growth.pending_address_count
 
 
 def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Iterator[Growth]:
@@ -115,10 +112,10 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     if snapshot.frozen:  # request only what waiting ADDs need
         want = min(want, _rounded_up(snapshot.waiting_count - snapshot.supply_count, unit) - placed)
     # Subtract the addresses of ENIs that are, or may be, under way. Otherwise a burst would create one ENI too many.
-    want -= _rounded_up(pending_eni_address_count(snapshot, unit), unit)
+    want -= _rounded_up(pending_eni_address_count(snapshot), unit)
     if not may_create:
         return
-    if growth.creation_room is not None:
+    if growth.has_other_candidate:
         room = pod_room  # the new ENI may be in another subnet, so the room of the node's own subnet is no bound
     yield from _creations(snapshot, settings, want, room - placed)
 
@@ -177,11 +174,9 @@ def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room
 def _creations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> Iterator[CreateEni]:
     """Request `want` units (single addresses or /28s), at most `room`, with new ENIs."""
     growth, by_prefix, slots = snapshot.growth, asks_for_prefixes(snapshot, settings), snapshot.limits.slots_per_eni
-    is_other_subnet = growth.creation_room is not None
-    subnet_room = growth.creation_room if is_other_subnet else growth.room
-    fills_enis = _fills_enis(snapshot, settings, is_subnet_short=not is_other_subnet and growth.room is not None)
-    if subnet_room is not None and not by_prefix:
-        room = min(room, subnet_room - 1)  # the new ENI's primary address takes one address of the subnet
+    fills_enis = _fills_enis(snapshot, settings, is_subnet_short=growth.creation_room is not None)
+    if growth.creation_room is not None and not by_prefix:
+        room = min(room, growth.creation_room - 1)  # the new ENI's primary address takes one address of the subnet
     eni_max = min(slots, growth.creation_cap or slots)
     places_left = reversed(range(free_places(snapshot, settings)))
     for device_index, other_place_count in zip(_free_indexes(snapshot), places_left, strict=False):

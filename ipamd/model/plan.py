@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from ipamd.model.auto_target import resolved
 from ipamd.model.blocked import Blocked
-from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
+from ipamd.model.eni import ADDRESSES_PER_PREFIX
 from ipamd.model.freeze import barred_enis
 from ipamd.model.growth_blocker import PROVISIONING_DISABLED, frozen_creation, full_node, growth_blocker
 from ipamd.model.growth_state import GrowthRefusal, growth_refusal
@@ -139,8 +139,8 @@ def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> Pla
 def _without_growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int, blocked: GrowthRefusal | None) -> Plan:
     """Return the plan of a pool that needs addresses and does not grow: it has the reason, and releases addresses of excluded ENIs."""
     short = _short_of(deficit)
-    if pending_count(snapshot, settings) >= deficit:
-        reason = snapshot.growth.pending or "an ENI is being attached"
+    if pending_count(snapshot) >= deficit:
+        reason = snapshot.growth.pending or "EC2 is asked"
         return Plan((), f"{short}, which may be on their way: {reason}")
     leaving = excluded_actions(snapshot)
     if leaving:
@@ -161,14 +161,12 @@ def _fullness(snapshot: PoolSnapshot) -> str:
 
 
 def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether the limits of the instance keep the pool from growing: no slot is vacant, no ENI is being attached, and none may be
-    added.
+    """Whether the limits of the instance keep the pool from growing: no slot is vacant, and no ENI may be added.
 
     A node on which EC2 has refused further ENIs (`eni_cap`) does not count as full.
     """
-    for eni in snapshot.enis:
-        if vacant_slots(eni, snapshot) or eni.state is EniState.ATTACHING:
-            return False
+    if any(vacant_slots(eni, snapshot) for eni in snapshot.enis):
+        return False
     return snapshot.growth.eni_cap is None and not room_for_eni(snapshot, settings)
 
 
@@ -189,8 +187,7 @@ def _plan_of_ipv6(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
     if not deficit:
         return _ipv6_at_target(snapshot, settings)
     short = "short of a /80"
-    is_attaching = any(eni.state is EniState.ATTACHING for eni in snapshot.enis)
-    if growth.pending_address_count or growth.pending_enis or is_attaching:
+    if growth.pending_address_count or growth.pending_enis:
         return Plan((), f"{short}, which may be on its way: {growth.pending or 'EC2 is asked'}", deficit)
     eni = choose_prefix_eni(snapshot)
     action = Allocate(eni.eni_id, prefix_count=1) if eni else eni_for_prefix(snapshot, settings)

@@ -242,11 +242,9 @@ def _chosen_prefixes(named: Collection[ReleaseAddresses], budget: int) -> tuple[
 
 
 def _is_growing(snapshot: PoolSnapshot) -> bool:
-    """Whether an ENI is being attached, or the outcome of a creation or allocation is not known."""
+    """Whether the outcome of a creation or allocation is not known."""
     growth = snapshot.growth
-    if growth.pending_enis or growth.pending_address_count:
-        return True
-    return any(eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    return bool(growth.pending_enis or growth.pending_address_count)
 
 
 def _sparsest_first(eni: EniCapacity) -> tuple[bool, int, int, str]:

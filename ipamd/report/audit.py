@@ -21,7 +21,7 @@ from ipamd.model.wiring_difference import difference_texts
 from ipamd.model.words import counted
 from ipamd.report.audit_ec2 import compare_with_ec2, lost_addresses, primary_addresses
 from ipamd.report.audit_host import compare_with_host
-from ipamd.report.audit_sandboxes import against_kernel
+from ipamd.report.audit_sandboxes import against_kernel, still_recorded
 from ipamd.report.finding import AuditFinding, ask_source, finding
 from ipamd.report.legs.uplinked import contradicted
 from ipamd.report.sources import ON_FROZEN, UNREACHED, Sources
@@ -135,7 +135,7 @@ def _inside_sandboxes(sources: Sources, before: Snapshot, survey: KernelSurvey, 
 
 
 def _compare_with_runtime(sources: Sources, before: Snapshot, silent: list[str]) -> list[AuditFinding]:
-    """Compare the records with the runtime's complete list of container IDs."""
+    """Compare the records with the runtime's complete list of container IDs, without sandboxes that came or went meanwhile."""
     if sources.cri is None:
         silent.append("CRI is off: dead sandboxes are not noticed")
         return []
@@ -143,15 +143,16 @@ def _compare_with_runtime(sources: Sources, before: Snapshot, silent: list[str])
     if sandboxes is None:
         return []
     listed = {sandbox.container_id for sandbox in sandboxes}
+    attachments = still_recorded(before, sources.datastore)
     missing_count = 0
     if sources.missing_count:
-        missing_count = sources.missing_count(tuple(before.attachments.values()), listed)
+        missing_count = sources.missing_count(attachments, listed)
     if missing_count > 1:
         mismatch = f"none of {missing_count} wired sandboxes is in a list of {len(listed)}"
         silent.append(f"runtime: its list is not plausible, {mismatch}: nothing is concluded from it")
         return []
     findings = []
-    for attachment in before.attachments.values():
+    for attachment in attachments:
         if attachment.key.container_id not in listed:
             findings.append(finding(FindingCode.NOT_LISTED, attachment.address, sandbox=attachment.key))
     return findings

@@ -24,20 +24,27 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     """Compare the wiring of every sandbox with its record.
 
     Args:
-        snapshot: the records, read before `survey`. If an ADD or DEL between the two may explain a difference, `datastore` is read
-            again.
+        snapshot: the records, read before `survey`. `datastore` is read again, because an ADD or DEL in between may explain a
+            difference.
         locks: the locks of sandboxes. A sandbox with a running operation is left out, because its wiring may change during the survey.
     """
-    attachments = tuple(snapshot.attachments.values())
-    busy = {lock.key for lock in locks.holders()}
+    busy = {
+        lock.key for lock in locks.holders()
+    }  # read before the records: an operation that has ended by then has changed these
     findings = _duplicates(survey)
-    for attachment in attachments:
+    for attachment in still_recorded(snapshot, datastore):
         if attachment.key not in busy and not attachment.must_be_cut_off:
             findings += _wiring_findings(attachment, survey)
+    attachments = {*snapshot.attachments.values(), *datastore.attachments()}
     findings += _unowned_links(attachments, survey, busy, datastore)
     if not busy:
-        findings += _unowned_vlans({*attachments, *datastore.attachments()}, survey)
+        findings += _unowned_vlans(attachments, survey)
     return findings + _routed_unused_addresses(snapshot, survey, datastore)
+
+
+def still_recorded(snapshot: Snapshot, datastore: Datastore) -> list[Attachment]:
+    """Return the attachments of a snapshot that no ADD or DEL has changed since. Only these can be compared with a later answer."""
+    return [attachment for attachment in snapshot.attachments.values() if datastore.attachment(attachment.key) == attachment]
 
 
 def _routed_unused_addresses(snapshot: Snapshot, survey: KernelSurvey, datastore: Datastore) -> list[AuditFinding]:
@@ -55,7 +62,7 @@ def _routed_unused_addresses(snapshot: Snapshot, survey: KernelSurvey, datastore
 
 
 def _unowned_links(
-    attachments: tuple[Attachment, ...], survey: KernelSurvey, busy: set[AttachmentKey], datastore: Datastore
+    attachments: Iterable[Attachment], survey: KernelSurvey, busy: set[AttachmentKey], datastore: Datastore
 ) -> list[AuditFinding]:
     """Report host veths that no recorded sandbox owns.
 

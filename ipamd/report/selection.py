@@ -32,9 +32,10 @@ def sandboxes_by_container_id(sources: Sources, beginning: str) -> list[Attachme
     for attachment in sources.datastore.attachments():
         if attachment.key.container_id.startswith(beginning):
             attachments.append(attachment)
-    if len({attachment.key.container_id for attachment in attachments}) > 1:
+    container_ids = {attachment.key.container_id for attachment in attachments}
+    if len(container_ids) > 1:
         raise InvalidRequestError(
-            f"{beginning} is the beginning of {len(attachments)} container IDs", details="give more characters"
+            f"{beginning} is the beginning of {len(container_ids)} container IDs", details="give more characters"
         )
     return attachments
 

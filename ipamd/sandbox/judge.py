@@ -61,7 +61,7 @@ class SandboxJudge(Service):
             unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read. With None, the
                 sandboxes that were absent from the list before are taken as wired, so that their absence is still counted.
         """
-        recorded = {attachment.key.container_id for attachment in attachments}
+        recorded = _container_ids(attachments)
         with self._lock:
             wired = frozenset(self._absences.absent) if unrecorded is None else frozenset(unrecorded)
             self._absences.record_answer((recorded | wired) - set(listed), now_s=self._clock.monotonic())
@@ -97,8 +97,9 @@ class SandboxJudge(Service):
     def missing_count(self, attachments: Collection[Attachment], listed: Collection[str]) -> int:
         """Count the wired sandboxes if a list has none of them; 0 if it has at least one of them.
 
-        A list without any of several wired sandboxes is not plausible. The kernel is surveyed only if the count can matter: if there
-        are several attachments and one of them is old enough to be judged, or if several sandboxes are wired but not recorded.
+        A list without any of several wired sandboxes is not plausible. The interfaces of one sandbox count once. The kernel is
+        surveyed only if the count can matter: if several sandboxes are recorded and one of them is old enough to be judged, or if
+        several addresses are wired but not recorded.
         """
         if any(attachment.key.container_id in listed for attachment in attachments):
             return 0
@@ -109,12 +110,12 @@ class SandboxJudge(Service):
         try:
             survey = self._wiring.survey()
         except IpamError:
-            return len(attachments) + unrecorded_count
+            return len(_container_ids(attachments)) + unrecorded_count
         return _wired_count_unless_listed(survey, listed)
 
     def _is_any_old_enough(self, attachments: Collection[Attachment]) -> bool:
-        """Whether there are several attachments, and one of them is old enough to be judged by a list."""
-        if len(attachments) <= 1:
+        """Whether the attachments are of several sandboxes, and one of them is old enough to be judged by a list."""
+        if len(_container_ids(attachments)) <= 1:
             return False
         return max(self.age_s(attachment) for attachment in attachments) >= REAP_MIN_AGE_S
 
@@ -290,13 +291,18 @@ def _links_presence(attachment: Attachment, survey: KernelSurvey | None) -> Pres
     return Presence.PRESENT if present_links(attachment, survey) else Presence.ABSENT
 
 
+def _container_ids(attachments: Iterable[Attachment]) -> set[str]:
+    return {attachment.key.container_id for attachment in attachments}
+
+
 def _wired_count_unless_listed(survey: KernelSurvey, listed: Collection[str]) -> int:
-    """Count the host veths of sandboxes that are not dying; 0 if the list has a sandbox of one of them."""
-    wired_count = 0
+    """Count the sandboxes with a host veth that is not dying; 0 if the list has one of them."""
+    wired = set[str]()
     for veth in survey.firsts:
         if veth.is_dying:
             continue
-        if veth.key and veth.key.container_id in listed:
+        container_id = veth.key.container_id if veth.key else veth.name
+        if container_id in listed:
             return 0
-        wired_count += 1
-    return wired_count
+        wired.add(container_id)
+    return len(wired)

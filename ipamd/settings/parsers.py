@@ -309,7 +309,7 @@ def parse_cri_socket(text: str) -> str:
 
 
 def parse_listen_address(text: str) -> str:
-    """Accept `off`, or `host:port` with a host that is an IP address, `localhost` or empty. Raises: ValueError."""
+    """Accept `off`, or `host:port` with a host that is an IP address (IPv6 in brackets), `localhost` or empty. Raises: ValueError."""
     if text == "off":
         return text
     host, colon, port = single_line(text).rpartition(":")
@@ -357,13 +357,11 @@ def _is_http_host(url: SplitResult) -> bool:
 
 def _is_listen_host(host: str) -> bool:
     """Whether a host to listen on is empty, localhost, an IPv4 address, or an IPv6 address in brackets."""
-    bare = host
-    if host.startswith("[") and host.endswith("]"):
-        bare = host[1:-1]
-    if bare in {"", "localhost"}:
+    if host in {"", "localhost"}:
         return True
+    is_bracketed = host.startswith("[") and host.endswith("]")
     try:
-        return ip_address(bare).version == 4 or bare != host
+        return ip_address(host[1:-1] if is_bracketed else host).version == (6 if is_bracketed else 4)
     except ValueError:
         return False
 

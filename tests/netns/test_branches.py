@@ -396,6 +396,16 @@ def test_would_a_packet_arrive(node, is_strict):
     assert [one.subject for one in ways([spec], enis=[])] == [str(spec.address)]
 
 
+@EACH_MODE
+def test_would_a_packet_leave(node, is_strict):
+    """A rule of others ahead of ours concerns only what the sandbox sends."""
+    _, spec = node.add(is_strict=is_strict)
+    problems = node.world.hostnet.reachability_problems
+    assert problems([spec], enis=[]) == []
+    node.host.sh(node.world.words(f"ip rule add prio 5 iif {spec.host_veth} blackhole"))
+    assert [problem.subject for problem in problems([spec], enis=[])] == [str(spec.address)]
+
+
 def test_the_links_are_nobodys_second_way(node):
     """A VLAN link is neither an ENI's, nor a host veth, nor a link of others into a sandbox."""
     _, spec = node.add()

@@ -83,9 +83,10 @@ class BranchWiring(LegWiring[BranchLeg]):
     def packets(self, leg: BranchLeg, paths: LegPaths) -> list[LegPacket]:
         """Return packets whose routes show whether the leg works (`LegWiring.packets`).
 
-        The first packet arrives by the VLAN link. In strict mode the second one leaves by the VLAN link to an address outside. In
-        standard mode the second one is from the node itself, and with IPv4 a third one leaves by the VLAN link to the subnet's router.
-        (In strict mode the node reaches the sandbox only through the VPC.)
+        The first packet arrives by the VLAN link, and the last one leaves by it. In standard mode a further one is from the node
+        itself; in strict mode the node reaches the sandbox only through the VPC.
+
+        The last packet's destination is an address outside, except in standard mode with IPv4: there it is the subnet's router.
         """
         link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing link
         if link is None:
@@ -94,10 +95,10 @@ class BranchWiring(LegWiring[BranchLeg]):
         packets = [LegPacket(veth, leg.address, far_off, link)]
         if leg.branch.is_strict:
             return [*packets, LegPacket(link, far_off, leg.address, veth)]
-        packets.append(LegPacket(veth, leg.address))
-        if family_of(leg.address) is IPV4:
-            packets.append(LegPacket(link, leg.branch.gateway, leg.address, veth))
-        return packets
+        destination = (
+            leg.branch.gateway if family_of(leg.address) is IPV4 else far_off
+        )  # IPv6: the router's address is link-local
+        return [*packets, LegPacket(veth, leg.address), LegPacket(link, destination, leg.address, veth)]
 
     def uplink_creation(self, host: HostNetns, leg: BranchLeg) -> list[Message]:
         return self._links.creation(host, leg)

@@ -147,13 +147,11 @@ def test_empty_pool_tells_counts(store: SqlDatastore) -> None:
 @pytest.mark.parametrize(
     "unready",
     [
-        an_eni(0, state=EniState.ATTACHING),
-        an_eni(0, state=EniState.DRAINING),
         an_eni(0, state=EniState.DETACHING),
         an_eni(0, host_ready=False),
         an_eni(0, managed=False),
     ],
-    ids=["attaching", "draining", "detaching", "no-host-routing", "unmanaged"],
+    ids=["detaching", "no-host-routing", "unmanaged"],
 )
 def test_only_ready_enis_give_addresses(store: SqlDatastore, unready: object) -> None:
     """An ENI that is not attached, not host-ready or not managed gives no address; ready again, it does (I7)."""

@@ -99,7 +99,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("evidence", "verdict"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_the_table(evidence: Evidence, verdict: SandboxVerdict) -> None:
-    """Each row of the table in the module and in docs/architecture.md, with its bounds."""
+    """Each row of the table in the module and in docs/datastore.md, with its bounds."""
     assert judge(evidence).verdict is verdict
 
 

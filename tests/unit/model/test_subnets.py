@@ -122,11 +122,20 @@ def test_a_full_subnet_of_the_node_does_not_bound_an_eni_elsewhere() -> None:
     snapshot = PoolSnapshot((EniCapacity(EniId("eni-1"), 0, EniState.ATTACHED, 0),), PoolCounts(), LIMITS)
     short = growth_refusal("the subnet is short", left_s=60.0, is_lasting=True)
     for creation_room, expected in ((50, 7), (4, 3)):
-        known = replace(snapshot, growth=GrowthState(room=2, creation_room=creation_room))
+        known = replace(snapshot, growth=GrowthState(room=2, creation_room=creation_room, has_other_candidate=True))
         actions = plan(known, settings=PoolSettings(warm_ip_target=9)).actions
         assert actions == (Allocate(EniId("eni-1"), 2), CreateEni(1, address_count=expected))
-    empty = replace(snapshot, growth=GrowthState(allocation=short, room=0, creation_room=50))
+    empty = replace(snapshot, growth=GrowthState(allocation=short, room=0, creation_room=50, has_other_candidate=True))
     assert plan(empty, settings=PoolSettings(warm_ip_target=9)).actions == (CreateEni(1, address_count=9),)
+
+
+@pytest.mark.parametrize(("creation_room", "expected"), [(None, 9), (5, 1)])
+def test_an_eni_elsewhere_is_filled_only_where_the_subnets_are_not_short(creation_room: int | None, expected: int) -> None:
+    """One ADD waits, and no target is set: where addresses are short, it gets one."""
+    full = EniCapacity(EniId("eni-1"), 0, EniState.ATTACHED, 9)
+    growth = GrowthState(creation_room=creation_room, has_other_candidate=True)
+    snapshot = PoolSnapshot((full,), PoolCounts(assigned=9), LIMITS, waiting_count=1, growth=growth)
+    assert plan(snapshot, settings=PoolSettings(warm_eni_target=0)).actions == (CreateEni(1, address_count=expected),)
 
 
 FILE = CustomNetwork(

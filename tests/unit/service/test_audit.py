@@ -13,6 +13,7 @@ from ipamd.model.eni import EniState
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.finding_codes import FindingCode, Severity
 from ipamd.model.ids import EniId
+from ipamd.model.kernel import KernelSurvey
 from ipamd.model.repairs import NODE, NODE_ROUTING, RepairCode, RepairReport
 from ipamd.model.routing_difference import repair_difference, routing_difference
 from ipamd.model.wiring_difference import WiringDifference
@@ -256,6 +257,46 @@ def test_a_sandbox_that_goes_while_it_is_looked_at_is_no_finding(node: FakeNode,
     monkeypatch.setattr(node.wiring, "check_inside", look)
     report = service.audit(node.app.introspection.sources)
     assert FindingCode.INSIDE_DIFFERS not in [found.code for found in about(report, made.address)]
+
+
+def test_sandboxes_deleted_before_the_runtimes_list_are_no_finding(node: FakeNode) -> None:
+    """The list is newer than the records that were read first."""
+    for name in ("a", "b", "c"):
+        node.add(name)
+        node.runtime.run(name)
+    node.clock.advance(100_000)
+
+    def delete_all() -> None:
+        for name in ("a", "b", "c"):
+            assert node.delete(name)
+            del node.runtime.listed[name]
+
+    node.runtime.before_list = delete_all
+    report = service.audit(node.app.introspection.sources, ask_ec2=False)
+    assert FindingCode.NOT_LISTED not in [finding.code for finding in report.findings]
+    assert report.silent == ()
+
+
+def test_sandboxes_of_calls_during_the_survey_are_no_finding(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ADD and a DEL ended after the records were read and before the kernel was."""
+    gone = node.add("gone")
+    node.runtime.run("gone")
+    survey = node.wiring.survey
+
+    def survey_later(*, may_be_torn: bool = False) -> KernelSurvey:
+        monkeypatch.undo()
+        assert node.delete("gone")
+        del node.runtime.listed["gone"]
+        node.cool()
+        node.add("new")
+        node.runtime.run("new")
+        return survey(may_be_torn=may_be_torn)
+
+    monkeypatch.setattr(node.wiring, "survey", survey_later)
+    report = service.audit(node.app.introspection.sources, ask_ec2=False)
+    new = node.datastore.attachment(node.key("new"))
+    assert new is not None
+    assert (about(report, gone.address), about(report, new.host_veth)) == ([], [])
 
 
 @pytest.mark.parametrize("ask_ec2", [True, False])

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from ipamd.eni.book import DETACHED, FROZEN, RETURNED
+from ipamd.eni.links import LINK_CALL_S, LINK_CALLS
 from ipamd.eni.resync import EniSyncResult, ResyncReason
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.conditions import ConditionCode
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.errors import CloudError, KernelDumpError
+from ipamd.model.errors import CloudDeniedError, CloudError, KernelDumpError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEventKind
@@ -295,6 +296,43 @@ def test_a_lasting_silence_costs_few_calls(node: FakeNode) -> None:
     for _ in range(4 * 60):
         pass_time(node, 60.0)
     assert described(node) - before <= 4 * 6
+
+
+@pytest.mark.parametrize("error", [None, CloudError("away"), CloudDeniedError("denied")], ids=["answers", "away", "denied"])
+@pytest.mark.parametrize("every_s", [5.0, 60.0, 600.0])
+def test_a_link_that_comes_and_goes_costs_few_calls(node: FakeNode, error: CloudError | None, every_s: float) -> None:
+    """I13: whatever EC2 answers, and however often the link changes."""
+    if error is not None:
+        node.ec2.fail["describe_enis"] = [error] * 10_000
+    mac = node.ec2.enis[SECOND].mac
+    calls = [described(node)]
+    for _ in range(3):
+        for number in range(int(3600 / every_s)):
+            if number % 2:
+                plug(node, mac)
+            else:
+                unplug(node)
+            for _ in range(max(int(every_s / 60), 1)):
+                pass_time(node, min(every_s, 60.0))
+        calls.append(described(node))
+    assert calls[1] - calls[0] <= LINK_CALLS + 3600 / LINK_CALL_S + 11, "the eleven are the doubling pauses of the first hour"
+    assert calls[3] - calls[1] <= 2 * (3600 / LINK_CALL_S + 2)
+
+
+def test_a_link_that_settles_is_asked_about_once_more(node: FakeNode) -> None:
+    """The last change came while no call was left, and metadata is silent: EC2 is asked when one is, and shows the ENI."""
+    node.metadata.fail = [CloudError("silent")] * 10_000
+    mac = node.ec2.enis[SECOND].mac
+    for _ in range(20):
+        unplug(node)
+        pass_time(node, STEP_S)
+        plug(node, mac)
+        pass_time(node, STEP_S)
+    assert not is_used(node)
+    before = described(node)
+    assert seconds_until(node, lambda: is_used(node)) <= LINK_CALL_S
+    assert described(node) == before + 1
+    assert node.cloud_reconciler.links.next_question_s() is None
 
 
 def test_an_old_doubt_that_is_not_believed_does_not_postpone_a_new_one(tmp_path: Path) -> None:

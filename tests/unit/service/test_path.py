@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
 
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.attachment import Attachment
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import InvalidRequestError, NetnsError, WiringError
 from ipamd.model.family import read_address
+from ipamd.model.ids import parse_key
 from ipamd.model.packet_path import RouteAnswer, RoutedPacket, RouteResult
 from ipamd.model.repairs import NODE
 from ipamd.model.routing_difference import routing_difference
@@ -269,6 +272,17 @@ def test_an_unknown_pod_is_refused(kernel: Kernel, subject: str) -> None:
     """With a typed error."""
     with pytest.raises(InvalidRequestError):
         path(kernel, IN_VPC, subject)
+
+
+def test_a_beginning_of_several_container_ids_is_refused_with_their_number(kernel: Kernel) -> None:
+    """The second interface of a sandbox has the same container ID."""
+    node = kernel.node
+    for name, ifname in (("twin-a", "eth0"), ("twin-a", "net1"), ("twin-b", "eth0")):
+        request = replace(node.request(name), key=parse_key(name, ifname))
+        node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
+    with pytest.raises(InvalidRequestError) as refused:
+        path(kernel, IN_VPC, "twin-")
+    assert re.findall(r"\d+", str(refused.value)) == ["2"]
 
 
 def test_every_cause_has_one_message() -> None:

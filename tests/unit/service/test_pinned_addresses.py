@@ -332,6 +332,22 @@ def test_a_full_eni_makes_room(make_node: MakeNode) -> None:
     assert node.ask("c").address == WANTED
 
 
+def test_an_assignment_that_ec2_refuses_on_a_full_eni_costs_no_fourth_call(make_node: MakeNode) -> None:
+    """The first ADD makes room, the second learns who has the address, and the third takes it."""
+    node = make_node(pool=PoolSettings(), ec2=FakeEc2(limits=InstanceLimits("t3.small", 1, 10)))
+    other = node.put(instance="", attachment_id="", attachment_status="", status="available")
+    for name, expected in (("a", PinnedRefusalCode.PENDING), ("b", PinnedRefusalCode.HELD_UNATTACHED), ("c", None)):
+        before = node.calls()
+        if expected is None:
+            assert node.ask(name).address == WANTED
+        else:
+            with refused_with(expected):
+                node.ask(name)
+        assert node.calls() - before == CALLS_MAX
+    assert node.addresses_of(other) == frozenset()
+    node.assert_sound()
+
+
 def test_an_answer_that_was_lost_is_found(make_node: MakeNode) -> None:
     """EC2 has it on this node, and the ADD did not hear of it: the next one needs no assignment."""
     node = make_node()

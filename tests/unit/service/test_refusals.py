@@ -13,6 +13,7 @@ from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Backoffs
 from ipamd.core.context import ServiceContext
 from ipamd.eni.limits import ALLOCATION, CREATION, SLOTS_CODE, YIELD_S, Ec2Request, Limits
 from ipamd.model.blocked import Blocked
+from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import (
     CloudCredentialsError,
     CloudDeniedError,
@@ -26,9 +27,12 @@ from ipamd.model.errors import (
     ThrottledError,
 )
 from ipamd.model.growth_state import GrowthState
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.plan import plan
 from ipamd.model.pool_actions import Allocate, CreateEni
+from ipamd.model.pool_counts import PoolCounts
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
@@ -56,16 +60,35 @@ class Learner:
         self.backoffs = Backoffs(self.clock, is_urgent=lambda: waiting)
         context = cast("ServiceContext", SimpleNamespace(clock=self.clock, backoffs=self.backoffs))
         self.limits = Limits(context, ec2=self.ec2, draw=lambda: part)
+        self.candidates: tuple[SubnetId, ...] = ()
 
     def state(self, *, is_urgent: bool = True) -> GrowthState:
         """What the planner is told; every subnet but the node's own is unknown."""
-        return self.limits.state(home=SUBNET, candidates=(), is_urgent=is_urgent)
+        return self.limits.state(home=SUBNET, candidates=self.candidates, is_urgent=is_urgent)
 
     def stopped(self, *, is_urgent: bool = True) -> dict[str, Any]:
         """What the planner is told to leave, by field; a refusal by how long it lasts."""
         state = self.state(is_urgent=is_urgent)
         found = {name: getattr(state, name) for name in FIELDS}
         return {name: getattr(one, "left_s", one) for name, one in found.items() if one not in (None, {})}
+
+
+def test_the_room_of_other_subnets_bounds_creations_once_all_are_short() -> None:
+    """A candidate that EC2 has not refused takes several ENIs of any size; one that it has refused takes what is left there."""
+    other = SubnetId("subnet-other")
+    told = Learner()
+    limits = InstanceLimits("m5.16xlarge", 15, 50)
+    full = EniCapacity(EniId("eni-1"), 0, EniState.ATTACHED, 49)
+    burst = PoolSnapshot((full,), PoolCounts(assigned=49), limits, waiting_count=98)
+    assert not told.state().has_other_candidate
+    told.candidates = (SUBNET, other)
+    told.limits.room_refused(SUBNET, CREATE, FULL)
+    state = told.state()
+    assert (state.has_other_candidate, state.creation_room) == (True, None)
+    decided = plan(replace(burst, growth=state), settings=PoolSettings(warm_eni_target=0))
+    assert decided.actions == (CreateEni(1, address_count=49), CreateEni(2, address_count=49))
+    told.limits.room_refused(other, CREATE, FULL)
+    assert told.state().creation_room == 4
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.conditions import ConditionCode
 from ipamd.model.errors import KernelDumpError
+from ipamd.model.evidence import LEAK_AGE_S
 from ipamd.model.history import LedgerEvent
+from ipamd.model.ids import parse_key
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.conditions import codes
 from tests.fakes.node import FakeNode
@@ -123,6 +128,19 @@ def test_an_implausible_list_is_refused(node: FakeNode) -> None:
     node.clock.advance(100_000)
     assert look_often(node) == 0
     assert any("implausible" in sentence for sentence in node.health.conditions())
+
+
+def test_a_list_without_the_only_sandbox_is_believed_whatever_its_interfaces(node: FakeNode) -> None:
+    """A meta plugin gave it a second one. Two interfaces of one sandbox are not two sandboxes that the list should have."""
+    node.add("a", pod="victim")
+    further = replace(node.request("a", pod="victim"), key=parse_key("a", "net1"))
+    node.attacher.attach_sandbox(further, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
+    node.clock.advance(100_000)
+    assert look_often(node) == 0
+    assert node.health.conditions() == []
+    node.clock.advance(LEAK_AGE_S)
+    assert look_often(node) == 2
+    assert not node.wiring.wired
 
 
 def test_an_implausible_list_is_refused_for_quarantined_sandboxes_too(node: FakeNode) -> None:
