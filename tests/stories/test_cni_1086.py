@@ -21,11 +21,9 @@ import pytest
 from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.attachment import Attachment
 from ipamd.model.cni_request import SandboxNames
-from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict
-from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
-from ipamd.sandbox import judge as sandbox_judge
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 DAY_S = 24 * 3600
 EVERY_S = 60.0
@@ -67,13 +65,8 @@ def test_gc_of_one_runtime_frees_nothing_of_the_other(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_the_other_runtimes_containers_are_cut_off_if_the_list_is_proof(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_runtimes_containers_are_cut_off_if_the_list_is_proof(node: FakeNode, mutate: Mutate) -> None:
     """With the list taken at its word, as the specification allows, the first GC ends the other runtime's network."""
-
-    def believing(evidence: Evidence) -> Judgement:
-        is_gone = evidence.is_declared_gone and evidence.runtime == "absent"
-        return Judgement(SandboxVerdict.REAP if is_gone else SandboxVerdict.KEEP, (VerdictReason(ReasonCode.NOT_VALID),))
-
-    monkeypatch.setattr(sandbox_judge, "judge", believing)
+    mutate("gc-list-believed")
     with pytest.raises(AssertionError, match="lost its address"):
         play(node, seconds=600)

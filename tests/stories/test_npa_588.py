@@ -23,9 +23,9 @@ from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.cni_request import SandboxNames
 from ipamd.model.ids import PodName
 from ipamd.model.sandbox import SandboxState
-from ipamd.policy.hook import PolicyHook
 from ipamd.settings import NetworkConfig
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 
 WEB = PodName("default", "web-0")
 
@@ -80,16 +80,15 @@ def test_the_next_sandbox_has_its_filter(node: FakeNode, play: object) -> None:
     play(node)  # type: ignore[operator]
 
 
-def test_it_is_lost_where_every_del_is_told(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_lost_where_every_del_is_told(node: FakeNode, mutate: Mutate) -> None:
     """As amazon-vpc-cni-k8s does it: the name that has a newer sandbox is told as gone."""
-    monkeypatch.setattr(PolicyHook, "pending_cleanups", lambda hook: hook._datastore.policy_pods())
+    mutate("every-del-reported")
     with pytest.raises(AssertionError, match="no policy reaches it"):
         replaced(node)
 
 
-def test_it_is_lost_where_nothing_is_owed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_lost_where_nothing_is_owed(node: FakeNode, mutate: Mutate) -> None:
     """A DEL that was not told leaves nothing behind, and the next ADD asks for a filter alone."""
-    monkeypatch.setattr("ipamd.policy.hook._pods_of", lambda _attachments: frozenset())
-    monkeypatch.setattr(type(node.datastore), "policy_pods", lambda _datastore: {})
+    mutate("no-pending-cleanups")
     with pytest.raises(AssertionError, match="without a filter"):
         untold(node)
