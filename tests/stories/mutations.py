@@ -32,7 +32,6 @@ from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.eni import external_changes
 from ipamd.eni.book import EniBook
 from ipamd.eni.enis import EniService
-from ipamd.eni.limits import Limits
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.resync import EniSyncResult
@@ -57,9 +56,8 @@ from ipamd.model.repeats import NO_REPEATS
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
 from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
 from ipamd.node_info import NodeInfo
-from ipamd.policy import hook as policy_hook
 from ipamd.policy.hook import PolicyHook
-from ipamd.sandbox import detach, judge, repeated_adds, veth_names
+from ipamd.sandbox import judge, repeated_adds, veth_names
 from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs import branch
@@ -356,7 +354,7 @@ REQUESTS = (
     Mutation(
         "veths-named-after-pods",
         "Two sandboxes of one pod get the same name for their host veths.",
-        (Patch(veth_names, "veth_name", _name_after_the_pod), Patch(detach, "veth_name", _name_after_the_pod)),
+        (Patch(veth_names, "veth_name", _name_after_the_pod),),
     ),
     Mutation(
         "no-aliases",
@@ -365,12 +363,8 @@ REQUESTS = (
     ),
     Mutation(
         "no-bound-of-sandboxes-per-pod",
-        "A pod gets any number of sandboxes, and those that failed do not bring the next list forward.",
-        (
-            Patch(repeated_adds, "EARLIER_MAX", constant(1000)),
-            Patch(RepeatedAdds, "repeats", returning(NO_REPEATS)),
-            Patch(RepeatedAdds, "is_repeat", returning(False)),
-        ),
+        "A pod gets any number of sandboxes, and the pool grows for all of them.",
+        (Patch(repeated_adds, "EARLIER_MAX", constant(1000)), Patch(RepeatedAdds, "repeats", returning(NO_REPEATS))),
     ),
     Mutation(
         "groups-not-required",
@@ -526,11 +520,6 @@ POOL = (
         (Patch(OperationRunner, "adopt_enis", returning(False)),),
     ),
     Mutation(
-        "limits-not-learned",
-        "A refusal of EC2 does not delay the next attempt.",
-        (Patch(Limits, "learn", returning(None)),),
-    ),
-    Mutation(
         "eni-not-marked",
         "An ENI whose creation failed is taken into use without the mark that EC2 deletes it with the instance.",
         (Patch(OperationRunner, "_ensure_delete_on_termination", returning(None)),),
@@ -592,7 +581,7 @@ ENIS = (
     Mutation(
         "links-not-watched",
         "The daemon does not notice that the link of an ENI is gone.",
-        (Patch(LinkWatch, "on_event", returning(None)), Patch(LinkWatch, "compare", returning(True))),
+        (Patch(LinkWatch, "compare", returning(True)),),
     ),
 )
 """What EC2, metadata and the kernel show of ENIs."""
@@ -606,10 +595,7 @@ POLICY_AND_SETTINGS = (
     Mutation(
         "no-pending-cleanups",
         "The daemon forgets a pod whose end it could not report to the policy agent.",
-        (
-            Patch(policy_hook, "_pods_of", returning(frozenset())),
-            Patch(MemoryState, "policy_pods", lambda _real: lambda *_, **__: {}),
-        ),
+        (Patch(MemoryState, "policy_pods", lambda _real: lambda *_, **__: {}),),
     ),
     Mutation(
         "contradictions-accepted",

@@ -68,9 +68,8 @@ def test_an_attached_eni_is_taken_into_use_whatever_failed_in_between(node: Fake
 
 
 def test_attached_enis_are_orphaned_without_intents_taken_up(node: FakeNode, mutate: Mutate) -> None:
-    """If nobody took up what was left open (and nobody asked EC2 what hangs there), the node would stay at nine addresses."""
+    """If the daemon did not continue interrupted operations, the node would stay at nine addresses."""
     mutate("intents-not-taken-up")
-    mutate("no-adoption-after-refusal")
     with pytest.raises(AssertionError, match="attached and not used"):
         play(node)
     assert known_and_attached(node) == (1, 2), "and its device index stands in the way of every other"
@@ -132,8 +131,7 @@ def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
 
 
 def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, mutate: Mutate) -> None:
-    """If a refused attach taught nothing, it would be create, refuse, delete for ever."""
+    """If the daemon did not look at EC2 after a refused attach, it would create, attach in vain and delete for ever."""
     mutate("no-adoption-after-refusal")
-    mutate("limits-not-learned")
     with pytest.raises(AssertionError, match="created, refused and deleted"):
         play_foreign(node, tags={})
