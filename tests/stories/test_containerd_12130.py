@@ -39,8 +39,7 @@ def removed(node: FakeNode, name: str) -> None:
     """As containerd 2.1: no DEL, and the namespace goes, with its links."""
     made = node.datastore.attachment(node.key(name))
     assert made is not None
-    del node.wiring.netns[made.netns]
-    node.wiring.wired.pop(made.host_veth)
+    node.vanish(made)
 
 
 def kept(node: FakeNode, name: str) -> None:

@@ -47,9 +47,7 @@ def play(node: FakeNode) -> None:
     assert len(node.datastore.attachments()) == NODE_FULL, "silence and NOTREADY free nothing"
 
     for attachment in made:  # StopPodSandbox and RemovePodSandbox, without a DEL
-        del node.runtime.listed[attachment.key.container_id]
-        del node.wiring.netns[attachment.netns]
-        del node.wiring.wired[attachment.host_veth]
+        node.vanish(attachment)
     look(node, BOUND_S)
     assert len(node.datastore.attachments()) == 0, f"{BOUND_S} s later addresses are still held by nobody"
     node.cool()

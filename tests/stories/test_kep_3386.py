@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ipamd.model.attachment import Attachment
 from ipamd.model.sandbox import EventKind, SandboxEvent
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S
 from tests.fakes.node import FakeNode
@@ -44,13 +43,6 @@ def event(name: str, kind: EventKind) -> SandboxEvent:
     return SandboxEvent(name, name, kind)
 
 
-def vanish(node: FakeNode, made: Attachment) -> None:
-    """A sandbox ends without a DEL."""
-    node.runtime.listed.pop(made.key.container_id)
-    del node.wiring.netns[made.netns]
-    del node.wiring.wired[made.host_veth]
-
-
 def play(node: FakeNode) -> None:
     """Two hours in which the stream says the opposite of what is."""
     alive, dead = node.add("alive"), node.add("dead")
@@ -58,7 +50,7 @@ def play(node: FakeNode) -> None:
     node.runtime.run("dead")
     node.runtime_reconciler.reconcile_once()
     deliver(node, [SUBSCRIBED])
-    vanish(node, dead)
+    node.vanish(dead)
     stale = [event("alive", EventKind.DELETED), event("dead", EventKind.STARTED), event("alive", EventKind.DELETED)]
     spent = 0.0
     while spent < 7200:

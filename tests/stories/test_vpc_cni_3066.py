@@ -25,8 +25,9 @@ from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
 from tests.refusing import refused_with
-from tests.stories.branches import TRUNK_ENI, add, node_with_trunk
+from tests.stories.branches import add
 from tests.stories.mutations import Mutate
+from tests.unit.service.branches import TRUNK_ENI, node_with_trunk
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def play(node: FakeNode) -> None:
     for name in LOST:
         made = node.datastore.attachment(node.key(name))
         assert made is not None
-        del node.runtime.listed[name], node.wiring.netns[made.netns], node.wiring.wired[made.host_veth]
+        node.vanish(made)
     living = {name: address for name, address in given.items() if name not in LOST}
     spent = 0.0
     while recorded(node) != living:

@@ -23,8 +23,9 @@ from ipamd.model.legs.branch_errors import BranchAnnotationError
 from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
-from tests.stories.branches import add, node_with_trunk
+from tests.stories.branches import add
 from tests.stories.mutations import Mutate
+from tests.unit.service.branches import node_with_trunk
 
 LOCAL = 255
 """The kernel's table of the node's own addresses. Source: linux/rtnetlink.h."""

@@ -14,13 +14,10 @@ datastore may just have released cools once more.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.model.cni_request import SandboxNames
 from ipamd.model.sandbox import SandboxState
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.families import in_both
@@ -58,9 +55,7 @@ def play_the_same_name(node: FakeNode) -> None:
     """web-0 is replaced by web-0 while the old sandbox is still going down; then the old one's DEL comes."""
     given: dict[str, IPv4Address] = {}
     for container_id, state in (("web-0.old", SandboxState.NOTREADY), ("web-0.new", SandboxState.READY)):
-        request = replace(node.request(container_id), names=SandboxNames("default", "web-0", "one-uid"))
-        made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
-        given[container_id] = made.address
+        given[container_id] = node.add(container_id, pod="web-0").address
         node.runtime.run(container_id, state=state)
     assert_each_its_own(node)
     assert len(node.wiring.wired) == 2, "the new sandbox took the old one's veth away"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.sandbox import Sandbox
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
@@ -22,23 +21,16 @@ from tests.families import in_both
 from tests.stories.mutations import Mutate
 
 
-def collect(node: FakeNode, *valid: str) -> None:
-    """GC with a runtime's list of valid attachments."""
-    keys = frozenset(node.key(name) for name in valid)
-    deadline, steps = Deadline.after(node.clock, 30), StepTimer(node.clock)
-    node.collector.collect(keys, network_name="vpc-ipamd", deadline=deadline, steps=steps)
-
-
 def play_gc(node: FakeNode) -> None:
     """The runtime lists its attachments, a sandbox comes to be, and then GC arrives with the list."""
     gone = node.add("gone")
     node.add("old")
     node.runtime.run("old")
-    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    node.vanish(gone)
     node.clock.advance(301)
     valid = ["old"]  # the runtime looks here
     young = node.add("young")  # not listed by CRI either: RunPodSandbox has not returned
-    collect(node, *valid)
+    node.collect(*valid)
     assert node.datastore.attachment(young.key) == young, "the address of a sandbox in creation was freed"
     assert node.datastore.attachment(node.key("gone")) is None, "what is really gone goes"
     node.cool()
