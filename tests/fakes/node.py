@@ -30,6 +30,7 @@ from ipamd.ports.process import Failpoint, no_failpoint
 from ipamd.process.adapters import Adapters
 from ipamd.process.bootstrap import App
 from ipamd.report.past import present_holders
+from ipamd.sandbox.gc import GcOutcome
 from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from ipamd.settings.fields import POLICY_OFF
 from tests.fakes.aws_node import FakeAwsNode
@@ -242,6 +243,21 @@ class FakeNode:
         return self.detacher.detach_sandbox(
             self.key(name), deadline=Deadline.after(self.clock, 30.0), steps=StepTimer(self.clock), reason="DEL"
         )
+
+    def collect(self, *valid: str) -> GcOutcome:
+        """GC with a list of valid sandboxes."""
+        return self.collector.collect(
+            frozenset(map(self.key, valid)),
+            network_name="vpc-ipamd",
+            deadline=Deadline.after(self.clock, 30.0),
+            steps=StepTimer(self.clock),
+        )
+
+    def vanish(self, attachment: Attachment) -> None:
+        """A sandbox ends without a DEL: the runtime does not list it any more, and its namespace and its veth are gone."""
+        self.runtime.listed.pop(attachment.key.container_id, None)
+        del self.wiring.netns[attachment.netns]
+        del self.wiring.wired[attachment.host_veth]
 
     def was_triggered(self) -> bool:
         """Whether the pool's loop was woken since this was asked last."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-import pytest
-
 from ipamd.core.deadline import StepTimer
-from ipamd.core.key_locks import KeyLocks
 from ipamd.ports.process import Clock
 from tests.fakes.node import FakeNode
 
@@ -76,12 +73,3 @@ class Concurrent(Generic[T]):
 def queued_on(node: FakeNode, name: str) -> Callable[[], bool]:
     """Whether somebody waits behind the operation that holds sandbox `name`."""
     return lambda: any(holder.key == node.key(name) and holder.waiting_count for holder in node.locks.holders())
-
-
-def switch_off_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sandbox locks let everybody in at once."""
-
-    def hold(self: KeyLocks, key: object, operation: str, deadline: object) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    monkeypatch.setattr(KeyLocks, "hold", hold)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.node import FakeNode
 from tests.families import family_for, network_of
+from tests.stories.mutations import BY_NAME, Mutate
 
 
 @pytest.fixture
@@ -18,3 +19,13 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FakeNode]:
     made.bring_up()
     yield made
     made.datastore.close()
+
+
+@pytest.fixture
+def mutate(monkeypatch: pytest.MonkeyPatch) -> Mutate:
+    """Plant a mutation of the list by its name, until the test ends."""
+
+    def plant(name: str, **given: object) -> None:
+        BY_NAME[name].apply(monkeypatch, **given)
+
+    return plant

@@ -20,7 +20,8 @@ from ipamd.model.errors import WiringError
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
 from tests.families import in_both
-from tests.stories.concurrent import Concurrent, queued_on, switch_off_locks
+from tests.stories.concurrent import Concurrent, queued_on
+from tests.stories.mutations import Mutate
 
 
 def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,12 +54,12 @@ def test_a_rollback_ends_before_the_retry_begins(node: FakeNode, monkeypatch: py
 
 
 @in_both("node")
-def test_the_retry_fails_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_retry_fails_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch, mutate: Mutate) -> None:
     """Without the lock the retry meets the half-undone first ADD.
 
     What it would lose to the rollback in antrea it is refused here: the reservation by key is the second line (I1), and the
     runtime gets an internal error instead of a sandbox.
     """
-    switch_off_locks(monkeypatch)
+    mutate("no-sandbox-locks")
     with pytest.raises(AssertionError, match="did not get its turn"):
         play(node, monkeypatch)

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.kernel import KernelSurvey
-from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 NODE_FULL = 27
 
@@ -52,8 +51,8 @@ def test_a_restart_gives_no_address_twice(node: FakeNode, is_datastore_kept: boo
     play(node, is_datastore_kept=is_datastore_kept)
 
 
-def test_two_pods_share_an_address_without_the_kernels_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_pods_share_an_address_without_the_kernels_word(node: FakeNode, mutate: Mutate) -> None:
     """A daemon that lost its rows and does not look at the kernel does what CNS did."""
-    monkeypatch.setattr(FakeWiring, "survey", lambda self: KernelSurvey((), {}, frozenset(), {}))
+    mutate("kernel-shows-nothing")
     with pytest.raises(AssertionError, match="two pods have one address"):
         play(node, is_datastore_kept=False)

@@ -20,11 +20,11 @@ from ipamd.core.deadline import Deadline
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvariantError, TombstonedError
 from ipamd.model.failures import FailureCode
-from ipamd.sandbox.detach import DetachService
 from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.families import in_both
-from tests.stories.concurrent import AtStep, Concurrent, queued_on, switch_off_locks
+from tests.stories.concurrent import AtStep, Concurrent, queued_on
+from tests.stories.mutations import Mutate
 
 
 def nothing_is_left(node: FakeNode) -> None:
@@ -65,28 +65,27 @@ def test_add_and_del_of_one_sandbox_take_turns(node: FakeNode, play) -> None:
 
 
 @in_both("node")
-def test_an_add_is_promised_to_a_deleted_sandbox_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_add_is_promised_to_a_deleted_sandbox_without_the_lock(node: FakeNode, mutate: Mutate) -> None:
     """Without turns the ADD is answered with an address that its DEL took at once: DEL looks again in its own transaction."""
-    switch_off_locks(monkeypatch)
+    mutate("no-sandbox-locks")
     with pytest.raises(AssertionError, match="the late ADD is told so"):
         play_crossing(node)
     nothing_is_left(node)
 
 
 @in_both("node")
-def test_a_dead_sandbox_keeps_an_address_without_lock_and_second_look(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_sandbox_keeps_an_address_without_lock_and_second_look(node: FakeNode, mutate: Mutate) -> None:
     """With neither, the crossing ends as in the field: recorded as owned by a sandbox whose DEL was answered."""
-    switch_off_locks(monkeypatch)
-    real = DetachService._detach_unrecorded
-    monkeypatch.setattr(DetachService, "_detach_unrecorded", lambda self, key: real(self, key) and None)
+    mutate("no-sandbox-locks")
+    mutate("no-second-look-for-row")
     with pytest.raises(AssertionError, match="a deleted sandbox holds an address"):
         play_crossing(node)
 
 
 @in_both("node")
-def test_the_overtaken_add_is_refused_by_the_constraint_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overtaken_add_is_refused_by_the_constraint_without_the_lock(node: FakeNode, mutate: Mutate) -> None:
     """In the other order the second line holds: the commit is refused, the ADD undone, and nothing leaks (I4, I5)."""
-    switch_off_locks(monkeypatch)
+    mutate("no-sandbox-locks")
     with pytest.raises(InvariantError, check=failed(FailureCode.DELETED_BEFORE)):
         play_overtaking(node)
     nothing_is_left(node)

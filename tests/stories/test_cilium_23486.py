@@ -19,13 +19,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from cni_plugin import spool as plugin_spool
-from cni_plugin import vpc_cni
-from ipamd.datastore.spool import SpoolDirectory
 from tests.fakes.node import FakeNode
 from tests.families import in_both
 from tests.stories.concurrent import Concurrent
 from tests.stories.in_process import PluginProcess, listening, replay
+from tests.stories.mutations import Mutate
 
 
 @pytest.fixture
@@ -82,25 +80,16 @@ def test_a_del_is_served_or_replayed(node: FakeNode, running: ExitStack, play) -
 
 
 @in_both("node")
-def test_the_entry_comes_too_late_without_the_second_look(
-    node: FakeNode, running: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_entry_comes_too_late_without_the_second_look(node: FakeNode, running: ExitStack, mutate: Mutate) -> None:
     """A plugin that does not ask again under the lock writes for nobody."""
-    real = plugin_spool.spool_or_connect
-
-    def without(*arguments: object, **options: object) -> int:
-        return real(*arguments, **(options | {"try_connect": False}))  # type: ignore[arg-type]  # passed on as it came
-
-    monkeypatch.setattr(vpc_cni.spool, "spool_or_connect", without)
+    mutate("no-second-connect")
     with pytest.raises(AssertionError, match="an entry waits"):
         play_daemon_comes_first(node, running)
 
 
 @in_both("node")
-def test_the_entry_is_overlooked_without_the_daemons_lock(
-    node: FakeNode, running: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_entry_is_overlooked_without_the_daemons_lock(node: FakeNode, running: ExitStack, mutate: Mutate) -> None:
     """A daemon that does not wait for writers replays too early."""
-    monkeypatch.setattr(SpoolDirectory, "_lock", lambda self, handle: None)
+    mutate("no-spool-lock")
     with pytest.raises(AssertionError, match="an entry waits"):
         play_plugin_comes_first(node, running)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.book import EniBook
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import ec2_tells, run_sandboxes
 
 LOOK_EVERY_S = 30.0
@@ -47,8 +47,8 @@ def test_what_ec2_gave_is_kept_while_its_answers_lag(tmp_path: Path) -> None:
     play(tmp_path)
 
 
-def test_addresses_are_lost_to_lag_without_the_memory_of_our_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_lost_to_lag_without_the_memory_of_our_calls(tmp_path: Path, mutate: Mutate) -> None:
     """If every answer counted alike, the second one would end what EC2 has just given."""
-    monkeypatch.setattr(EniBook, "added", lambda self: {})
+    mutate("own-changes-forgotten")
     with pytest.raises(AssertionError, match="are gone"):
         play(tmp_path)

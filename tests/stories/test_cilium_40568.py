@@ -22,11 +22,11 @@ from ipamd.core.health import Phase
 from ipamd.host.maintenance import INTERVAL_S, Maintenance
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
-from ipamd.sandbox.quarantine import QuarantineService
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.families import in_both
 from tests.stories.in_process import PluginProcess, ask, replay
+from tests.stories.mutations import Mutate
 
 
 def restoring(node: FakeNode) -> tuple[KernelSurvey, dict[str, Sandbox] | None]:
@@ -74,14 +74,14 @@ def play_later(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """DEL comes when the restore has already decided to adopt."""
     begin(node)
     survey, listed = restoring(node)
-    real = QuarantineService.adopt
+    real = node.quarantine.adopt
 
-    def adopt(self: QuarantineService, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
+    def adopt(veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         if veth.key == node.key("leaving"):
             assert not ask(node, "DEL", "leaving").HasField("error")
-        return real(self, veth, sandbox, survey)
+        return real(veth, sandbox, survey)
 
-    monkeypatch.setattr(QuarantineService, "adopt", adopt)
+    monkeypatch.setattr(node.quarantine, "adopt", adopt)
     node.startup.reconcile_kernel(survey, listed)
     serve(node)
     stays_deleted(node)
@@ -128,16 +128,16 @@ def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode) ->
 
 
 @in_both("node")
-def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, mutate: Mutate) -> None:
     """A DEL that only says "not found" is forgotten, and the restore makes the row again."""
-    monkeypatch.setattr("ipamd.sandbox.detach.DetachService._detach_unrecorded", lambda self, key: None)
+    mutate("del-without-row-does-nothing")
     with pytest.raises(AssertionError, match="came back"):
         play(node)
 
 
 @in_both("node")
-def test_the_spooled_del_waits_for_ever_without_maintenance(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spooled_del_waits_for_ever_without_maintenance(node: FakeNode, mutate: Mutate) -> None:
     """A daemon that reads its spool at start only leaves the sandbox attached."""
-    monkeypatch.setattr(Maintenance, "turn", lambda self: INTERVAL_S)
+    mutate("spool-read-once")
     with pytest.raises(AssertionError, match="came back"):
         play_spooled(node)

@@ -14,45 +14,26 @@ Bound: none to wait for; 24 hours (fake) of GC every minute by a runtime that do
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.model.attachment import Attachment
-from ipamd.model.cni_request import SandboxNames
-from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict
-from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
-from ipamd.sandbox import judge as sandbox_judge
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 DAY_S = 24 * 3600
 EVERY_S = 60.0
-
-
-def add_by_another_runtime(node: FakeNode, name: str) -> Attachment:
-    """ADD by a runtime that speaks no CRI and names no pod, with the same network configuration."""
-    request = replace(node.request(name), names=SandboxNames("", "", ""))
-    return node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60), steps=StepTimer(node.clock))
-
-
-def collect(node: FakeNode, *valid: str) -> None:
-    """GC by the CRI runtime, with what it knows."""
-    keys = frozenset(node.key(name) for name in valid)
-    node.collector.collect(keys, network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 30), steps=StepTimer(node.clock))
 
 
 def play(node: FakeNode, *, seconds: float) -> None:
     """Two runtimes on one node; the one that speaks CRI calls GC every minute, and knows its own sandbox only."""
     node.add("pod")
     node.runtime.run("pod")
-    other, gone = (add_by_another_runtime(node, name) for name in ("other", "gone"))
-    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    other, gone = (node.add(name, pod="") for name in ("other", "gone"))  # the other runtime speaks no CRI and names no pods
+    node.vanish(gone)
     for _ in range(int(seconds / EVERY_S)):
         node.clock.advance(EVERY_S)
         node.runtime_reconciler.reconcile_once()
-        collect(node, "pod")
+        node.collect("pod")
         assert node.datastore.attachment(other.key) == other, "the other runtime's living container lost its address"
         assert other.host_veth in node.wiring.wired
     assert node.datastore.attachment(gone.key) is None, "what is gone is freed"
@@ -67,13 +48,8 @@ def test_gc_of_one_runtime_frees_nothing_of_the_other(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_the_other_runtimes_containers_are_cut_off_if_the_list_is_proof(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_runtimes_containers_are_cut_off_if_the_list_is_proof(node: FakeNode, mutate: Mutate) -> None:
     """With the list taken at its word, as the specification allows, the first GC ends the other runtime's network."""
-
-    def believing(evidence: Evidence) -> Judgement:
-        is_gone = evidence.is_declared_gone and evidence.runtime == "absent"
-        return Judgement(SandboxVerdict.REAP if is_gone else SandboxVerdict.KEEP, (VerdictReason(ReasonCode.NOT_VALID),))
-
-    monkeypatch.setattr(sandbox_judge, "judge", believing)
+    mutate("gc-list-believed")
     with pytest.raises(AssertionError, match="lost its address"):
         play(node, seconds=600)

@@ -21,17 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model import evidence
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import PoolEmptyError, UndeletedSandboxesError
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.refusals import RefusalCode
-from ipamd.model.repeats import NO_REPEATS
-from ipamd.sandbox import repeated_adds
-from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 ATTEMPTS, PAUSE_S, HELD_MAX = 40, 11.0, 3
 
@@ -42,8 +39,7 @@ def removed(node: FakeNode, name: str) -> None:
     """As containerd 2.1: no DEL, and the namespace goes, with its links."""
     made = node.datastore.attachment(node.key(name))
     assert made is not None
-    del node.wiring.netns[made.netns]
-    node.wiring.wired.pop(made.host_veth)
+    node.vanish(made)
 
 
 def kept(node: FakeNode, name: str) -> None:
@@ -161,12 +157,10 @@ def test_a_newer_sandbox_only_brings_the_look_forward(node: FakeNode, monkeypatc
     assert play.held() == [newer]
 
 
-def test_the_pod_fills_the_node_without_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pod_fills_the_node_without_the_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutate: Mutate) -> None:
     """With five minutes of age and no bound for a pod it holds all that the node may have, as it was seen."""
-    monkeypatch.setattr(evidence, "_is_proven_gone", lambda seen: False)
-    monkeypatch.setattr(repeated_adds, "EARLIER_MAX", 1000)
-    monkeypatch.setattr(RepeatedAdds, "repeats", lambda self: NO_REPEATS)
-    monkeypatch.setattr(RepeatedAdds, "is_repeat", lambda self, request: False)
+    mutate("proof-waits-for-age")
+    mutate("no-bound-of-sandboxes-per-pod")
     node = FakeNode(tmp_path)
     node.bring_up()
     play = Play(node, monkeypatch)

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.evidence import Judgement, SandboxVerdict
 from ipamd.model.sandbox import SandboxState
-from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
-from ipamd.sandbox import judge as sandbox_judge
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 BOUND_S = 360
 NODE_FULL = 27
@@ -49,9 +47,7 @@ def play(node: FakeNode) -> None:
     assert len(node.datastore.attachments()) == NODE_FULL, "silence and NOTREADY free nothing"
 
     for attachment in made:  # StopPodSandbox and RemovePodSandbox, without a DEL
-        del node.runtime.listed[attachment.key.container_id]
-        del node.wiring.netns[attachment.netns]
-        del node.wiring.wired[attachment.host_veth]
+        node.vanish(attachment)
     look(node, BOUND_S)
     assert len(node.datastore.attachments()) == 0, f"{BOUND_S} s later addresses are still held by nobody"
     node.cool()
@@ -66,10 +62,8 @@ def test_addresses_come_back_without_a_del(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_addresses_leak_without_reaping(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_leak_without_reaping(node: FakeNode, mutate: Mutate) -> None:
     """With the verdict switched off the story ends as it did in the field: the addresses stay with the dead."""
-    monkeypatch.setattr(
-        sandbox_judge, "judge", lambda evidence: Judgement(SandboxVerdict.KEEP, (VerdictReason(ReasonCode.LISTED),))
-    )
+    mutate("no-reaping")
     with pytest.raises(AssertionError, match="still held by nobody"):
         play(node)

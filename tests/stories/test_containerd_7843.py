@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.legs import pool
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 PODS = 4
 
@@ -53,8 +53,8 @@ def test_a_runtime_that_forgets_addresses_costs_nobody_an_address(node: FakeNode
 
 
 @in_both("node")
-def test_rows_are_lost_without_the_alias(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_lost_without_the_alias(node: FakeNode, mutate: Mutate) -> None:
     """With veths that do not say whose they are, nobody knows any more who has which address."""
-    monkeypatch.setattr(pool, "encode_alias", lambda key, address, **_: "")
+    mutate("no-aliases")
     with pytest.raises(AssertionError, match="the living lost their rows"):
         play(node)

@@ -33,6 +33,7 @@ from tests.families import in_both
 from tests.patience import PATIENCE_S
 from tests.rig import RUN_DIR, rig, wait_until
 from tests.stories.concurrent import AtStep
+from tests.stories.mutations import Mutate
 
 RETRY_BOUND_S = 20.0
 
@@ -66,11 +67,9 @@ def test_an_abandoned_attempt_leaves_nothing_and_disturbs_nobody(node: FakeNode)
 
 
 @in_both("node")
-def test_the_abandoned_attempt_holds_an_address_without_the_last_question(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_abandoned_attempt_holds_an_address_without_the_last_question(node: FakeNode, mutate: Mutate) -> None:
     """An ADD that does not ask whether it is still wanted is recorded for nobody."""
-    monkeypatch.setattr(Deadline, "check", lambda self, doing: None)
+    mutate("no-deadline-check")
     with pytest.raises(AssertionError, match="nobody waited for"):
         play(node)
 

@@ -18,13 +18,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ipamd.model.absences import Absences
-from ipamd.model.attachment import Attachment
-from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
-from ipamd.sandbox.missed_events import MissedEventDetector
-from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, RuntimeReconciler
+from ipamd.model.sandbox import EventKind, SandboxEvent
+from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 SUBSCRIBED = SandboxEvent("", "", EventKind.SUBSCRIBED)
 FREED_WITHIN_S = 360 + RELIST_WITH_EVENTS_S
@@ -45,13 +43,6 @@ def event(name: str, kind: EventKind) -> SandboxEvent:
     return SandboxEvent(name, name, kind)
 
 
-def vanish(node: FakeNode, made: Attachment) -> None:
-    """A sandbox ends without a DEL."""
-    node.runtime.listed.pop(made.key.container_id)
-    del node.wiring.netns[made.netns]
-    del node.wiring.wired[made.host_veth]
-
-
 def play(node: FakeNode) -> None:
     """Two hours in which the stream says the opposite of what is."""
     alive, dead = node.add("alive"), node.add("dead")
@@ -59,7 +50,7 @@ def play(node: FakeNode) -> None:
     node.runtime.run("dead")
     node.runtime_reconciler.reconcile_once()
     deliver(node, [SUBSCRIBED])
-    vanish(node, dead)
+    node.vanish(dead)
     stale = [event("alive", EventKind.DELETED), event("dead", EventKind.STARTED), event("alive", EventKind.DELETED)]
     spent = 0.0
     while spent < 7200:
@@ -98,22 +89,9 @@ def test_events_say_nothing_but_look_again(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, mutate: Mutate) -> None:
     """With the stream put above the list the story ends with a pod without network."""
-    said_to_be_gone = set()
-    on_event, made = MissedEventDetector.on_event, RuntimeReconciler._list
-
-    def noting(self: MissedEventDetector, told: SandboxEvent) -> None:
-        if told.kind is EventKind.DELETED:
-            said_to_be_gone.add(told.container_id)
-        on_event(self, told)
-
-    def believing(self: RuntimeReconciler, attachments: tuple[Attachment, ...]) -> dict[str, Sandbox] | None:
-        listed = made(self, attachments)
-        return None if listed is None else {name: s for name, s in listed.items() if name not in said_to_be_gone}
-
-    monkeypatch.setattr(MissedEventDetector, "on_event", noting)
-    monkeypatch.setattr(RuntimeReconciler, "_list", believing)
+    mutate("events-believed")
     with pytest.raises(AssertionError, match="on an event's word"):
         play(node)
 
@@ -125,8 +103,8 @@ def test_a_storm_of_events_counts_as_one_list(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_one_moment_counts_often_without_the_interval(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_moment_counts_often_without_the_interval(node: FakeNode, mutate: Mutate) -> None:
     """Without a least time between them, every event makes the absence more certain."""
-    monkeypatch.setattr(node.judge, "_absences", Absences(gap_s=0.0))
+    mutate("no-list-interval")
     with pytest.raises(AssertionError, match="counts as many"):
         play_storm(node)

@@ -18,11 +18,11 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.errors import TombstonedError
-from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.families import in_both
 from tests.stories.in_process import ask
+from tests.stories.mutations import Mutate
 
 DAMAGED = b'{"cniVersion": "1.0.0", "name": "vpc-ip'
 
@@ -65,8 +65,8 @@ def test_a_del_without_a_record_still_deletes(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_success_means_nothing_without_the_search_by_name(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_success_means_nothing_without_the_search_by_name(node: FakeNode, mutate: Mutate) -> None:
     """A DEL that only looks into its records does what multus did: it says success, and the wiring stays."""
-    monkeypatch.setattr(DetachService, "_detach_unrecorded", lambda self, key: None)
+    mutate("del-without-row-does-nothing")
     with pytest.raises(AssertionError, match="deleted nothing"):
         play(node)

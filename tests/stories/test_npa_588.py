@@ -19,13 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.model.cni_request import SandboxNames
 from ipamd.model.ids import PodName
 from ipamd.model.sandbox import SandboxState
-from ipamd.policy.hook import PolicyHook
 from ipamd.settings import NetworkConfig
 from tests.fakes.node import FakeNode
+from tests.stories.branches import add
+from tests.stories.mutations import Mutate
 
 WEB = PodName("default", "web-0")
 
@@ -39,12 +38,10 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
     made.datastore.close()
 
 
-def add(node: FakeNode, sandbox: str) -> None:
+def add_next(node: FakeNode, sandbox: str) -> None:
     """A sandbox of the pod; the runtime says of the one before that it is not ready."""
     node.runtime.listed = {one: replace(found, state=SandboxState.NOTREADY) for one, found in node.runtime.listed.items()}
-    request = replace(node.request(sandbox), names=SandboxNames("default", "web-0", "uid"))
-    node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
-    node.runtime.run(sandbox)
+    add(node, sandbox, pod="web-0")
 
 
 def settle(node: FakeNode) -> None:
@@ -55,8 +52,8 @@ def settle(node: FakeNode) -> None:
 
 def replaced(node: FakeNode) -> None:
     """The pod has its next sandbox before the DEL of the last one comes."""
-    add(node, "old")
-    add(node, "new")
+    add_next(node, "old")
+    add_next(node, "new")
     node.delete("old")
     settle(node)
     assert node.policy_agent.unfiltered == [], "it runs without a filter"
@@ -65,12 +62,12 @@ def replaced(node: FakeNode) -> None:
 
 def untold(node: FakeNode) -> None:
     """The agent is away when the pod's sandbox goes, and back when the next one comes."""
-    add(node, "old")
+    add_next(node, "old")
     node.policy_agent.is_silent = True
     node.delete("old")
     settle(node)
     node.policy_agent.is_silent = False
-    add(node, "new")
+    add_next(node, "new")
     assert node.policy_agent.unfiltered == [], "it runs without a filter"
 
 
@@ -80,16 +77,15 @@ def test_the_next_sandbox_has_its_filter(node: FakeNode, play: object) -> None:
     play(node)  # type: ignore[operator]
 
 
-def test_it_is_lost_where_every_del_is_told(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_lost_where_every_del_is_told(node: FakeNode, mutate: Mutate) -> None:
     """As amazon-vpc-cni-k8s does it: the name that has a newer sandbox is told as gone."""
-    monkeypatch.setattr(PolicyHook, "pending_cleanups", lambda hook: hook._datastore.policy_pods())
+    mutate("every-del-reported")
     with pytest.raises(AssertionError, match="no policy reaches it"):
         replaced(node)
 
 
-def test_it_is_lost_where_nothing_is_owed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_lost_where_nothing_is_owed(node: FakeNode, mutate: Mutate) -> None:
     """A DEL that was not told leaves nothing behind, and the next ADD asks for a filter alone."""
-    monkeypatch.setattr("ipamd.policy.hook._pods_of", lambda _attachments: frozenset())
-    monkeypatch.setattr(type(node.datastore), "policy_pods", lambda _datastore: {})
+    mutate("no-pending-cleanups")
     with pytest.raises(AssertionError, match="without a filter"):
         untold(node)

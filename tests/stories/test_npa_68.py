@@ -20,10 +20,11 @@ from collections.abc import Iterator
 import pytest
 
 from ipamd.model.errors import SettingsError
-from ipamd.settings import load, loading
+from ipamd.settings import load
 from lab.fabric import tc
 from lab.fabric.netns import Netns
 from tests.errors import refused_by_kernel
+from tests.stories.mutations import Mutate
 
 pytestmark = pytest.mark.privileged
 
@@ -64,8 +65,8 @@ def test_both_are_refused_at_start(host: Netns) -> None:
     assert "VPC_IPAMD_CHAINED_PLUGINS" in said
 
 
-def test_the_pod_fails_where_that_is_missing(host: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pod_fails_where_that_is_missing(host: Netns, mutate: Mutate) -> None:
     """The kernel refuses the second one."""
-    monkeypatch.setattr(loading, "contradictions", lambda _settings: [])
+    mutate("contradictions-accepted")
     with pytest.raises(OSError, check=refused_by_kernel(errno.EEXIST)):
         play(host)

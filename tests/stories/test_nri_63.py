@@ -17,13 +17,10 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.model.evidence import Record
-from ipamd.model.kernel import HostVeth
-from ipamd.sandbox.judge import SandboxJudge
-from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 
 
 def play(node: FakeNode, *, restart_count: int = 0) -> None:
@@ -63,20 +60,16 @@ def test_a_sandbox_missing_in_the_first_list_keeps_its_address(node: FakeNode, r
 
 
 @in_both("node")
-def test_it_loses_its_network_without_the_doubt(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_loses_its_network_without_the_doubt(node: FakeNode, mutate: Mutate) -> None:
     """A daemon that takes its young datastore for the whole truth removes the wiring of a living sandbox at the next start."""
-
-    def without_doubt(self: SandboxJudge, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
-        return Record.NEVER_PROMISED if is_datastore_whole else Record.MISSING
-
-    monkeypatch.setattr(SandboxJudge, "_record_of", without_doubt)
+    mutate("rowless-links-removed")
     with pytest.raises(AssertionError, match="lost its network"):
         play(node, restart_count=1)
 
 
 @in_both("node")
-def test_it_is_never_heard_of_without_listing_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_never_heard_of_without_listing_again(node: FakeNode, mutate: Mutate) -> None:
     """Without a second look at what is quarantined the sandbox stays unknown, as for the NRI plugin."""
-    monkeypatch.setattr(QuarantineService, "resolve", lambda self, listed: None)
+    mutate("quarantine-not-resolved")
     with pytest.raises(AssertionError, match="still unknown"):
         play(node)

@@ -12,17 +12,12 @@ grace.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import timedelta
-
 import pytest
 
-from ipamd.eni.enis import EniService
-from ipamd.model.address import AddressState
-from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import CloudError
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
 
 TEN_MINUTES_S = 600
@@ -67,19 +62,9 @@ def test_no_answer_removes_nothing(node: FakeNode) -> None:
     assert recorded(node) == given
 
 
-def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, mutate: Mutate) -> None:
     """With the force removal of amazon-vpc-cni-k8s in its place, three running sandboxes lose record and routing."""
-    real = EniService._withhold
-
-    def by_force(self: EniService, doubted: Collection[CloudKey]) -> None:
-        for row in self._datastore.addresses():
-            if row.eni_id in doubted and row.state is AddressState.ASSIGNED and row.owner is not None:
-                with self._datastore.transaction() as uow:
-                    uow.unassign(row.owner, cooldown=timedelta(0), reason="ENI not in the answer")
-                    uow.remove_addresses([row.address], reason="ENI not in the answer")
-        real(self, doubted)
-
-    monkeypatch.setattr(EniService, "_withhold", by_force)
+    mutate("sandboxes-of-absent-enis-removed")
     with pytest.raises(AssertionError, match="removed from the records"):
         play(node)
     assert len(recorded(node)) == 9

@@ -14,10 +14,10 @@ from datetime import timedelta
 
 import pytest
 
-from ipamd.eni import external_changes
 from ipamd.model.ids import EniId
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import described, detach_by_hand, link_event, pass_time, settle
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import run_sandboxes
 
 DAY = timedelta(days=1)
@@ -47,8 +47,8 @@ def test_frozen_metadata_costs_a_call_an_hour(node: FakeNode) -> None:
     play(node)
 
 
-def test_without_memory_of_what_was_asked_every_turn_costs_a_call(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_of_what_was_asked_every_turn_costs_a_call(node: FakeNode, mutate: Mutate) -> None:
     """As in #2497: the same question again and again."""
-    monkeypatch.setattr(external_changes, "ask_pause_s", lambda asked_count: 0.0)
+    mutate("no-pause-between-questions")
     with pytest.raises(AssertionError, match="Describe calls in a day"):
         play(node)

@@ -17,10 +17,10 @@ import pytest
 
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.refusals import RefusalCode
 from tests.errors import refused_add
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import give_the_threads_their_turn
 
 BOUND_S = 2.0
@@ -58,15 +58,9 @@ def test_cooling_addresses_do_not_keep_the_pool_from_growing(node: FakeNode) -> 
     play(node)
 
 
-def test_pods_are_refused_when_cooling_counts_as_available(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_are_refused_when_cooling_counts_as_available(node: FakeNode, mutate: Mutate) -> None:
     """With the arithmetic of amazon-vpc-cni-k8s (total less assigned) the same pod is refused, with places left at EC2."""
-
-    def short_as_vpc_cni(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-        counts = snapshot.counts
-        available = counts.total - counts.assigned
-        return max(settings.warm_ip_target - available, settings.minimum_ip_target - counts.total, 0)
-
-    monkeypatch.setattr("ipamd.model.plan.deficit_count", short_as_vpc_cni)
+    mutate("cooling-is-available")
     with pytest.raises(PoolEmptyError, check=refused_add(RefusalCode.NO_ADDRESS)):
         play(node)
     assert node.datastore.counts().total == 23

@@ -12,20 +12,17 @@ constraint. Bound: at the very restart, and still so after an hour (fake).
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
-from datetime import timedelta
 from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.eni.enis import EniService
-from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import InvariantError
 from ipamd.model.failures import FailureCode
 from tests.errors import failed
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
 
 AN_HOUR_S = 3600
@@ -58,30 +55,15 @@ def test_a_stale_list_takes_no_address_from_a_sandbox(node: FakeNode) -> None:
     play(node)
 
 
-def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mutate: Mutate) -> None:
     """With the rule of amazon-vpc-cni-k8s in its place (not in the list: force-remove) a running sandbox loses its record."""
-    real = EniService._withhold
-
-    def believe_the_list(self: EniService, doubted: Collection[CloudKey]) -> None:
-        for row in self._datastore.addresses():
-            if row.owner is not None and row.address in doubted:
-                with self._datastore.transaction() as uow:
-                    uow.unassign(row.owner, cooldown=timedelta(0), reason="not in the list")
-                    uow.remove_addresses([row.address], reason="not in the list")
-        real(self, doubted)
-
-    monkeypatch.setattr(EniService, "_withhold", believe_the_list)
+    mutate("sandboxes-of-absent-addresses-removed")
     with pytest.raises(AssertionError, match="lost its address"):
         play(node)
 
 
-def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, mutate: Mutate) -> None:
     """Were the rule merely forgotten, the second line holds: the start stops with I2 instead of forgetting a sandbox."""
-
-    def forget_all_that_is_gone(self: EniService, doubted: Collection[CloudKey]) -> None:
-        with self._datastore.transaction() as uow:
-            uow.remove_addresses([key for key in doubted if isinstance(key, IPv4Address)], reason="not in the list")
-
-    monkeypatch.setattr(EniService, "_withhold", forget_all_that_is_gone)
+    mutate("absent-addresses-removed")
     with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESSES_IN_USE)):
         play(node)

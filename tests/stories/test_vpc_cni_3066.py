@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.health import Phase
-from ipamd.model.legs.branch_requirement import AttachMode, Decision
 from ipamd.model.legs.refusals import BranchRefusalCode
 from ipamd.model.pod_facts import GroupRequirement
 from ipamd.sandbox.legs import branch as hook
@@ -26,7 +25,9 @@ from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
 from tests.refusing import refused_with
-from tests.stories.branches import TRUNK_ENI, add, node_with_trunk
+from tests.stories.branches import add
+from tests.stories.mutations import Mutate
+from tests.unit.service.branches import TRUNK_ENI, node_with_trunk
 
 
 @pytest.fixture
@@ -97,8 +98,7 @@ def test_while_ec2_is_silent_the_refusal_says_so(node: FakeNode, monkeypatch: py
     assert node.datastore.attachments() == ()
 
 
-def test_it_gets_an_address_of_the_pool_where_that_is_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gets_an_address_of_the_pool_where_that_is_missing(node: FakeNode, mutate: Mutate) -> None:
     """One that goes by the annotation alone cannot tell it from an ordinary pod."""
-    ordinary = Decision(AttachMode.POOL, "no annotation")
-    monkeypatch.setattr(hook, "choose_attach_mode", lambda _facts: ordinary)
+    mutate("groups-not-required")
     assert add(node, "a", pod="web-0").uplink is None

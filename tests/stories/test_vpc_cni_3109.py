@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict
-from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
 
 BOUND_S = 360.0
@@ -30,7 +29,7 @@ def play(node: FakeNode) -> None:
     for name in LOST:
         made = node.datastore.attachment(node.key(name))
         assert made is not None
-        del node.runtime.listed[name], node.wiring.netns[made.netns], node.wiring.wired[made.host_veth]
+        node.vanish(made)
     living = {name: address for name, address in given.items() if name not in LOST}
     spent = 0.0
     while recorded(node) != living:
@@ -51,12 +50,8 @@ def test_what_no_del_came_for_is_freed(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, mutate: Mutate) -> None:
     """With nobody to judge them between two starts, as in amazon-vpc-cni-k8s, they hold them past the bound and for ever."""
-
-    def never(evidence: Evidence) -> Judgement:
-        return Judgement(SandboxVerdict.KEEP, (VerdictReason(ReasonCode.LISTED),))
-
-    monkeypatch.setattr("ipamd.sandbox.judge.judge", never)
+    mutate("no-reaping")
     with pytest.raises(AssertionError, match="the dead still hold 5"):
         play(node)

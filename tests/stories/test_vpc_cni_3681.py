@@ -10,7 +10,6 @@ of (`ipamd/cloud/answers.py: described_enis`). Such an ENI takes its place, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from ipamd.model.ids import EniId, InstanceId
 from tests.errors import failed
 from tests.fakes.cloud import INSTANCE, FakeEc2
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import recorded, run_sandboxes
 
 SIBLINGS: list[dict[str, Any]] = [
@@ -70,15 +70,8 @@ def test_siblings_without_ipv4_take_their_places_and_stop_nothing(node: FakeNode
     play(node)
 
 
-def test_the_start_fails_if_every_eni_must_have_an_address(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_fails_if_every_eni_must_have_an_address(node: FakeNode, mutate: Mutate) -> None:
     """With the rule of amazon-vpc-cni-k8s in its place the same restart ends with the answer's error."""
-
-    def strictly(entries: Iterable[Mapping[str, Any]]) -> list[DescribedEni]:
-        for entry in entries:
-            if "PrivateIpAddress" not in entry:
-                raise answers.incomplete(entry["NetworkInterfaceId"], "PrivateIpAddress")
-        return [answers.described_eni(entry) for entry in entries]
-
-    monkeypatch.setattr(answers, "described_enis", strictly)
+    mutate("ipv4-required")
     with pytest.raises(CloudError, check=failed(FailureCode.EC2_ANSWER_INCOMPLETE)):
         play(node)

@@ -13,16 +13,12 @@ Bound: 0 s: the new pod reaches the outside as soon as its ADD is answered, and 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ipamd.datastore import schema
-from ipamd.datastore.memory_state import MemoryState
-from ipamd.kernel import messages
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.errors import WiringError
 from ipamd.model.failures import FailureCode
@@ -30,6 +26,7 @@ from ipamd.model.legs import legs_of
 from tests.errors import failed
 from tests.netns.conftest import World
 from tests.netns.egress import OUTSIDE, Node, reaches
+from tests.stories.mutations import Mutate
 from tests.unit.datastore.support import COOLDOWN, a_key, an_attachment, fill, open_at
 
 pytestmark = pytest.mark.privileged
@@ -73,43 +70,22 @@ def play(node: Node, directory: Path) -> None:
     store.close()
 
 
-def give_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As host-local does: whatever somebody had is the first that is given."""
-    take = MemoryState._take_extra_address
-
-    def again(self: MemoryState, key: object, family: object) -> object:
-        held = next((row.other_address for row in self.rows.addresses.values() if row.other_address and not row.is_in_use), None)
-        found = take(self, key, family)  # type: ignore[arg-type]
-        if held is not None and self._free_extra is not None:
-            self._free_extra = deque([found, *self._free_extra])
-            return held
-        return found
-
-    monkeypatch.setattr(MemoryState, "_take_extra_address", again)
-    # The constraint would refuse such a row (I8): its index is what a datastore without it lacks.
-    monkeypatch.setattr(schema.address, "indexes", set())
-
-
 def test_the_new_pods_egress_stays(node: Node, tmp_path: Path) -> None:
     """The new pod has another address, and a route of its own."""
     play(node, tmp_path / "run")
 
 
-def test_a_taken_route_refuses_the_add(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_route_refuses_the_add(node: Node, tmp_path: Path, mutate: Mutate) -> None:
     """Even if the address were given at once, the ADD is refused and repeated: no pod runs without its route."""
-    give_at_once(monkeypatch)
+    mutate("egress-address-given-at-once")
     with pytest.raises(WiringError, check=failed(FailureCode.STEP_REFUSED)):
         play(node, tmp_path / "run")
 
 
-def test_it_stops_where_both_are_missing(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_where_both_are_missing(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutate: Mutate) -> None:
     """With the address given at once and EEXIST taken for success the new pod does what was reported."""
-    give_at_once(monkeypatch)
+    mutate("egress-address-given-at-once")
     monkeypatch.setattr("tests.netns.egress.PATIENCE_S", 3.0)  # nothing can arrive here, however long one waits
-    add_route = messages.add_route
-    monkeypatch.setattr(
-        "ipamd.kernel.messages.add_route",
-        lambda *args, **named: replace(add_route(*args, **named), tolerated=messages.PRESENT),
-    )
+    mutate("present-route-tolerated")
     with pytest.raises(AssertionError, match="no way back"):
         play(node, tmp_path / "run")

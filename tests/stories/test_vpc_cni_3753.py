@@ -21,13 +21,11 @@ from typing import Any
 import pytest
 
 from ipamd.cloud import answers
-from ipamd.datastore import schema
-from ipamd.datastore.memory_state import View
-from ipamd.datastore.unit_of_work import SqlUnitOfWork
-from ipamd.model.eni import MAIN_TABLE, Eni
+from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import PoolEmptyError
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import give_the_threads_their_turn, recorded
 
 ANSWER: dict[str, Any] = {
@@ -89,52 +87,22 @@ def test_a_primary_eni_at_another_device_index_is_still_the_primary_one(tmp_path
     assert (second.device_index, second.route_table) == (2, 3)
 
 
-def without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First line off: every listed address is taken for a secondary one."""
-
-    def alike(entry: dict[str, Any]) -> tuple[IPv4Address, frozenset[IPv4Address]]:
-        return IPv4Address(entry["PrivateIpAddress"]), frozenset(
-            IPv4Address(item["PrivateIpAddress"]) for item in entry["PrivateIpAddresses"]
-        )
-
-    monkeypatch.setattr(answers, "_addresses", alike)
-
-
-def without_unit_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Second line off: the unit of work asks of no address whether it is a primary one, nor of an ENI."""
-    real_put_eni, real_address = SqlUnitOfWork.put_eni, View.address
-    is_asking: list[bool] = []
-
-    def put_eni(self: SqlUnitOfWork, eni: Eni) -> None:
-        is_asking.append(True)
-        real_put_eni(self, eni)
-        is_asking.clear()
-
-    monkeypatch.setattr(SqlUnitOfWork, "put_eni", put_eni)
-    monkeypatch.setattr(View, "address", lambda self, address: None if is_asking else real_address(self, address))
-    monkeypatch.setattr(View, "eni_of_primary", lambda self, address: None)
-
-
-def without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Third line off: tables without triggers."""
-    monkeypatch.setattr(schema, "TRIGGERS", ())
-
-
-def test_the_primary_address_is_given_without_all_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_primary_address_is_given_without_all_three_lines(tmp_path: Path, mutate: Mutate) -> None:
     """With none of the lines the node's own address ends up in a sandbox: the story can fail."""
-    for switch_off in (without_reading, without_unit_of_work, without_tables):
-        switch_off(monkeypatch)
+    mutate("primary-read-as-secondary")
+    mutate("unit-of-work-accepts-primary")
+    mutate("tables-accept-primary")
     with pytest.raises(AssertionError, match="the node's own address"):
         play(tmp_path)
 
 
-@pytest.mark.parametrize("still_off", [without_unit_of_work, without_tables])
+@pytest.mark.parametrize("still_off", ["unit-of-work-accepts-primary", "tables-accept-primary"])
 def test_each_line_behind_the_first_refuses_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, still_off: Any
+    tmp_path: Path, mutate: Mutate, caplog: pytest.LogCaptureFixture, still_off: str
 ) -> None:
     """If the answer were read wrongly, either of the two lines behind it refuses the ENI, and the log names the invariant (I6)."""
-    without_reading(monkeypatch)
-    still_off(monkeypatch)
+    mutate("primary-read-as-secondary")
+    mutate(still_off)
     with pytest.raises(PoolEmptyError):
         play(tmp_path)
     assert "I6: the primary address of an ENI is never given to a sandbox" in caplog.text

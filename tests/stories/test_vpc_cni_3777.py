@@ -20,7 +20,8 @@ import pytest
 from ipamd.model.errors import PodFactsError
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
-from tests.stories.branches import add, node_with_trunk
+from tests.stories.branches import add
+from tests.unit.service.branches import node_with_trunk
 
 
 @pytest.fixture

@@ -23,16 +23,12 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.enis import EniService
-from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
-from ipamd.model.evidence import Record
-from ipamd.model.kernel import HostVeth
 from ipamd.model.pool_settings import PoolSettings
-from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
 
 HOURS = 46
@@ -82,9 +78,9 @@ def test_a_prefix_in_use_is_never_taken_for_empty(node: FakeNode) -> None:
     play(node)
 
 
-def test_a_prefix_in_use_is_taken_for_free_without_the_kernels_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefix_in_use_is_taken_for_free_without_the_kernels_word(node: FakeNode, mutate: Mutate) -> None:
     """If what turns up were simply free, the next pods would get the addresses of running ones."""
-    monkeypatch.setattr(EniService, "wired_addresses", lambda self: frozenset())
+    mutate("wired-addresses-not-known")
     with pytest.raises(AssertionError, match="one address in two sandboxes"):
         play(node)
 
@@ -120,16 +116,8 @@ def test_a_sandbox_without_a_row_survives_restarts_with_a_silent_runtime(node: F
     play_restart(node)
 
 
-def test_it_loses_its_network_when_no_row_means_no_promise(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_loses_its_network_when_no_row_means_no_promise(node: FakeNode, mutate: Mutate) -> None:
     """With every veth without a row taken for the remainder of an ADD, the second start removes it."""
-
-    def by_the_key_alone(self: SandboxJudge, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
-        row = self._datastore.address(veth.address) if veth.address is not None else None
-        is_in_doubt = row is not None and row.state is AddressState.QUARANTINED
-        if is_in_doubt:
-            return Record.QUARANTINED
-        return Record.NEVER_PROMISED if is_datastore_whole else Record.MISSING
-
-    monkeypatch.setattr(SandboxJudge, "_record_of", by_the_key_alone)
+    mutate("rowless-links-removed-unless-quarantined")
     with pytest.raises(AssertionError, match="lost its network"):
         play_restart(node)

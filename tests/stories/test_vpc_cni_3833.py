@@ -17,15 +17,13 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.eni.limits import Limits
-from ipamd.eni.provisioner import EniProvisioner
-from ipamd.eni.steps import OperationRunner
 from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.ids import EniId, MacAddress
 from tests.fakes.cloud import INSTANCE, SUBNET
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 
 BOUND_S = 60
 
@@ -69,10 +67,9 @@ def test_an_attached_eni_is_taken_into_use_whatever_failed_in_between(node: Fake
     play(node)
 
 
-def test_attached_enis_are_orphaned_without_intents_taken_up(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If nobody took up what was left open (and nobody asked EC2 what hangs there), the node would stay at nine addresses."""
-    monkeypatch.setattr(EniProvisioner, "has_due_intents", lambda self, **_: False)
-    monkeypatch.setattr(OperationRunner, "adopt_enis", lambda self, identity: False)
+def test_attached_enis_are_orphaned_without_intents_taken_up(node: FakeNode, mutate: Mutate) -> None:
+    """If the daemon did not continue interrupted operations, the node would stay at nine addresses."""
+    mutate("intents-not-taken-up")
     with pytest.raises(AssertionError, match="attached and not used"):
         play(node)
     assert known_and_attached(node) == (1, 2), "and its device index stands in the way of every other"
@@ -133,9 +130,8 @@ def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
     node.assert_sound()
 
 
-def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a refused attach taught nothing, it would be create, refuse, delete for ever."""
-    monkeypatch.setattr(OperationRunner, "adopt_enis", lambda self, identity: False)
-    monkeypatch.setattr(Limits, "learn", lambda self, asked, error: None)
+def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, mutate: Mutate) -> None:
+    """If the daemon did not look at EC2 after a refused attach, it would create, attach in vain and delete for ever."""
+    mutate("no-adoption-after-refusal")
     with pytest.raises(AssertionError, match="created, refused and deleted"):
         play_foreign(node, tags={})

@@ -19,13 +19,13 @@ import pytest
 
 from ipamd.model.errors import InvariantError
 from ipamd.model.failures import FailureCode
-from ipamd.model.legs import branch_eni as branch
 from ipamd.model.legs.branch_errors import BranchAnnotationError
-from ipamd.sandbox.legs import branch as hook
 from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
-from tests.stories.branches import add, node_with_trunk
+from tests.stories.branches import add
+from tests.stories.mutations import Mutate
+from tests.unit.service.branches import node_with_trunk
 
 LOCAL = 255
 """The kernel's table of the node's own addresses. Source: linux/rtnetlink.h."""
@@ -51,16 +51,16 @@ def test_what_is_out_of_bounds_or_anothers_is_refused(node: FakeNode, vlan: int)
     assert node.wiring.survey().vlans == before
 
 
-def test_routes_go_into_table_local_where_the_bounds_are_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_go_into_table_local_where_the_bounds_are_missing(node: FakeNode, mutate: Mutate) -> None:
     """Where what is for the node would be led to a pod's branch ENI."""
-    monkeypatch.setattr(branch, "KERNELS_TABLES", ())
+    mutate("no-reserved-tables")
     node.pod_facts.put("forged", annotation(LOCAL - 100, host=150, eni="eni-00009"))
     assert add(node, "forged", pod="forged").route_table == LOCAL
 
 
-def test_it_is_wired_before_anybody_refuses_it_where_nothing_is_compared(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_wired_before_anybody_refuses_it_where_nothing_is_compared(node: FakeNode, mutate: Mutate) -> None:
     """The datastore's own guard is the last one: it refuses when the link was made already, in place of the other pod's."""
-    monkeypatch.setattr(hook, "branch_conflict", lambda *_, **__: "")
+    mutate("branches-not-compared")
     node.pod_facts.put("forged", annotation(2, host=150, eni="eni-00009"))
     with pytest.raises(InvariantError, check=failed(FailureCode.UPLINK_TAKEN)):
         add(node, "forged", pod="forged")

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.eni.enis import EniService
-from ipamd.eni.resync import EniSyncResult
-from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.stale_reads import ec2_tells, run_sandboxes
+from tests.stories.mutations import Mutate
+from tests.stories.stale_reads import run_sandboxes
 
 
 def play(node: FakeNode) -> None:
@@ -41,16 +39,9 @@ def test_no_sandbox_gets_an_address_that_ec2_took_back(node: FakeNode) -> None:
     play(node)
 
 
-def test_a_sandbox_gets_a_dead_address_without_ec2s_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_gets_a_dead_address_without_ec2s_word(node: FakeNode, mutate: Mutate) -> None:
     """With stale metadata for a source, as amazon-vpc-cni-k8s reads it at start, the same restart hands a dead address out."""
     run_sandboxes(node, "before")
-    metadata: tuple[DescribedEni, ...] = tuple(node.ec2.enis.values())
-    real = EniService.sync_with_ec2
-
-    def compare_with_metadata(self: EniService, identity: InstanceIdentity, **_: object) -> EniSyncResult:
-        with ec2_tells(node.ec2, metadata):
-            return real(self, identity)
-
-    monkeypatch.setattr(EniService, "sync_with_ec2", compare_with_metadata)
+    mutate("metadata-believed", shown=tuple(node.ec2.enis.values()))
     with pytest.raises(AssertionError, match="EC2 does not have"):
         play(node)

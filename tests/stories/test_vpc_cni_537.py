@@ -16,12 +16,12 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.eni.steps import OperationRunner
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
+from tests.stories.mutations import Mutate
 
 BOUND_S = 61
 
@@ -82,17 +82,16 @@ def test_an_attachment_that_ec2_shows_late_is_taken_into_use(node: FakeNode) -> 
     assert (node.ec2.calls["detach_eni"], node.ec2.calls["delete_eni"]) == (0, 1)
 
 
-def test_it_outlives_the_node_without_the_mark(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_outlives_the_node_without_the_mark(node: FakeNode, mutate: Mutate) -> None:
     """Taken in but not marked, EC2 would keep it when the instance ends."""
-    monkeypatch.setattr(OperationRunner, "_ensure_delete_on_termination", lambda self, eni_id: None)
+    mutate("eni-not-marked")
     show_the_next_attachment_late(node)
     with pytest.raises(AssertionError, match="not marked"):
         play(node)
 
 
-def test_it_stays_for_good_without_the_detach(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deleting alone is refused however often it is tried, as in amazon-vpc-cni-k8s before 1.5.2 (which did not take it in either)."""
-    monkeypatch.setattr(node.ec2, "detach_eni", lambda attachment_id: None)
-    monkeypatch.setattr(OperationRunner, "adopt_enis", lambda self, identity: False)
+def test_it_stays_for_good_without_the_detach(node: FakeNode, mutate: Mutate) -> None:
+    """Deleting alone is refused however often it is tried, as in amazon-vpc-cni-k8s before 1.5.2."""
+    mutate("detach-does-nothing")
     with pytest.raises(AssertionError, match="stayed on the instance"):
         play(node)

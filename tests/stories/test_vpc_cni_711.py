@@ -14,21 +14,14 @@ datastore may just have released cools once more.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.model.cni_request import SandboxNames
-from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import SandboxState
-from ipamd.sandbox import detach
-from ipamd.sandbox import veth_names as veth_names_module
-from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
 
 
@@ -51,9 +44,9 @@ def test_no_address_is_given_twice_after_a_restart(node: FakeNode) -> None:
     play(node)
 
 
-def test_addresses_are_given_twice_without_the_kernels_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_given_twice_without_the_kernels_word(node: FakeNode, mutate: Mutate) -> None:
     """A source that knows of no pod, as the API was: CRI alone names the sandboxes, nobody their addresses."""
-    monkeypatch.setattr(FakeWiring, "survey", lambda self: KernelSurvey((), {}, frozenset(), {}))
+    mutate("kernel-shows-nothing")
     with pytest.raises(AssertionError, match="one address in two sandboxes"):
         play(node)
 
@@ -62,9 +55,7 @@ def play_the_same_name(node: FakeNode) -> None:
     """web-0 is replaced by web-0 while the old sandbox is still going down; then the old one's DEL comes."""
     given: dict[str, IPv4Address] = {}
     for container_id, state in (("web-0.old", SandboxState.NOTREADY), ("web-0.new", SandboxState.READY)):
-        request = replace(node.request(container_id), names=SandboxNames("default", "web-0", "one-uid"))
-        made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
-        given[container_id] = made.address
+        given[container_id] = node.add(container_id, pod="web-0").address
         node.runtime.run(container_id, state=state)
     assert_each_its_own(node)
     assert len(node.wiring.wired) == 2, "the new sandbox took the old one's veth away"
@@ -83,13 +74,8 @@ def test_two_sandboxes_of_one_name_do_not_meet(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_two_sandboxes_of_one_name_meet_without_ids_in_the_veths_name(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sandboxes_of_one_name_meet_without_ids_in_the_veths_name(node: FakeNode, mutate: Mutate) -> None:
     """Named after the pod, as amazon-vpc-cni-k8s does, the second sandbox's link takes the first one's place."""
-
-    def by_pod_name(key: AttachmentKey, *, prefix: str) -> str:
-        return prefix + key.container_id.partition(".")[0]
-
-    monkeypatch.setattr(veth_names_module, "veth_name", by_pod_name)
-    monkeypatch.setattr(detach, "veth_name", by_pod_name)
+    mutate("veths-named-after-pods")
     with pytest.raises(AssertionError, match="took the old one's veth away"):
         play_the_same_name(node)

@@ -11,14 +11,11 @@ restart reads it from the datastore, and if that is lost `QuarantineService` rea
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from ipamd.model.ids import parse_key
-from ipamd.sandbox.quarantine import QuarantineService
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.families import in_both
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import run_sandboxes
 
 BOUND_S = COOLDOWN_S + 1
@@ -51,15 +48,9 @@ def test_a_restart_leaks_no_address(node: FakeNode, keep_datastore: bool) -> Non
 
 
 @in_both("node")
-def test_every_address_leaks_without_sandbox_ids(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_address_leaks_without_sandbox_ids(node: FakeNode, mutate: Mutate) -> None:
     """Rebuilt under the application containers' IDs, as it was done then: six DELs succeed and six addresses stay taken."""
-    real = QuarantineService._attachment
-
-    def named_after_the_application(*args):
-        made = real(*args)
-        return replace(made, key=parse_key(f"app-in-{made.key.container_id}", made.key.ifname))
-
-    monkeypatch.setattr(QuarantineService, "_attachment", named_after_the_application)
+    mutate("rows-named-after-applications")
     with pytest.raises(AssertionError, match="leaked"):
         play(node, keep_datastore=False)
     assert node.datastore.counts().assigned == len(NAMES)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.eni.links import LinkWatch
 from ipamd.model.ids import EniId
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import detach_by_hand, link_event, pass_time
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import run_sandboxes
 
 SECOND = EniId("eni-2")
@@ -53,9 +53,8 @@ def test_an_eni_that_was_detached_gives_no_address(node: FakeNode) -> None:
     play(node)
 
 
-def test_without_link_notifications_it_goes_on_giving(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_link_notifications_it_goes_on_giving(node: FakeNode, mutate: Mutate) -> None:
     """What #732 reports."""
-    monkeypatch.setattr(LinkWatch, "on_event", lambda *_: None)
-    monkeypatch.setattr(LinkWatch, "compare", lambda _: True)
+    mutate("links-not-watched")
     with pytest.raises(AssertionError, match="an ENI that is gone was given"):
         play(node)

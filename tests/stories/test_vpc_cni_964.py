@@ -18,13 +18,12 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.backoffs import DENIED
-from ipamd.eni.security_groups import SecurityGroups
 from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.ids import EniId
-from ipamd.node_info import NodeInfo
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import TURN_MAX_S, pass_time
+from tests.stories.mutations import Mutate
 from tests.stories.stale_reads import run_sandboxes
 
 OLD, NEW = ("sg-1",), ("sg-1", "sg-2")
@@ -161,16 +160,16 @@ def test_silent_metadata_delays_no_growth(node: FakeNode) -> None:
     assert node.metadata.call_count - asked == 1
 
 
-def test_enis_keep_their_groups_when_nobody_follows(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enis_keep_their_groups_when_nobody_follows(node: FakeNode, mutate: Mutate) -> None:
     """Without following, an existing ENI keeps the old groups for good: the story as it was."""
-    monkeypatch.setattr(SecurityGroups, "follow", lambda self, identity: 0)
+    mutate("groups-not-followed")
     with pytest.raises(AssertionError, match="kept its groups"):
         play(node)
 
 
-def test_the_next_eni_is_stale_when_the_identity_is_read_once(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_eni_is_stale_when_the_identity_is_read_once(node: FakeNode, mutate: Mutate) -> None:
     """With an identity that is read at start and never again, even a new ENI gets the old groups."""
-    monkeypatch.setattr(NodeInfo, "learn_identity", lambda self: IDENTITY)
+    mutate("identity-read-once")
     change_the_primary_groups(node)
     created = grow(node)
     assert groups_of(node)[created] == OLD

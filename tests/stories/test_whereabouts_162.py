@@ -12,27 +12,13 @@ Bound: none to wait for: the young sandbox is never touched; what is really gone
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-
 import pytest
 
-from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.model.attachment import Attachment
-from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict
 from ipamd.model.sandbox import Sandbox
-from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
-from ipamd.sandbox import judge as sandbox_judge
-from ipamd.sandbox.judge import SandboxJudge
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
 from tests.families import in_both
-
-
-def collect(node: FakeNode, *valid: str) -> None:
-    """GC with a runtime's list of valid attachments."""
-    keys = frozenset(node.key(name) for name in valid)
-    deadline, steps = Deadline.after(node.clock, 30), StepTimer(node.clock)
-    node.collector.collect(keys, network_name="vpc-ipamd", deadline=deadline, steps=steps)
+from tests.stories.mutations import Mutate
 
 
 def play_gc(node: FakeNode) -> None:
@@ -40,11 +26,11 @@ def play_gc(node: FakeNode) -> None:
     gone = node.add("gone")
     node.add("old")
     node.runtime.run("old")
-    del node.wiring.netns[gone.netns], node.wiring.wired[gone.host_veth]
+    node.vanish(gone)
     node.clock.advance(301)
     valid = ["old"]  # the runtime looks here
     young = node.add("young")  # not listed by CRI either: RunPodSandbox has not returned
-    collect(node, *valid)
+    node.collect(*valid)
     assert node.datastore.attachment(young.key) == young, "the address of a sandbox in creation was freed"
     assert node.datastore.attachment(node.key("gone")) is None, "what is really gone goes"
     node.cool()
@@ -83,14 +69,9 @@ def test_gc_spares_what_is_younger_than_its_list(node: FakeNode) -> None:
 
 
 @in_both("node")
-def test_gc_frees_a_sandbox_in_creation_if_its_list_is_proof(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_frees_a_sandbox_in_creation_if_its_list_is_proof(node: FakeNode, mutate: Mutate) -> None:
     """If what neither GC nor CRI lists were gone, GC would take the address of a sandbox that is just coming up."""
-
-    def believing(evidence: Evidence) -> Judgement:
-        is_gone = evidence.is_declared_gone and evidence.runtime == "absent"
-        return Judgement(SandboxVerdict.REAP if is_gone else SandboxVerdict.KEEP, (VerdictReason(ReasonCode.NOT_VALID),))
-
-    monkeypatch.setattr(sandbox_judge, "judge", believing)
+    mutate("gc-list-believed")
     with pytest.raises(AssertionError, match="in creation was freed"):
         play_gc(node)
 
@@ -102,15 +83,10 @@ def test_a_list_does_not_judge_what_came_after_it(node: FakeNode, monkeypatch: p
 
 
 @in_both("node")
-def test_the_young_are_suspected_when_the_order_is_turned(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_young_are_suspected_when_the_order_is_turned(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, mutate: Mutate
+) -> None:
     """With the datastore read after the list, as whereabouts did, the young one collects its first absence at birth."""
-    real = SandboxJudge.record_list
-
-    def turned(
-        self: SandboxJudge, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None
-    ) -> None:
-        real(self, self._datastore.attachments(), listed, unrecorded=unrecorded)
-
-    monkeypatch.setattr(SandboxJudge, "record_list", turned)
+    mutate("records-read-after-list")
     with pytest.raises(AssertionError, match="counts against it"):
         play_follow(node, monkeypatch)

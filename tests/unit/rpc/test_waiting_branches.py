@@ -22,7 +22,7 @@ from tests.fakes.pod_facts import annotation
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 from tests.stories.in_process import CONF
-from tests.unit.service.test_branches import TRUNK_ENI
+from tests.unit.service.branches import TRUNK_ENI
 
 RPCS = 4
 """As a setting: three ADDs at once."""

@@ -11,6 +11,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.cniresult import recorded_spec
+from ipamd.model.eni_tags import INSTANCE_TAG
 from ipamd.model.family import read_address
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.legs.branch_eni import Branch
@@ -25,7 +26,10 @@ TRUNK_ENI = DescribedEni(
     TRUNK,
     SUBNET,
     IPv4Address("10.0.0.200"),
+    status="in-use",
     interface_type="trunk",
+    description="trunk-eni",
+    tags={INSTANCE_TAG: INSTANCE},
     attachment_id="attach-trunk",
     attachment_status="attached",
     instance_id=INSTANCE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from tests.fakes.node import FakeNode
@@ -10,12 +9,7 @@ from tests.fakes.node import FakeNode
 
 def collect(node: FakeNode, *valid: str) -> tuple[list[str], list[str]]:
     """GC with a list of valid sandboxes; returns the container IDs that were freed and kept."""
-    outcome = node.collector.collect(
-        frozenset(node.key(name) for name in valid),
-        network_name="vpc-ipamd",
-        deadline=Deadline.after(node.clock, 60),
-        steps=StepTimer(node.clock),
-    )
+    outcome = node.collect(*valid)
     return [key.container_id for key in outcome.freed], [key.container_id for key in outcome.kept]
 
 

@@ -17,12 +17,10 @@ from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.health import Phase
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, WiringSpec, pod_veth_name, veth_name
-from ipamd.model.cloud import DescribedEni
 from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.conditions import ConditionCode
 from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import Eni
-from ipamd.model.eni_tags import INSTANCE_TAG
 from ipamd.model.errors import (
     BusyError,
     CheckFailedError,
@@ -37,7 +35,7 @@ from ipamd.model.errors import (
     WiringError,
 )
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.ids import AttachmentKey, EniId, IfName
+from ipamd.model.ids import AttachmentKey, IfName
 from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
 from ipamd.model.legs.branch_eni import KERNELS_TABLES
 from ipamd.model.legs.branch_errors import BranchAnnotationError
@@ -53,7 +51,7 @@ from ipamd.sandbox.legs.branch import FACTS, MARKS, WAIT_MARGIN_S, WAITING_LIMIT
 from ipamd.settings import NetworkConfig
 from tests.conditions import codes
 from tests.crash.test_simulated import KilledHere, kill_at
-from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2
+from tests.fakes.cloud import FakeEc2
 from tests.fakes.kernel import TRUNK
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
@@ -62,21 +60,7 @@ from tests.patience import PATIENCE_S
 from tests.refusing import refused_with
 from tests.rig import wait_until
 from tests.stories.external_changes import pass_time
-
-TRUNK_ENI = DescribedEni(
-    EniId("eni-0000000000000000f"),
-    TRUNK,
-    SUBNET,
-    IPv4Address("10.0.0.200"),
-    status="in-use",
-    interface_type="trunk",
-    description="trunk-eni",
-    tags={INSTANCE_TAG: INSTANCE},
-    attachment_id="attach-trunk",
-    attachment_status="attached",
-    instance_id=INSTANCE,
-    device_index=2,
-)
+from tests.unit.service.branches import TRUNK_ENI
 
 
 def made(path: Path, *, mode: str = "strict", trunk: bool = True, policy_mode: str = "none", network: NetworkConfig) -> FakeNode:

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.errors import RuntimeUnreachableError
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import CONF, ask
@@ -14,12 +13,7 @@ from tests.stories.in_process import CONF, ask
 
 def collect(node: FakeNode, *valid: str) -> tuple[int, int]:
     """GC with a list of valid sandboxes; returns how many were freed and kept."""
-    outcome = node.collector.collect(
-        frozenset(node.key(name) for name in valid),
-        network_name="vpc-ipamd",
-        deadline=Deadline.after(node.clock, 60),
-        steps=StepTimer(node.clock),
-    )
+    outcome = node.collect(*valid)
     return len(outcome.freed), len(outcome.kept)
 
 
