@@ -1,1 +1,2 @@
-"""Measures the performance budgets (bench/figures.py): `python -m bench`. Every figure has its reference from the same run."""
+"""Measure performance and compare it with the budgets of bench/figures.py: `python -m bench`. The reference of a figure is measured in
+the same run."""

@@ -1,8 +1,8 @@
 """`python -m bench`: measure the budgets, print a table, write build/bench.json.
 
-The exit status is 0 even when a budget is missed, because that is a result; it is 1 when a measurement could not be made. Two nodes
-are used, one after the other: a warm one whose pool never runs out, and a cold one whose EC2 has delays. The cold one's 110 sandboxes
-also serve memory, idle and restart. A failed measurement does not stop the others, unless its node is gone.
+The exit status is 0 even when a budget is missed, because that is a result. It is 1 when a measurement could not be made. Most
+measurements use one of two nodes: a warm node, whose pool never runs out, and a cold node, whose EC2 has delays. `idle` and `restart`
+use the 110 sandboxes of the cold node. A failed measurement does not stop the others, unless their node has failed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ from lab.node.errors import NodeError
 
 OUTPUT = Path("build/bench.json")
 WARM_POOL = {"MINIMUM_IP_TARGET": "700", "WARM_IP_TARGET": "1"}
-"""More addresses than a run uses within a cooldown of 30 s, so that no growth and no wait is in the figures."""
+"""More addresses than a run uses within a cooldown of 30 s, so that the figures include neither growth of the pool nor waits for
+it."""
 
 WARM_INSTANCE_TYPE = "c5.18xlarge"
-"""15 ENIs x 49 addresses."""
+"""15 ENIs x 49 addresses, enough for WARM_POOL."""
 
 GROUPS = {
     "plugin": ("plugin_exec",),
@@ -77,12 +78,17 @@ GROUPS = {
     "packets": ("packet", "connect"),
     "families": ("ipv6_", "add_ipv6", "del_ipv6", "add_egress", "del_egress"),
 }
-"""Measurement -> how the names of its figures begin; `--only` takes either."""
+"""Measurement -> how the names of its figures begin. `--only` accepts the name of a measurement or of a figure."""
 
 
 @dataclass
 class Run:
-    """One run: what is wanted, what was found."""
+    """One run.
+
+    wanted: the names of the measurements to make.
+    figures: the results so far.
+    failures: measurement -> error, for those that could not be made.
+    """
 
     wanted: frozenset[str]
     scale: Scale
@@ -143,7 +149,7 @@ class Run:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         try:
             self.figures += measure()
-        except Exception as exc:  # noqa: BLE001  # told at the end, and by the exit status
+        except Exception as exc:  # noqa: BLE001  # reported at the end, and by the exit status
             self._failed(name, exc)
 
     def _failed(self, name: str, exc: Exception) -> None:
@@ -153,7 +159,7 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Make the measurements. Returns: the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the performance budgets.")
     parser.add_argument(
         "--only", action="append", metavar="NAME", help=f"a figure, or one of {', '.join(GROUPS)}; may be repeated"
@@ -183,22 +189,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def missing_references() -> str:
-    """Say in one sentence which program to compare with is absent; "" if none is."""
+    """Return a sentence about the programs for comparison that are not installed; "" if all are."""
     absent = [path for path in (REFERENCE_PATH, plugin.LOOPBACK, str(plugin.PYTHON)) if not Path(path).exists()]
     packages = "containernetworking-plugins python3"
     return f"no {', '.join(absent)} to compare with: apt-get install {packages}" if absent else ""
 
 
 def selected(names: Sequence[str] | None) -> frozenset[str]:
-    """Which measurements make the named figures; all of them for None. Raises: ValueError for a name that nothing makes."""
+    """Return the measurements that make the named figures; all for None. Raises: ValueError for a name that no measurement makes."""
     if not names:
         return frozenset(GROUPS)
     chosen = set()
     for name in names:
-        found = {group for group, beginnings in GROUPS.items() if name == group or name.startswith(beginnings)}
-        if not found:
+        matching = {group for group, beginnings in GROUPS.items() if name == group or name.startswith(beginnings)}
+        if not matching:
             raise ValueError(f"nothing measures {name!r}; there are: {', '.join(GROUPS)}")
-        chosen |= found
+        chosen |= matching
     return frozenset(chosen)
 
 

@@ -1,8 +1,8 @@
-"""`audit_cpu_660`: what comparing the host with the records costs a daemon with 660 sandboxes on 15 ENIs to which nothing happens.
+"""`audit_cpu_660`: the CPU time by which an idle daemon with 660 sandboxes on 15 ENIs compares the host with its records.
 
-The comparison runs on a clock (`RECONCILE_INTERVAL_S`), and one of SURVEY_TURNS reads the sandboxes' wiring in any case: the window
-has a whole round of them. Counted is the busiest thread of the daemon, which is the reconciler's; what the whole process used in the
-window is told beside it. On-CPU time is the scheduler's own count, as in `idle`.
+The comparison runs every RECONCILE_INTERVAL_S, and one of SURVEY_TURNS comparisons always reads the wiring of the sandboxes. So the
+measurement lasts for SURVEY_TURNS comparisons. The figure is the time of the busiest thread, which makes the comparisons; the note has
+the time of the whole daemon. Both are the scheduler's own counts, as in `idle`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from lab.node.daemon import PLUGIN_PATH
 
 SANDBOX_COUNT = 660
 SETTLE_S = 2 * RECONCILE_INTERVAL_S + 5.0
-"""After the last ADD: its cooldowns, top-ups, releases and notifications are over, and one comparison has filled the memories."""
+"""Pause after the last ADD. After it cooldowns, growth, releases and notifications are over, and one comparison has filled the
+daemon's caches."""
 
 WATCHED_S = RECONCILE_INTERVAL_S * SURVEY_TURNS
 
@@ -45,11 +46,11 @@ def measure() -> list[Figure]:
 
 
 def on_cpu_ns(pid: int) -> dict[str, int]:
-    """Nanoseconds on a CPU so far, by thread ID."""
-    found = {}
+    """Return thread ID -> nanoseconds on a CPU so far, for each thread of a process."""
+    times = {}
     for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
-            found[path.parent.name] = int(path.read_text().split()[0])
+            times[path.parent.name] = int(path.read_text().split()[0])
         except OSError:  # the thread has ended
             continue
-    return found
+    return times

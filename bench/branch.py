@@ -1,9 +1,10 @@
-"""`add_branch_*`, `branch_rss`: an ADD of a pod with security groups of its own beside one of the pool, and what the feature weighs.
+"""`add_branch_*`, `branch_rss`: the ADD of a pod with a branch ENI beside the ADD of a pod with a pool address, and the memory of the
+feature.
 
-Pods of both kinds come by turns on one node with one daemon, cold calls with a pause after each. The control plane has named each
-branch ENI before, so nothing waits for it. Measured is the CPU of the thread that serves the call, from gRPC's hand-over to the reply;
-how VLAN links are counted, which not every kernel of a lab makes, `branch_daemon` says. The memory is compared with that of a node
-without the feature, after as many pods, by the same daemon.
+Pods of both kinds are added in turn on one node with one daemon, with a pause after each call, so that all calls are cold. The control
+plane has assigned each pod its branch ENI before, so no ADD waits for it. The figure is the CPU time of the thread that serves the
+call, from gRPC's hand-over to the reply. Not every kernel can make VLAN links; `branch_daemon` describes what replaces them. The
+memory is compared with that of a node without the feature, after as many pods, with the same daemon.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from lab.branches.pods import POD_ENI
 from lab.node.daemon import PLUGIN_PATH
 
 INSTANCE_TYPE = "m5.4xlarge"
-"""54 branches."""
+"""A type that may have 54 branch ENIs, more than BRANCHES."""
 
 BRANCHES = 30
-"""Which take turns. Ours: none comes again before its link has gone."""
+"""Number of branch ENIs that are used in turn. Ours: so many that the link of one is deleted before the ENI is used again."""
 
 MODULE = "bench.branch_daemon"
 POOL = {"MINIMUM_IP_TARGET": "100", "WARM_IP_TARGET": "1"}
@@ -41,7 +42,8 @@ NAMED_S, PAUSE_S, RESTED_S = 30.0, 0.2, 5.0
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Take turns on a node of each mode, and weigh. Raises: NodeError, BenchError."""
+    """Measure ADDs and memory on a node of each enforcing mode, and memory on a node without the feature. Raises: NodeError,
+    BenchError."""
     figures, rss = [], dict[str, float]()
     for mode in MODES:
         with _with_branches(mode) as stage:
@@ -61,7 +63,10 @@ def measure(scale: Scale) -> list[Figure]:
 
 @contextmanager
 def _with_branches(mode: str) -> Iterator[Stage]:
-    """A node whose control plane has named branch ENIs, with a configuration for each, and one for a pod of the pool."""
+    """Start a node with pods to which the control plane has assigned branch ENIs.
+
+    The driver gets a network configuration for each of them (`branch-<number>`), and one for a pod of the pool (`pool`).
+    """
     settings = POOL | {"ENABLE_POD_ENI": "true", "POD_SECURITY_GROUP_ENFORCING_MODE": mode, "DISABLE_TCP_EARLY_DEMUX": "true"}
     with (
         Stage(name=f"bench-{mode}", instance_type=INSTANCE_TYPE, daemon_env=settings, module=MODULE) as stage,
@@ -73,7 +78,8 @@ def _with_branches(mode: str) -> Iterator[Stage]:
             pods[f"branch-{number}"] = branches.pods.create(f"branch-{number}", node="node-a", groups=(group,))
         _await(lambda: all(POD_ENI in branches.pods.get(pod).annotations for pod in pods.values() if pod.wants_branch))
         _configure(stage, {name: _annotated(annotations_of(branches.pods.get(pod))) for name, pod in pods.items()})
-        _await(lambda: bool(_turns(stage, rounds=1, tag=f"first-{time.monotonic_ns()}")))  # the daemon looks for the trunk
+        # The first ADD may be refused, because the daemon has yet to find the trunk.
+        _await(lambda: bool(_turns(stage, rounds=1, tag=f"first-{time.monotonic_ns()}")))
         stage.wait_ready()
         yield stage
 
@@ -102,13 +108,13 @@ def _configure(stage: Stage, added: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _turns(stage: Stage, *, rounds: int, tag: str) -> dict[str, list[float]]:
-    """ADD and DEL of a pod of each kind in turn. Returns: the CPU of each ADD, in ms."""
+    """Do ADD and DEL of a pod of each kind in turn. Returns: "pool" and "branch" -> CPU time of each ADD, in ms."""
     kinds: dict[str, str] = {}
     for number in range(rounds):
         branch = f"branch-{number % BRANCHES}"
         for kind in ("pool", branch) if number % 2 == 0 else (branch, "pool"):
-            found = stage.job("cycles", plugins={PLUGIN_PATH: kind}, rounds=1, settle_s=SETTLE_S, tag=f"{tag}-{number}-{kind}")
-            kinds[found[PLUGIN_PATH]["ids"][0]] = kind.partition("-")[0]
+            answer = stage.job("cycles", plugins={PLUGIN_PATH: kind}, rounds=1, settle_s=SETTLE_S, tag=f"{tag}-{number}-{kind}")
+            kinds[answer[PLUGIN_PATH]["ids"][0]] = kind.partition("-")[0]
     took: dict[str, list[float]] = {"pool": [], "branch": []}
     for line in Path(f"{stage.node.root}{TOOK}").read_text().splitlines():
         call = json.loads(line)
@@ -120,6 +126,6 @@ def _turns(stage: Stage, *, rounds: int, tag: str) -> dict[str, list[float]]:
 
 
 def _rss_mib(stage: Stage) -> float:
-    """At rest, the process that asks EC2 gone."""
+    """Return the daemon's resident memory, after its process that calls EC2 has ended."""
     stage.wait_ready(quiet_s=IDLE_S + RESTED_S)
     return status_mib(Path(f"/proc/{stage.daemon.pid}/status").read_text())["VmRSS"]

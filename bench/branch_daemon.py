@@ -1,7 +1,9 @@
-"""The daemon that `branch` measures: `python -m bench.branch_daemon`, in place of ipamd.daemon. It writes down what each call took.
+"""The daemon that `branch` measures: `python -m bench.branch_daemon`, in place of ipamd.daemon. It writes the CPU time of each call to
+a file.
 
-What a call takes is the CPU time of the thread that serves it. A macvlan stands for the VLAN link, which not every kernel of a lab
-makes: the nearest kind that all of them do. It goes the way of a VLAN link, in the same send; packets are not what is measured.
+The CPU time is that of the thread that serves the call. Not every kernel can make VLAN links, so this daemon makes a macvlan instead,
+the most similar kind of link that every kernel can make. The daemon creates it by the same messages as a VLAN link. No packets are
+sent through it.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ from ipamd.kernel.netlink import Message, attribute, text_attribute
 from ipamd.pb import cni_pb2
 from ipamd.rpc.cni import CniServicer
 
-TOOK = Path("/run/bench-took")  # in the node, whose /run is its own
-"""A line of JSON for each call: verb, container and ms of CPU."""
+TOOK = Path("/run/bench-took")
+"""File in the node's own /run, with a line of JSON for each call: verb, container ID and CPU time in ms."""
 
 KIND = "macvlan"
 IFLA_MACVLAN_MODE, MACVLAN_MODE_BRIDGE, IFLA_MACVLAN_BC_QUEUE_LEN = 1, 4, 7
-"""The length of a queue, from Linux 5.11 on, is any number: it tells the VLAN ID. Source: linux/if_link.h."""
+"""Attributes of a macvlan. The queue length (from Linux 5.11 on) can be any number, so it stores the VLAN ID. Source:
+linux/if_link.h."""
 
 
 def create(name: str, *, vlan: int, parent: int, mac: str) -> Message:
-    """In place of `messages.create_vlan`."""
+    """Return the message that creates a macvlan, in place of `messages.create_vlan`."""
     data = attribute(IFLA_MACVLAN_MODE, struct.pack("=I", MACVLAN_MODE_BRIDGE))
     data += attribute(IFLA_MACVLAN_BC_QUEUE_LEN, struct.pack("=I", vlan))
     info = text_attribute(uapi.IFLA_INFO_KIND, KIND) + attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, data)
@@ -46,7 +49,7 @@ def create(name: str, *, vlan: int, parent: int, mac: str) -> Message:
 
 
 def _measured(servicer: CniServicer, request: cni_pb2.ExecRequest, context: grpc.ServicerContext) -> cni_pb2.ExecReply:
-    """Serve a call, and write down what it took."""
+    """Serve a call, and append its CPU time to TOOK."""
     began_s = time.thread_time()
     reply = _serve(servicer, request, context)
     took_s = time.thread_time() - began_s
@@ -57,7 +60,7 @@ def _measured(servicer: CniServicer, request: cni_pb2.ExecRequest, context: grpc
 
 if __name__ == "__main__":
     _serve = CniServicer.Exec
-    CniServicer.Exec = _measured  # type: ignore[assignment, method-assign]  # the one purpose of this module
+    CniServicer.Exec = _measured  # type: ignore[assignment, method-assign]  # replaced on purpose, to measure it
     uapi.VLAN_KIND, uapi.IFLA_VLAN_ID = KIND, IFLA_MACVLAN_BC_QUEUE_LEN
-    messages.create_vlan = create  # an attribute of the module: every caller takes it from there
+    messages.create_vlan = create  # all callers call it as an attribute of the module
     sys.exit(daemon.main())

@@ -1,7 +1,8 @@
-"""Runs a list of CNI plugins as a runtime's libcni does, inside the node: each gets the result of the one before, DEL in reverse.
+"""Run a list of CNI plugins inside the node, as a runtime's libcni does: each plugin gets the result of the one before, and DEL runs
+them in reverse.
 
-A chain is {"cniVersion", "name", "plugins": [{"path": executable, "config": its entry in the conflist}]}. Any plugin can be measured
-so, whoever wrote it; what a pod waits for is the whole chain.
+A chain is {"cniVersion", "name", "plugins": [{"path": executable, "config": its entry in the conflist}]}. The plugins may be those of
+any project. The whole chain is timed, because a pod waits for all of its plugins.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from bench.network_config import IFNAME
 Chain = dict[str, Any]
 
 RETRY_S = 0.05
-"""Pause before a refused ADD is tried again in `chain_first_add`. Ours: far below kubelet's seconds, and the same for every plugin."""
+"""Pause before a refused ADD is repeated (`_add_again`). Ours: far shorter than kubelet's pauses of seconds, so that it hardly adds to
+a time, and the same for every plugin."""
 
 TEXT_MAX = 500
 
@@ -38,28 +40,29 @@ def chain_attach(*, chain: Chain, count: int, tag: str) -> list[str]:
 def chain_cycles(*, chain: Chain, rounds: int, settle_s: float, tag: str) -> dict[str, list[float]]:
     """Do ADD and DEL `rounds` times, each with a namespace of its own and a pause after each call.
 
-    Returns: "ADD" and "DEL": ms of the whole chain; "ADD first" and "DEL first": of its first plugin alone. Raises: PluginFailed.
+    Returns: "ADD" and "DEL" -> ms of the whole chain; "ADD first" and "DEL first" -> ms of its first plugin only. Raises:
+    PluginFailed.
     """
-    found: dict[str, list[float]] = {"ADD": [], "DEL": [], "ADD first": [], "DEL first": []}
+    times: dict[str, list[float]] = {"ADD": [], "DEL": [], "ADD first": [], "DEL first": []}
     ids = _container_ids(tag, rounds)
     make_all(ids)
     try:
         for container_id in ids:
             for verb, call in (("ADD", add), ("DEL", delete)):
-                each = call(chain, container_id)
-                found[verb].append(each["whole"])
-                found[f"{verb} first"].append(each["first"])
+                call_times = call(chain, container_id)
+                times[verb].append(call_times["whole"])
+                times[f"{verb} first"].append(call_times["first"])
                 time.sleep(settle_s)
     finally:
         remove_all(ids)
-    return found
+    return times
 
 
 def chain_burst(*, chain: Chain, count: int, tag: str, deadline_s: float) -> dict[str, float]:
-    """Attach `count` sandboxes at once, each again when it is refused, as kubelet does; then detach them at once.
+    """Attach `count` sandboxes at once, and then detach them at once. A refused ADD is repeated, as kubelet does.
 
-    Returns: "s" from the first exec to the last success, and "refused": how many ADDs were. Raises: PluginFailed if `deadline_s`
-    passes, or a DEL is refused.
+    Returns: "s" -> seconds from the first exec to the last success; "refused" -> number of refused ADDs. Raises: PluginFailed if an
+        ADD does not succeed within `deadline_s`, or a DEL is refused.
     """
     ids = _container_ids(tag, count)
     make_all(ids)
@@ -76,9 +79,10 @@ def chain_burst(*, chain: Chain, count: int, tag: str, deadline_s: float) -> dic
 
 
 def chain_first_add(*, chain: Chain, tag: str, deadline_s: float) -> float:
-    """Try one ADD over and over until it succeeds, and detach it again.
+    """Repeat one ADD until it succeeds, and then detach the sandbox.
 
-    Returns: monotonic s of the success. Raises: PluginFailed with the last refusal if `deadline_s` passes.
+    Returns: the monotonic time of the success, in s. Raises: PluginFailed with the last refusal, if that takes longer than
+    `deadline_s`.
     """
     ids = _container_ids(tag, 1)
     make_all(ids)
@@ -91,9 +95,9 @@ def chain_first_add(*, chain: Chain, tag: str, deadline_s: float) -> float:
 
 
 def _add_again(chain: Chain, container_id: str, give_up_at: float) -> tuple[float, int]:
-    """ADD until it succeeds, with a DEL after each refusal, as a runtime does it.
+    """Repeat an ADD until it succeeds, with a DEL after each refusal, as a runtime does.
 
-    Returns: monotonic s of the success, and how many were refused. Raises: PluginFailed with a refusal after `give_up_at`.
+    Returns: the monotonic time of the success in s, and the number of refusals. Raises: PluginFailed for a refusal after `give_up_at`.
     """
     refusals = 0
     while True:
@@ -104,13 +108,13 @@ def _add_again(chain: Chain, container_id: str, give_up_at: float) -> tuple[floa
             if time.monotonic() > give_up_at:
                 raise
             refusals += 1
-            with suppress(PluginFailed):  # of a daemon that is away: the next ADD is what counts
+            with suppress(PluginFailed):  # while the daemon is away, DEL may fail too; only the next ADD counts
                 delete(chain, container_id)
             time.sleep(RETRY_S)
 
 
 def add(chain: Chain, container_id: str) -> dict[str, float]:
-    """ADD with each plugin in turn. Returns: ms of the "whole" and of the "first" plugin. Raises: PluginFailed."""
+    """Run ADD with each plugin in turn. Returns: ms of the "whole" chain and of its "first" plugin. Raises: PluginFailed."""
     result: dict[str, Any] | None = None
     started = time.perf_counter()
     first_ms = 0.0
@@ -119,12 +123,12 @@ def add(chain: Chain, container_id: str) -> dict[str, float]:
         if index == 0:
             first_ms = (time.perf_counter() - started) * 1000
     whole_ms = (time.perf_counter() - started) * 1000
-    _kept(container_id).write_text(json.dumps(result))  # as a runtime keeps it for DEL
+    _kept(container_id).write_text(json.dumps(result))  # for DEL, as a runtime keeps the result
     return {"whole": whole_ms, "first": first_ms}
 
 
 def delete(chain: Chain, container_id: str) -> dict[str, float]:
-    """DEL with each plugin in reverse, each with the result of ADD if there is one. Returns: as `add`. Raises: PluginFailed."""
+    """Run DEL with each plugin in reverse order, with the result of ADD if there is one. Returns: as `add`. Raises: PluginFailed."""
     result = json.loads(_kept(container_id).read_text()) if _kept(container_id).exists() else None
     started = time.perf_counter()
     for plugin in reversed(chain["plugins"][1:]):
@@ -137,7 +141,7 @@ def delete(chain: Chain, container_id: str) -> dict[str, float]:
 
 
 def _call(verb: str, chain: Chain, plugin: dict[str, Any], container_id: str, result: dict[str, Any] | None) -> str:
-    """Run one plugin. Returns: what it printed. Raises: PluginFailed."""
+    """Run one plugin. Returns: its output. Raises: PluginFailed."""
     config = {**plugin["config"], "cniVersion": chain["cniVersion"], "name": chain["name"]}
     if result is not None:
         config["prevResult"] = result
@@ -179,5 +183,5 @@ def _kept(container_id: str) -> Path:
 
 
 def _container_ids(tag: str, count: int) -> list[str]:
-    """64 characters each, as CRI sandbox IDs have."""
+    """Return container IDs of 64 characters, the length of CRI's sandbox IDs."""
     return [f"{tag}-{number}-".ljust(64, "0") for number in range(count)]

@@ -1,9 +1,9 @@
-"""`start_ready_cold`: from the exec of a daemon without a datastore until it is ready. `cold_pool_110`: 110 sandboxes at once on a
-node with one spare address. Both are compared with the time that EC2 itself takes.
+"""`start_ready_cold`: the time from the exec of a daemon without a datastore until it is ready. `cold_pool_110`: the time for 110
+sandboxes at once on a node with one spare address. Both are compared with the time that EC2 itself takes.
 
-The lab's EC2 answers each call after LATENCY_S and attaches an ENI after ATTACH_S. The critical path is the length of the union of
-those waits, dated by the lab's call log; what is above it is ours. It does not say whether another order of calls would be faster;
-`note` lists the calls that were made.
+The lab's EC2 answers each call after LATENCY_S and attaches an ENI after ATTACH_S. The critical path is the time in which at least one
+of these waits was under way, by the lab's call log; the rest of the measured time is the daemon's. The critical path does not show
+whether another order of calls would be faster, so `note` lists the calls.
 """
 
 from __future__ import annotations
@@ -20,20 +20,28 @@ from lab.vpc.calls import Call
 from lab.vpc.interfaces import Delays
 
 LATENCY_S = 0.125
-"""Per EC2 call. Ours: the middle of EC2's usual 50-200 ms; fixed, so that the path can be computed."""
+"""Time of each EC2 call. Ours: the middle of EC2's usual 50 to 200 ms. It does not vary, so that the critical path can be computed."""
 
 ATTACH_S = 2.0
-"""From AttachNetworkInterface to the interface in the instance. Ours: within the 1-5 s that operators of amazon-vpc-cni-k8s report."""
+"""Time from AttachNetworkInterface until the interface is in the instance. Ours: within the 1 to 5 s that operators of
+amazon-vpc-cni-k8s report."""
 
 SANDBOX_COUNT = 110
 STORM_DEADLINE_S = 90.0
 INSTANCE_TYPE = "m5.4xlarge"
-"""8 ENIs x 29 addresses: the smallest of the lab's types that carries 110 sandboxes."""
+"""The smallest of the lab's instance types that has addresses for 110 sandboxes: 8 ENIs x 29 addresses."""
 
 
 @dataclass(frozen=True)
 class Storm:
-    """What happened while the sandboxes came up. Times are monotonic seconds."""
+    """The start of a daemon, and the ADD of SANDBOX_COUNT sandboxes at once.
+
+    started, ended: monotonic times in s of the first exec and of the last success.
+    refusals: number of ADDs that were refused and repeated.
+    calls: EC2 calls of this time.
+    ready_after_s: time from the daemon's exec until it was ready.
+    ready_path_s: the critical path of that time.
+    """
 
     started: float
     ended: float
@@ -45,17 +53,17 @@ class Storm:
 
     @property
     def duration_s(self) -> float:
-        """From the first exec to the last sandbox up."""
+        """Seconds from the first exec until the last sandbox was attached."""
         return self.ended - self.started
 
     @property
     def critical_path_s(self) -> float:
-        """EC2's part of it."""
+        """EC2's part of `duration_s`."""
         return critical_path_s(self.calls, until=self.ended)
 
 
 def open_stage() -> Stage:
-    """Make the node: a warm pool of one address, EC2 with real delays."""
+    """Make the node: its pool keeps one spare address, and EC2 has delays."""
     return Stage(
         instance_type=INSTANCE_TYPE,
         daemon_env={"WARM_IP_TARGET": "1"},
@@ -65,7 +73,7 @@ def open_stage() -> Stage:
 
 
 def bring_up(stage: Stage) -> Storm:
-    """Look how the start went, and attach the 110 sandboxes; they stay."""
+    """Read the times of the daemon's start, and attach the 110 sandboxes, which stay."""
     ready_after_s = stage.ready_after_s()
     ready_path_s = critical_path_s(stage.lab.vpc.calls(), until=stage.started_monotonic_s + ready_after_s)
     stage.lab.vpc.clear_calls()
@@ -75,7 +83,8 @@ def bring_up(stage: Stage) -> Storm:
 
 
 def measure(storms: Sequence[Storm]) -> list[Figure]:
-    """Compare each storm's duration with EC2's, and report the middle one; waits for an attachment are jittered, so they differ."""
+    """Compare each duration with EC2's part, and report the middle ones. They differ, because the
+    waits for an attachment have a random part."""
     ordered = sorted(storms, key=lambda storm: storm.duration_s / storm.critical_path_s)
     middle = ordered[len(ordered) // 2]
     ratios = ", ".join(f"{storm.duration_s / storm.critical_path_s:.2f}" for storm in ordered)
@@ -84,14 +93,14 @@ def measure(storms: Sequence[Storm]) -> list[Figure]:
     note = f"ratios {ratios}; {made}; {middle.refusals} ADDs refused and retried"
     cold = Figure("cold_pool_110", middle.duration_s, "s", middle.critical_path_s, "EC2's waits", len(storms), note)
     starts = sorted(storms, key=lambda storm: storm.ready_after_s - storm.ready_path_s)
-    start, spare = starts[len(starts) // 2], [f"{one.ready_after_s - one.ready_path_s:.2f}" for one in starts]
+    start, spare = starts[len(starts) // 2], [f"{storm.ready_after_s - storm.ready_path_s:.2f}" for storm in starts]
     note = f"above EC2's: {', '.join(spare)} s; the pool is filled meanwhile"
     ready = Figure("start_ready_cold", start.ready_after_s, "s", start.ready_path_s, "EC2's answers", len(storms), note)
     return [cold, ready]
 
 
 def critical_path_s(calls: Sequence[Call], *, until: float) -> float:
-    """How long at least one call or attachment was under way, up to `until`."""
+    """Return the seconds in which at least one call or attachment was under way, up to the time `until`."""
     waits = []
     for call in calls:
         wait_s = LATENCY_S + (ATTACH_S if call.api == "AttachNetworkInterface" and call.outcome == "OK" else 0.0)

@@ -1,16 +1,18 @@
-"""Two daemons at the same time on this machine, called in turn: the precise way to compare two checkouts, or two settings.
+"""Compare two checkouts, or two settings: two daemons run at the same time on this machine and are called in turn.
 
     python -m bench.compare --before CHECKOUT [--after CHECKOUT] [--before-env NAME=VALUE] [--after-env NAME=VALUE]
                             [--after-annotation NAME=VALUE] [--instance-type TYPE]
                             [--starts 4] [--pairs 12] [--calls 10] [--restarts 0] [--limit RATIO]
 
-Each checkout needs its `.venv`, and the default of both is this one. Two runs one after the other differ by up to ten per cent on two
-cores, because the machine's speed drifts. Here both daemons live at once, each with 110 sandboxes, and blocks of a few cold calls
-alternate; who begins changes with each pair. How a daemon lies in memory may make it faster or slower for as long as it lives, so the
-pairs are spread over several starts. A ratio is that of the medians of all blocks; its interval is the bootstrap of the starts and of
-the pairs of each (95 %). `--restarts` kills both daemons in turn, that often in each start, and compares how long it takes until the
-next process has served its first DEL and ADD. The exit status is 1 if an interval does not lie below `--limit`: those of the totals of
-ADD and DEL, and those of the restarts.
+Each checkout needs its `.venv`; the default of both is this checkout. This is more precise than two runs one after the other, which
+differ by up to ten per cent on two cores because the machine's speed drifts. Here each daemon has 110 sandboxes, and blocks of a few
+cold calls alternate. A *pair* is a block of each daemon; the daemon that begins changes with each pair. The position of a daemon in
+memory may make it faster or slower for its whole life, so the pairs are divided over several starts of the daemons.
+
+A ratio is the ratio of the medians of all calls. Its 95 % interval is found by bootstrap, which draws starts, and pairs of each start.
+With `--restarts` both daemons are also killed in turn, that often in each start, and the times until the next process has served its
+first DEL and ADD are compared. With `--limit` the exit status is 1 if the interval of a total of ADD or DEL, or of a restart, is not
+below the limit.
 """
 
 from __future__ import annotations
@@ -32,17 +34,17 @@ from bench.samples import median, percentile
 HERE = Path(__file__).resolve().parent.parent
 RESAMPLES = 2000
 SEED = 1
-"""Of the bootstrap, so that the same samples give the same interval."""
+"""Seed of the bootstrap. It is fixed, so that the same samples give the same interval."""
 
 IDLE_S = 20.0
 
 Pair = tuple[Any, Any]
-"""A block of calls, or one restart, of either side: before, after."""
+"""The answers of the two sides, before and after, to the same request: a block of calls, or one restart."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One step of one verb: the medians in ms, after / before, and the interval of that ratio."""
+    """The comparison of one step of a call. `before_ms`, `after_ms`: medians. `low`, `high`: the interval of the ratio."""
 
     name: str
     before_ms: float
@@ -52,12 +54,12 @@ class Ratio:
 
     @property
     def ratio(self) -> float:
-        """After / before; above 1 is slower."""
+        """`after_ms` divided by `before_ms`. Above 1, the side "after" is slower."""
         return self.after_ms / self.before_ms
 
 
 class Side:
-    """A process of `compare_side` in its checkout. Use as a context."""
+    """A process of `compare_side` with the code of one checkout. Use it as a context."""
 
     def __init__(self, checkout: Path, *, env: dict[str, str], annotations: dict[str, str], instance_type: str) -> None:
         self._command = [
@@ -70,7 +72,8 @@ class Side:
 
     def __enter__(self) -> Side:
         environment = {**os.environ, "PYTHONPATH": str(self._checkout)}
-        # A daemon that compiles its modules at the start lies otherwise in memory, and each request takes a quarter longer (measured).
+        # A daemon that compiles its modules at the start has another layout in memory, and was measured to need a quarter more time
+        # for each request. So bytecode must be written and used.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
@@ -88,18 +91,18 @@ class Side:
             self._process.wait(60)
 
     def ask(self, **request: float) -> Any:
-        """Have the side do one thing and wait for its answer. Raises: RuntimeError if the process has ended."""
+        """Send a request to the side and wait for its answer. Raises: RuntimeError if the process has ended."""
         self.begin(**request)
         return self.answer()
 
     def begin(self, **request: float) -> None:
-        """Have the side do one thing, without waiting; `answer` must follow."""
+        """Send a request to the side without waiting. A call of `answer` must follow."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> Any:
-        """Wait for the answer to what was begun. Raises: RuntimeError if the process has ended."""
+        """Wait for the answer to the request of `begin`. Raises: RuntimeError if the process has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -108,32 +111,32 @@ class Side:
 
 
 def ratios(starts: Sequence[Sequence[Pair]], verb: str) -> list[Ratio]:
-    """Compare the steps of one verb over the pairs of all starts; "total" comes last but one, the plugin's whole call last."""
+    """Compare the steps of one verb over the pairs of all starts. The last two are "total" and the plugin's whole call."""
     steps = list(dict.fromkeys(step for block in starts[0][0] for call in block[verb] for step in call))
-    found = []
+    compared = []
     for step in steps:
 
         def step_times(block: Any, step: str = step) -> list[float]:
             return [call.get(step, 0.0) for call in block[verb]]
 
-        found.append(_ratio(f"{verb} {step}", starts, step_times))
-    return [*found, _ratio(f"{verb} with the plugin", starts, lambda block: block["whole"][verb])]
+        compared.append(_ratio(f"{verb} {step}", starts, step_times))
+    return [*compared, _ratio(f"{verb} with the plugin", starts, lambda block: block["whole"][verb])]
 
 
 def restart_ratios(starts: Sequence[Sequence[Pair]]) -> list[Ratio]:
     """Compare the restarts of all starts: the time to the first DEL, and to the first ADD."""
-    found = []
+    compared = []
     for verb in ("DEL", "ADD"):
 
         def times_ms(served: Any, verb: str = verb) -> list[float]:
             return [served[verb] * 1000]
 
-        found.append(_ratio(f"restart to first {verb}", starts, times_ms))
-    return found
+        compared.append(_ratio(f"restart to first {verb}", starts, times_ms))
+    return compared
 
 
 def _ratio(name: str, starts: Sequence[Sequence[Pair]], times_of: Callable[[Any], list[float]]) -> Ratio:
-    """`times_of` returns the times in ms that a block has of one step."""
+    """Compare one step. `times_of`: returns the times in ms of this step in a block."""
     times = [[(times_of(before), times_of(after)) for before, after in pairs] for pairs in starts]
     chance = random.Random(SEED)
     samples = []
@@ -148,14 +151,14 @@ def _ratio(name: str, starts: Sequence[Sequence[Pair]], times_of: Callable[[Any]
 
 
 def _medians(pairs: Sequence[tuple[list[float], list[float]]]) -> tuple[float, float]:
-    """The medians of all calls before, and of all calls after."""
+    """Return the median of all calls before, and the median of all calls after."""
     before_ms = median([ms for before, _ in pairs for ms in before])
     after_ms = median([ms for _, after in pairs for ms in after])
     return before_ms, after_ms
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Compare, and print the ratios. Returns: the exit status."""
     options = _options(arguments)
     comparison = Comparison()
     for number in range(options.starts):
@@ -166,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             annotations=dict(options.after_annotation),
             instance_type=options.instance_type,
         )
-        # What is started first has the lower process and link numbers.
+        # The side that is started first changes with each start, because it has the lower process IDs and link indices.
         first, second = (before, after) if number % 2 == 0 else (after, before)
         with first, second:
             comparison.measure(before, after, pairs=options.pairs, calls=options.calls, restarts=options.restarts)
@@ -182,9 +185,9 @@ class Comparison:
         self._idle: list[Pair] = []
 
     def measure(self, before: Side, after: Side, *, pairs: int, calls: int, restarts: int) -> None:
-        """Measure both daemons of one start: idle, `pairs` blocks of `calls` calls each, and `restarts` restarts each."""
+        """Measure both daemons of one start: at idle, in `pairs` blocks of `calls` calls each, and in `restarts` restarts each."""
         for side in (before, after):
-            side.ask(calls=calls)  # the first calls after a start are slower: not counted
+            side.ask(calls=calls)  # not counted, because the first calls after a start are slower
         for side in (before, after):
             side.begin(idle_s=IDLE_S)
         self._idle.append((before.answer(), after.answer()))
@@ -193,7 +196,7 @@ class Comparison:
             self._restarts.append([_pair(before, after, is_after_first=pair % 2 == 1, restart=pair) for pair in range(restarts)])
 
     def report(self, *, limit: float | None) -> int:
-        """Print all ratios; returns the exit status."""
+        """Print all ratios. Returns: the exit status."""
         compared = [*ratios(self._starts, "ADD"), *ratios(self._starts, "DEL")] if self._starts[0] else []
         restarts = restart_ratios(self._restarts) if self._restarts else []
         blocks = f"{len(self._starts)} starts of {len(self._starts[0])} pairs"

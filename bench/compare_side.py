@@ -2,12 +2,12 @@
 
     PYTHONPATH=CHECKOUT python -P bench/compare_side.py '{"env": {...}, "annotations": {...}, "instance_type": ""}'
 
-`annotations` are those of each pod that is measured, as a runtime hands them over; the pods are in the namespace `bench`. This process
-imports `bench.stage` and nothing newer, so that a checkout from before this file existed can be measured too. Each line on standard
-input is a request in JSON, each line on standard output its answer:
+`annotations` are the annotations of each measured pod, in the form in which a runtime passes them. The pods are in the namespace
+`bench`. This process imports only modules that older checkouts have too, so that these can be measured. Each line on standard input is
+a request in JSON, and each line on standard output its answer:
 
     {"calls": N}     do N times ADD and DEL, and answer {"ADD": [...], "DEL": [...]}, one {step: ms} for each call, "total" among them
-    {"restart": N}   kill and start the daemon for the Nth time, and answer {"DEL", "ADD"}: seconds from the kill to the first of each
+    {"restart": N}   kill and start the daemon for the Nth time, and answer {"DEL", "ADD"}: seconds from the kill to the first success
     {"idle_s": S}    do nothing for S seconds, and answer {"rss_mib", "wakeups", "cpu_percent"} of the daemon during that time
 """
 
@@ -28,10 +28,11 @@ from bench.whole import SETTLE_S
 from lab.node.daemon import PLUGIN_PATH
 
 UNANNOTATED = "vpc"
-"""The configuration that each checkout has."""
+"""Kind of the network configuration without annotations, which every checkout has in CONFIGS."""
 
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
-"""As in `ipamd.model.pod_annotations`, which an earlier checkout may not have."""
+"""The key of annotations in a CNI configuration. It is written here, because an older checkout may lack
+`ipamd.model.pod_annotations`."""
 
 
 def main() -> None:
@@ -55,20 +56,21 @@ def main() -> None:
 
 
 def _calls(stage: Stage, kind: str, *, count: int, tag: str) -> dict[str, Any]:
-    made = stage.job("cycles", plugins={PLUGIN_PATH: kind}, rounds=count, settle_s=SETTLE_S, tag=tag, names_pods=True)[
+    times = stage.job("cycles", plugins={PLUGIN_PATH: kind}, rounds=count, settle_s=SETTLE_S, tag=tag, names_pods=True)[
         PLUGIN_PATH
     ]
-    answer: dict[str, Any] = {"whole": {"ADD": made["ADD"], "DEL": made["DEL"]}}
+    answer: dict[str, Any] = {"whole": {"ADD": times["ADD"], "DEL": times["DEL"]}}
     for verb in ("ADD", "DEL"):
         answer[verb] = []
-        for line in stage.requests(verb, made["ids"]):
+        for line in stage.requests(verb, times["ids"]):
             steps = dict(line["steps_ms"])
             answer[verb].append({**steps, "other": line["ms"] - sum(steps.values()), "total": line["ms"]})
     return answer
 
 
 def _restart(stage: Stage, *, number: int) -> dict[str, float]:
-    """The node has one sandbox more afterwards: that which the new daemon added first."""
+    """Restart the daemon. Returns: seconds from the kill to the first DEL and ADD. The node then has one more sandbox, which the new
+    daemon added."""
     deleted = stage.job("attach", path=PLUGIN_PATH, count=1, tag=f"deleted-{number}")
     served = one_round(stage, number, deleted[0])
     stage.wait_ready()
@@ -94,7 +96,8 @@ def _idle(stage: Stage, *, seconds: float) -> dict[str, float]:
 
 
 def _scheduled(pid: int) -> dict[str, tuple[int, int]]:
-    """How often each thread of a process was put on a CPU, and for how many nanoseconds. A thread that ends is left out later."""
+    """Return for each thread of a process how often it was put on a CPU, and for how many nanoseconds. Threads that have ended are not
+    counted."""
     scheduled: dict[str, tuple[int, int]] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         on_cpu_ns, _, count = (task / "schedstat").read_text().split()

@@ -1,8 +1,8 @@
-"""`add_700_to_10`, `del_700_to_10`: a call on a node with 700 sandboxes, against one on a node with 10.
+"""`add_700_to_10`, `del_700_to_10`: a call on a node with 700 sandboxes, compared with a call on a node with 10.
 
-Two nodes, each with its own daemon and kernel objects, take turns in blocks, with a pause after every call: what is compared are cold
-calls of one and the same minute. Measured is the whole call where the one-file plugin exists. Without it the interpreter's start would
-hide any growth, so it is the daemon's part of the call.
+The two nodes, each with its own daemon and kernel objects, are called in turn in blocks, with a pause after every call. So cold calls
+of the same minute are compared. If the one-file plugin is built, the whole call is measured. Otherwise the daemon's part of the call
+is measured, because the start of the interpreter would hide a difference.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from bench.whole import SETTLE_S
 from lab.node.daemon import PLUGIN_PATH
 
 INSTANCE_TYPE = "c5.18xlarge"
-"""15 ENIs x 49 addresses; nearly all sandboxes are on secondary ENIs, which have a rule more each."""
+"""A type with 15 ENIs x 49 addresses. Nearly all of the 700 sandboxes are on secondary ENIs, where each sandbox needs one more
+rule."""
 
 FEW, MANY = 10, 700
 BLOCKS = 4
 SETTINGS = {"MINIMUM_IP_TARGET": "735", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": "1"}
-"""35 addresses are left beside 700 sandboxes: they must come back at once. Both nodes have all 15 ENIs."""
+"""Settings of both nodes, with which both have all 15 ENIs. The cooldown is short, because only 35 addresses are free beside 700
+sandboxes, so they must be reused soon."""
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Attach the residents, then take turns. One figure for each verb."""
+    """Attach the sandboxes that stay, and measure both nodes in turn. Returns: a figure for each verb."""
     samples: dict[int, dict[str, list[float]]] = {count: {"ADD": [], "DEL": []} for count in (FEW, MANY)}
     with ExitStack() as stack:
         stages: dict[int, Stage] = {}
@@ -39,19 +41,20 @@ def measure(scale: Scale) -> list[Figure]:
         rounds = scale.whole_rounds // BLOCKS
         for number in range(BLOCKS):
             for count in (FEW, MANY) if number % 2 == 0 else (MANY, FEW):
-                found = block(stages[count], path, rounds=rounds, tag=f"block-{number}")
-                for verb, times in found.items():
+                block_times = block(stages[count], path, rounds=rounds, tag=f"block-{number}")
+                for verb, times in block_times.items():
                     samples[count][verb] += times
     what = "whole call" if path == ONEFILE_PATH else "the daemon's part"
     return [_figure(verb, samples, what) for verb in ("ADD", "DEL")]
 
 
 def block(stage: Stage, path: str, *, rounds: int, tag: str) -> dict[str, list[float]]:
-    """Do ADD and DEL in turn; their times in ms: of the whole call, or of the daemon's part."""
-    found = stage.job("cycles", plugins={path: "vpc"}, rounds=rounds, settle_s=SETTLE_S, tag=tag)[path]
+    """Do ADD and DEL in turn. Returns: verb -> times in ms, of the whole call for the one-file plugin, otherwise of the daemon's
+    part."""
+    answer = stage.job("cycles", plugins={path: "vpc"}, rounds=rounds, settle_s=SETTLE_S, tag=tag)[path]
     if path == ONEFILE_PATH:
-        return {verb: found[verb] for verb in ("ADD", "DEL")}
-    parts = {verb: [line["ms"] for line in stage.requests(verb, found["ids"])] for verb in ("ADD", "DEL")}
+        return {verb: answer[verb] for verb in ("ADD", "DEL")}
+    parts = {verb: [line["ms"] for line in stage.requests(verb, answer["ids"])] for verb in ("ADD", "DEL")}
     if any(len(times) != rounds for times in parts.values()):
         raise BenchError(f"{rounds} calls of each verb were made, and not as many are in the daemon's log")
     return parts

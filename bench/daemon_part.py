@@ -1,10 +1,10 @@
 """`add_daemon_*`, `del_daemon_*`: the daemon's own time, by phase, from its log line of each request.
 
-After each call there is a pause (`whole.SETTLE_S`): these are cold calls, and deleting links is not in them. The time runs from the
-arrival of the decoded message to the finished reply; gRPC's own work and writing the log line are not in it (they
-are in the whole figures). Budgets grow with the machine's slowness (`figures`). The reference is the kernel's minimum: the same
-wiring as packed netlink batches without a daemon (`kernel_wiring`). pyroute2 call by call, the usual way, is printed beside it for
-scale.
+After each call there is a pause (`whole.SETTLE_S`), so the calls are cold, and the deletion of links, which comes later, is not in
+them. The time is from the arrival of the decoded message to the finished reply. gRPC's own work and the writing of the log line are
+not in it, but in the figures of `whole`. Budgets grow with the machine's slowness (`figures`). The reference is the kernel's part: the
+same wiring by packed netlink batches without a daemon (`kernel_wiring`). The note has the time of the usual way, pyroute2 call by
+call.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from bench.whole import SETTLE_S
 from lab.node.daemon import PLUGIN_PATH
 
 KERNEL_PARTS = {"ADD": "wire, ENI table", "DEL": "retire, ENI table"}
-"""By verb, the key in kernel_wiring's answer; " , pyroute2 call by call" has the usual way's."""
+"""Verb -> key of the kernel's part in the result of `kernel_wiring.measure`."""
 
 USUAL_PARTS = {"ADD": "wire, pyroute2 call by call", "DEL": "retire, pyroute2 call by call"}
+"""The same for pyroute2 call by call."""
 
 
 def measure(stage: Stage, scale: Scale) -> list[Figure]:
-    """Do ADD, DEL, ADD, DEL ... through the plugin with pauses as in life, and read the daemon's log about exactly those."""
+    """Do ADD and DEL in turn through the plugin, with pauses, and read the lines of the daemon's log about these calls."""
     arguments: dict[str, Any] = {"plugins": {PLUGIN_PATH: "vpc"}, "settle_s": SETTLE_S}
     stage.job("cycles", rounds=5, tag="daemon-warm-up", **arguments)
     ids = stage.job("cycles", rounds=scale.daemon_rounds, tag="daemon", **arguments)[PLUGIN_PATH]["ids"]

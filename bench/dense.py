@@ -1,7 +1,7 @@
-"""`dense_*`: a node with 2,500 sandboxes beside one with 110, and 200 ADDs at once while EC2 throttles.
+"""`dense_*`: a node with 2,500 sandboxes compared with one with 110, and 200 ADDs at once while EC2 throttles.
 
-Both nodes live at once and take turns in blocks, as in `crowded`, so that a busy machine is as busy for one as for the other. The
-daemon's part of a call is compared. Then the daemon of the dense node is killed, and started again at once.
+Both nodes run at the same time and are called in turn in blocks, as in `crowded`, so that other load of the machine affects both
+alike. The daemon's part of a call is compared. Then the daemon of the dense node is killed and at once started again, several times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SETTINGS = {
     "VPC_IPAMD_MAX_PODS": "2600",
     "IP_COOLDOWN_PERIOD": "1",
 }
-"""IPv6, without egress: the subnet of a lab has 1,019 addresses of IPv4, and the range for egress 1,021."""
+"""Settings of both nodes: IPv6 without egress, because a lab's subnet has only 1,019 IPv4 addresses, and the range for egress only
+1,021."""
 
 AT_ONCE = 200
 AT_ONCE_SETTINGS = {"WARM_IP_TARGET": "5", "VPC_IPAMD_MAX_PODS": "250"}
@@ -44,7 +45,8 @@ AT_ONCE_DEADLINE_S = 300.0
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Compare the two nodes, restart the dense one, and flood a third. Raises: NodeError, BenchError."""
+    """Compare the two nodes, restart the daemon of the dense one, and do 200 ADDs at once on a third. Raises: NodeError,
+    BenchError."""
     parts: dict[int, dict[str, list[float]]] = {count: {"ADD": [], "DEL": []} for count in (USUAL, DENSE)}
     with ExitStack() as stack:
         stages: dict[int, Stage] = {}
@@ -56,8 +58,8 @@ def measure(scale: Scale) -> list[Figure]:
             _block(stage, rounds=2, tag="warm-up")
         for number in range(BLOCKS):
             for count in (USUAL, DENSE) if number % 2 == 0 else (DENSE, USUAL):
-                found = _block(stages[count], rounds=scale.whole_rounds // BLOCKS, tag=f"block-{number}")
-                for verb, times in found.items():
+                block_times = _block(stages[count], rounds=scale.whole_rounds // BLOCKS, tag=f"block-{number}")
+                for verb, times in block_times.items():
                     parts[count][verb] += times
         memory_mib = {count: _rss_mib(stage) for count, stage in stages.items()}
         figures = [_to_usual("ADD", parts), _to_usual("DEL", parts), _memory(memory_mib)]
@@ -70,7 +72,7 @@ def _plugin(stage: Stage) -> str:
 
 
 def _block(stage: Stage, *, rounds: int, tag: str) -> dict[str, list[float]]:
-    """Do ADD and DEL in turn. Returns: the daemon's part of each in ms."""
+    """Do ADD and DEL in turn. Returns: verb -> the daemon's part of each call, in ms."""
     path = _plugin(stage)
     ids = stage.job("cycles", plugins={path: "vpc"}, rounds=rounds, settle_s=SETTLE_S, tag=tag)[path]["ids"]
     parts = {verb: [line["ms"] for line in stage.requests(verb, ids)] for verb in ("ADD", "DEL")}
@@ -96,7 +98,7 @@ def _memory(memory_mib: dict[int, float]) -> Figure:
 
 
 def _recovery(stage: Stage, residents: list[str], *, rounds: int) -> list[Figure]:
-    """Kill and start the daemon. Returns: the seconds until the first DEL and the first ADD were served."""
+    """Kill and start the daemon several times. Returns: figures of the seconds until the first DEL and the first ADD were served."""
     served: dict[str, list[float]] = {"DEL": [], "ADD": []}
     for number in range(rounds):
         for verb, seconds in one_round(stage, number, residents[number]).items():
@@ -109,7 +111,7 @@ def _recovery(stage: Stage, residents: list[str], *, rounds: int) -> list[Figure
 
 
 def _at_once() -> Figure:
-    """Start 200 ADDs at once on an empty pool while EC2 throttles; each is tried again as kubelet does."""
+    """Start 200 ADDs at once on an empty pool while EC2 throttles. A refused ADD is repeated, as kubelet does."""
     stage = Stage(name="bench-at-once", instance_type=INSTANCE_TYPE, daemon_env=AT_ONCE_SETTINGS, faults=THROTTLED)
     with stage:
         storm = stage.job("storm", path=_plugin(stage), count=AT_ONCE, tag="storm", deadline_s=AT_ONCE_DEADLINE_S)

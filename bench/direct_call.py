@@ -1,6 +1,6 @@
-"""Asks the daemon itself, in the plugin's protocol and with the plugin's client, when it first serves after a restart.
+"""Call the daemon directly, with the plugin's protocol and client, to find out when it first serves after a restart.
 
-The plugin is not used, because it spools a DEL and succeeds while the daemon is absent.
+The plugin itself is not used, because while the daemon is absent it writes a DEL to disk and succeeds.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ POLL_S = 0.001
 CALL_DEADLINE_MS = 5000
 
 SYSTEM = System()
-"""The plugin's seam to the system, used as its client uses it."""
+"""The plugin's object for system calls, which its client needs."""
 
 
 class PluginFailed(Exception):
-    """A plugin ended with an error, or the daemon refused; the text is what it said."""
+    """A plugin ended with an error, or the daemon refused a call. The text has the output or the refusal."""
 
 
 def first_served(*, delete_id: str, add_id: str, deadline_s: float) -> dict[str, float]:
-    """Ask the daemon itself, over and over, for one DEL and then one ADD, until each succeeds.
+    """Repeat a DEL, and then an ADD, directly at the daemon until each succeeds.
 
-    Returns: {"DEL": monotonic s of the first success, "ADD": the same}. Raises: PluginFailed with the last refusal.
+    Returns: verb -> monotonic time of its first success, in s. Raises: PluginFailed with the last refusal, if one takes longer than
+        `deadline_s`.
     """
     make_netns(add_id)
     return {
@@ -50,7 +51,7 @@ def _ask_until_served(request: bytes, give_up_at: float) -> float:
             if call.status == 0 and not reply.is_error:
                 return answered_at
             refusal = f"gRPC status {call.status}, {reply.message!r} {reply.details!r}"
-        except Exception as exc:  # noqa: BLE001  # away, late or broken: all mean "again" here
+        except Exception as exc:  # noqa: BLE001  # whether the daemon is away, late or broken, the call is repeated
             refusal = repr(exc)
         time.sleep(POLL_S)
     raise PluginFailed(f"not served in time: {refusal}")

@@ -1,9 +1,9 @@
-"""`everything_*rss`, `idle_cpu_660`: what a daemon costs its node on a real runtime, with all that it can serve, and at rest.
+"""`everything_*rss`, `idle_cpu_660`: memory and CPU time of a daemon on a node with a real runtime, with all features on, and at rest.
 
-Memory is read with 110 sandboxes and with 660, and everything on: CRI with its event stream, metrics, health pages, history,
-the socket for the plugin of amazon-vpc-cni-k8s. Then the daemon starts anew as it is by default, and is left alone but for what
-every node does: kubelet's STATUS and probes, and a scrape. Uses containerd 1.7, which has events, where
-`tools/fetch_containerd.sh` has unpacked it, else Debian's 1.6; the note says which.
+Memory is read with 110 and with 660 sandboxes, while all features are on: CRI with its event stream, metrics, health pages, history,
+and the socket for the plugin of amazon-vpc-cni-k8s. Then the daemon is restarted with the default features. Its CPU time is read while
+it gets only the calls that every node makes: kubelet's STATUS and probes, and a scrape of the metrics. The runtime is containerd 1.7,
+which has events, if `tools/fetch_containerd.sh` has unpacked it, otherwise Debian's 1.6; the note names it.
 """
 
 from __future__ import annotations
@@ -31,26 +31,28 @@ from lab.node.node import REPOSITORY, Node
 
 CONTAINERD_17 = REPOSITORY / "build" / "containerd-1.7"
 DEFAULT = SETTINGS | {"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678"}
-"""A lab node's metrics are not reached from outside. The pool is not the default's, or 660 sandboxes would wait for it."""
+"""The default settings, except those of metrics and of the pool. Metrics are on loopback, because a lab node's metrics cannot be
+reached from outside. The pool is filled before, because otherwise 660 sandboxes would wait for its growth."""
 
 EVERYTHING = DEFAULT | {
     "VPC_IPAMD_CNI_BACKEND_SOCKET": "/run/aws-node/ipamd.sock",
 }
 
 SETTLE_S = 5.0
-"""After the last sandbox, before memory is read: what the burst needed for a moment is not what a node pays."""
+"""Pause between the last sandbox and the reading of memory, so that memory that only the burst needed is not counted."""
 
 REST_S = 65.0
-"""After the start, before CPU is counted: what a start leads to and one turn of the slowest loop (60 s) are over."""
+"""Pause between the start and the measurement of CPU time. After it the work of the start is done, and the slowest loop (60 s) has run
+once."""
 
 WATCHED_S = 120.0
-"""Two turns of the slowest loop."""
+"""Duration of the measurement of CPU time: two turns of the slowest loop."""
 
 NO_SANDBOXES_S = 3600.0
 
 
 def measure() -> list[Figure]:
-    """Bring the sandboxes up through CRI, and read the daemon's memory and time. Raises: NodeError, BenchError."""
+    """Run the sandboxes by CRI, and read the daemon's memory and CPU time. Raises: NodeError, BenchError."""
     containerd = CONTAINERD_17 if CONTAINERD_17.is_dir() else True
     with Lab(name=f"bench-everything-{os.getpid()}", instance_type=INSTANCE_TYPE, containerd=containerd) as lab:
         node = lab.node("node-a")
@@ -86,7 +88,7 @@ def _memory(daemon: Daemon, name: str) -> Figure:
 
 
 def _idle(node: Node, daemon: Daemon) -> Figure:
-    """Let kubelet and a scraper ask, and count the daemon's time on a CPU."""
+    """Measure the daemon's CPU time while kubelet's calls and a scraper come."""
     probes = node.spawn([sys.executable, "-m", "bench.probes", str(WATCHED_S)], cwd=str(REPOSITORY))
     with KubeletLike(node, sandbox_s=NO_SANDBOXES_S) as kubelet:
         began, before = time.monotonic(), on_cpu_ns(daemon.pid)

@@ -1,9 +1,10 @@
-"""`ipv6_*`: what a node whose sandboxes have IPv6 costs beside one whose sandboxes have IPv4, egress, a restart, and a /80 in memory.
+"""`add_*_to_ipv4`, `del_*_to_ipv4`, `ipv6_*`: a node whose sandboxes have IPv6, with and without IPv4 egress, compared with a node
+whose sandboxes have IPv4; a restart with IPv6; and the memory of a /80 prefix.
 
-Three nodes, of IPv4, of IPv6, and of IPv6 with egress, each with its own daemon and kernel objects and RESIDENTS sandboxes, take turns
-in blocks with a pause after every call, so that cold calls of one and the same minute are compared: the whole call where the one-file
-plugin exists, else the daemon's part. A restart is that of `restart`, with MANY sandboxes. A prefix is weighed in this process: what
-the datastore allocates for one and for ten sandboxes of it.
+The three nodes, each with its own daemon and kernel objects and RESIDENTS sandboxes, are called in turn in blocks with a pause after
+every call. So cold calls of the same minute are compared: the whole call if the one-file plugin is built, otherwise the daemon's part.
+A restart is as in `restart`, but with MANY sandboxes. The memory of a prefix is measured in this process: the memory that the
+datastore allocates for one prefix with RESIDENTS sandboxes.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ NODES = {
     "ipv6": {**IPV6.settings, "ENABLE_V4_EGRESS": "false"},
     "egress": IPV6.settings,
 }
-"""Settings by node. All sandboxes are on the first ENI; that of IPv4 has addresses for all that come within a cooldown."""
+"""Node -> settings. All sandboxes are on the first ENI. The IPv4 node has enough addresses for all sandboxes that come within a
+cooldown."""
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Take turns, restart, weigh."""
+    """Make the three measurements."""
     return [*_calls(scale), *_restarts(scale), _prefix_in_memory()]
 
 
@@ -56,8 +58,8 @@ def _calls(scale: Scale) -> list[Figure]:
         for number in range(BLOCKS):
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
-                found = block(stages[name], path, rounds=scale.whole_rounds // BLOCKS, tag=f"block-{number}")
-                for verb, times in found.items():
+                block_times = block(stages[name], path, rounds=scale.whole_rounds // BLOCKS, tag=f"block-{number}")
+                for verb, times in block_times.items():
                     samples[name][verb] += times
     what = "whole call" if path == ONEFILE_PATH else "the daemon's part"
     return [
@@ -74,7 +76,8 @@ def _ratio(name: str, samples: list[float], ipv4: list[float], what: str) -> Fig
 
 
 def _restarts(scale: Scale) -> list[Figure]:
-    """With egress, as nodes of IPv6 have it by default; each round deletes a sandbox and adds one."""
+    """Measure restarts of a daemon whose sandboxes have IPv6 and egress, which is the default with IPv6. Each round deletes a sandbox
+    and adds one."""
     served: dict[str, list[float]] = {"DEL": [], "ADD": []}
     with Stage(name="bench-restart-6", instance_type=INSTANCE_TYPE, daemon_env=NODES["egress"]) as stage:
         ids = stage.job("attach", path=PLUGIN_PATH, count=MANY, tag="resident")
@@ -100,20 +103,20 @@ def _restarts(scale: Scale) -> list[Figure]:
 
 
 def _prefix_in_memory() -> Figure:
-    """What a datastore with one prefix and RESIDENTS sandboxes of it allocates that one without either does not."""
+    """Measure how much more memory a datastore with one prefix and RESIDENTS sandboxes allocates than an empty one."""
     with tempfile.TemporaryDirectory(dir="/run") as directory:
         weights: dict[family.Family, list[float]] = {family.IPV4: [], family.IPV6: []}
         tracemalloc.start()
         try:
             for number in range(1 + WEIGHINGS):
-                for one, kib in weights.items():
-                    path = Path(directory) / f"{one.nft}-{number}"
-                    empty, full = (_weight_kib(path / f"{count}", count, one) for count in (0, 1))
+                for ip_family, kib in weights.items():
+                    path = Path(directory) / f"{ip_family.nft}-{number}"
+                    empty, full = (_weight_kib(path / f"{count}", count, ip_family) for count in (0, 1))
                     kib.append(full - empty)
         finally:
             tracemalloc.stop()
-    # The first ones compile statements, which are kept.
-    large, small = (median(weights[one][1:]) for one in (family.IPV6, family.IPV4))
+    # Without the first weighings, in which SQL statements are compiled and cached.
+    large, small = (median(weights[ip_family][1:]) for ip_family in (family.IPV6, family.IPV4))
     note = f"a /80 with {RESIDENTS} sandboxes, in process"
     return Figure("ipv6_prefix_memory", large, "KiB", small, "a /28", WEIGHINGS, note)
 

@@ -1,10 +1,11 @@
 """A figure: a measured value with its unit, its reference from the same run, and the budget that it is compared with.
 
-The budgets are defined here and nowhere else in the code; README.md lists them beside measured values. A figure without a budget is
-context (a phase, a floor), and its `met` is None. A budget bounds the value itself, its ratio to the reference or its excess over it.
+The budgets are defined here and nowhere else in the code; README.md lists them beside measured values. A figure without a budget gives
+context, such as a phase of a call, and its `met` is None. A budget bounds the value itself, its ratio to the reference, or its excess
+over the reference.
 
-Times are those of one machine: on a slower one, told by how long its bare interpreter takes to start, the bounds of the daemon's part
-and of a restart grow in proportion. On a faster one it stays: that a machine is fast is no reason to refuse what was promised.
+Budgets in milliseconds were set on one machine. On a slower machine the bounds of the daemon's part and of a restart grow in
+proportion to the start time of its bare interpreter. On a faster machine they stay, because a budget is a promise for all machines.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Budget:
-    """An upper bound on a figure's value (in its unit), on its ratio to the reference, or on its excess over it.
+    """An upper bound on a figure's value (in its unit), on its ratio to the reference, or on its excess over the reference.
 
-    `is_strict` excludes the limit.
+    `is_strict`: whether the limit itself is too much.
     """
 
     of: Literal["value", "ratio", "excess"]
@@ -26,17 +27,17 @@ class Budget:
     is_strict: bool = False
 
     def allows(self, measured: float, *, slowness: float = 1.0) -> bool:
-        """Tell whether `measured` keeps the budget of a machine `slowness` times slower. It is not rounded first."""
+        """Whether `measured` keeps the budget on a machine that is `slowness` times slower. It is compared without rounding."""
         limit = self.limit * slowness
         return measured < limit if self.is_strict else measured <= limit
 
 
 BARE_START_MS = 7.3
-"""Start to end of the bare interpreter on the machine that the budgets in milliseconds were set on."""
+"""Duration of a bare interpreter, from start to end, on the machine on which the budgets in milliseconds were set."""
 
 
 def slowness(bare_start_ms: float) -> float:
-    """How many times slower than the budgets' machine this one is, by its bare interpreter's start; at least 1."""
+    """Return how many times slower this machine is than that of the budgets, by the duration of its bare interpreter; at least 1."""
     return max(1.0, bare_start_ms / BARE_START_MS)
 
 
@@ -103,14 +104,16 @@ BUDGETS: Mapping[str, Budget] = {
     "roll_add_failures": Budget("value", 0),
     "roll_add_max": Budget("excess", 1),
 }
-"""By figure, in the units that the measurements use. Ours; README.md lists them beside measured values."""
+"""Name of a figure -> its budget, in the figure's unit. All are ours; README.md lists them beside measured values."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. `reference` is in the same unit; `reference_is` says what it is, `note` what a reader must know.
+    """One measured number.
 
-    `slowness` is the machine's, for a figure in milliseconds; 1 leaves its budget as it is.
+    reference: the value to compare with, in the same unit. reference_is: a text that names it.
+    note: further facts for the reader of the table.
+    slowness: that of the machine (`slowness`), for a figure whose budget grows with it; otherwise 1.
     """
 
     name: str
@@ -124,17 +127,17 @@ class Figure:
 
     @property
     def budget(self) -> Budget | None:
-        """The bound of BUDGETS; None for context."""
+        """The budget of BUDGETS; None for a figure without one."""
         return BUDGETS.get(self.name)
 
     @property
     def ratio(self) -> float | None:
-        """Value over reference; None without a reference to divide by."""
+        """The value divided by the reference; None if there is no reference, or it is 0."""
         return self.value / self.reference if self.reference else None
 
     @property
     def met(self) -> bool | None:
-        """Whether the budget is kept; None without one, and when what is bounded needs a reference and there is none."""
+        """Whether the budget is kept. None if there is no budget, or if it bounds a ratio or excess and there is no reference."""
         if self.budget is None:
             return None
         excess = None if self.reference is None else self.value - self.reference
@@ -142,7 +145,7 @@ class Figure:
         return None if measured is None else self.budget.allows(measured, slowness=self.slowness)
 
     def as_dict(self) -> dict[str, Any]:
-        """What goes into the JSON report."""
+        """Return the figure's entry in the JSON report."""
         return {
             "name": self.name,
             "value": round(self.value, 4),
@@ -159,7 +162,7 @@ class Figure:
 
 
 def report(figures: Sequence[Figure], *, machine: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:
-    """Build the JSON report; `failures` maps a measurement that broke to its error."""
+    """Build the JSON report. `failures`: measurement that could not be made -> its error."""
     return {"figures": [figure.as_dict() for figure in figures], "machine": dict(machine), "failures": dict(failures)}
 
 
@@ -167,7 +170,7 @@ HEADINGS = ("figure", "value", "reference", "ratio", "budget", "met", "reference
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Lay the figures out in columns, numbers to the right; one line each, in the order given."""
+    """Return the figures as a table with a line for each, in the given order. Numbers are aligned to the right."""
     rows = [HEADINGS, *(_cells(figure) for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
     lines = []

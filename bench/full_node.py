@@ -1,8 +1,9 @@
-"""`scale_*`: what a node with 15 ENIs x 49 prefixes and 737 sandboxes costs beyond one with 10 sandboxes: ADD, planning, opening.
+"""`scale_*`: a node with 15 ENIs x 49 prefixes and 737 sandboxes compared with one with 10 sandboxes: ADD, planning, and opening the
+datastore.
 
-In this process, not through the plugin: the datastore and the planner are all that knows how many addresses there are, and a daemon
-beside it would hide a factor of 1.25 in the kernel's time. An ADD here is the reservation, its transaction and the plan that it
-wakes. Both nodes take turns, so that a busy machine is as busy for one as for the other.
+Only the datastore and the planner depend on the number of addresses, so they are measured in this process. In a whole call the
+kernel's time would hide a factor of 1.25. An ADD here is the reservation, its transaction and the plan that follows it. Both nodes are
+measured in turn, so that other load of the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from ipamd.model.pool_snapshot import pool_snapshot
 
 LIMITS = InstanceLimits("c5.18xlarge", eni_count=15, ipv4_per_eni=50)
 LARGE, SMALL = (15, 49, 737), (1, 1, 10)
-"""ENIs, prefixes of each, sandboxes. The large one is what 15 ENIs x 50 addresses can have; 737 is its max-pods without prefixes."""
+"""ENIs, prefixes of each, and sandboxes. The large node has the most prefixes that 15 ENIs x 50 addresses allow; 737 is its max-pods
+without prefixes."""
 
 SETTINGS = PoolSettings(prefix_delegation=True, warm_prefix_target=1)
 OPEN_ROUNDS = 5
@@ -39,7 +41,7 @@ _SUBNET = IPv6Network("2600:1f14:abc:de00::/64")
 
 
 class Node:
-    """A datastore with this many ENIs, prefixes and sandboxes, on the file system of the run directory."""
+    """The datastore of a node with ENIs, prefixes on each ENI, and sandboxes, in the file `path`."""
 
     def __init__(self, path: Path, eni_count: int, prefix_count: int, sandbox_count: int, family: Family = IPV4) -> None:
         self._number = 0
@@ -55,7 +57,7 @@ class Node:
             self.attach()
 
     def attach(self) -> AttachmentKey:
-        """Reserve, and record, as ADD does."""
+        """Reserve an address and record its attachment, as ADD does. Returns: the key of the attachment."""
         self._number += 1
         key = parse_key(f"{self._number:064x}", "eth0")
         row = self._store.reserve(key)
@@ -76,11 +78,11 @@ class Node:
         return key
 
     def plan(self) -> Plan:
-        """Plan, as the pool does after each ADD."""
+        """Make a plan, as the pool does after each ADD."""
         return plan(pool_snapshot(self._store.stock(), limits=LIMITS), settings=SETTINGS)
 
     def detach(self, key: AttachmentKey) -> None:
-        """Undo `attach`, so that the count stays."""
+        """Undo `attach`, so that the number of sandboxes stays the same."""
         with self._store.transaction() as unit:
             address = unit.unassign(key, cooldown=timedelta(0), reason="DEL").address
             unit.free(address, reason="cooled")
@@ -91,7 +93,7 @@ class Node:
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Fill both nodes, take turns, and open the large one's file several times."""
+    """Fill both nodes, measure them in turn, and open the large node's file several times."""
     with tempfile.TemporaryDirectory(dir="/run") as directory:
         large_path = Path(directory) / "large" / "state.db"
         nodes = [Node(large_path, *LARGE), Node(Path(directory) / "small" / "state.db", *SMALL)]

@@ -1,10 +1,10 @@
-"""Compare two ways to keep the history: the segments of JSON lines that it is, and one SQLite file through SQLAlchemy Core.
+"""Compare two ways to store the history: segments of JSON lines, as the daemon does, and one SQLite file through SQLAlchemy Core.
 
     python -m bench.history_store
 
-Neither is on the path of ADD or DEL: one thread writes behind them (docs/adr/0035). Measured are that thread's CPU for a record,
-alone and in a burst, the bytes on disk, one question, and the start of a process that could ask it. Records are those of
-pods that come and go, two for each pod.
+The history does not delay ADD or DEL, because one thread writes it afterwards (docs/adr/0035). Measured are the thread's CPU time for
+a record, alone and in a burst, the bytes on disk, one query, and the start of a process that could make the query. The records are
+those of pods that come and go, two for each pod.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(HistoryRecord))
 
 
 def records(count: int) -> Iterator[HistoryRecord]:
-    """Yield assignments and releases of pods: 250 addresses, each given again and again."""
+    """Yield records of pods that get and lose an address: 250 addresses, each of which is assigned many times."""
     for number in range(count // 2):
         began = START + timedelta(seconds=number)
         begin = HistoryRecord(
@@ -50,7 +50,7 @@ def records(count: int) -> Iterator[HistoryRecord]:
 
 
 class Segments:
-    """The way that it is."""
+    """The daemon's way: segments of JSON lines."""
 
     name = "segments"
 
@@ -62,11 +62,11 @@ class Segments:
         )
 
     def write(self, batch: Sequence[HistoryRecord]) -> None:
-        """Append a batch as the writer does."""
+        """Append a batch, as the daemon's writer thread does."""
         self._appender.append(b"".join(map(encode, batch)), now_s=time.time())
 
     def ask(self, subject: str) -> int:
-        """Return how many records are about a subject."""
+        """Return the number of records about a subject."""
         return len(read(self._directory, subject).records)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Segments:
 
 
 class OneSqliteFile:
-    """One table with an index for each kind of subject, a transaction for each batch, and the bound kept by row."""
+    """The alternative: one table with an index for each kind of subject. Each batch is a transaction, which also deletes old rows."""
 
     name = "SQLite"
 
@@ -98,7 +98,7 @@ class OneSqliteFile:
         self._select, self._max = select(self._table), select(func.max(self._table.c.sequence))
 
     def write(self, batch: Sequence[HistoryRecord]) -> None:
-        """Insert a batch, and remove what is older than the bound."""
+        """Insert a batch, and run the statement that would remove old rows. Here it finds none."""
         rows = [{name: str(getattr(record, name)) for name in FIELDS} for record in batch]
         self._connection.execute(self._insert, rows)
         self._connection.execute(self._delete)
@@ -145,11 +145,12 @@ START_OF = {
     "SQLite": "from sqlalchemy import create_engine",
     "SQLite, driver alone": "import sqlite3",
 }
-"""What a process imports before it can read, by way; `ipamctl history` reads it without a daemon."""
+"""Way to store -> import that a process needs before it can read the history. `ipamctl history` is such a process, because it reads
+the history without the daemon."""
 
 
 def main() -> None:
-    """Print the figures of both."""
+    """Print the figures of both ways."""
     for name in STORES:
         with TemporaryDirectory() as directory:
             measure(name, Path(directory))

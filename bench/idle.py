@@ -1,8 +1,8 @@
-"""`rss`, `idle_cpu`, `idle_ec2_calls`: what a daemon with 110 sandboxes and nothing to do costs its node. `nft_changes_cpu`: the same
-beside software that changes its own tables of nftables ten times a second.
+"""`rss`, `idle_cpu`, `idle_ec2_calls`: memory, CPU time and EC2 calls of a daemon with 110 sandboxes that gets no calls.
+`nft_changes_cpu`: its CPU time while other software changes its own nftables tables ten times a second.
 
-CRI is off, so events are not included. On-CPU time is the scheduler's own count per thread in nanoseconds, because utime and stime
-count in ticks of 10 ms, and an idle daemon uses less.
+CRI is off, so runtime events are not included. CPU time is the scheduler's own count for each thread in nanoseconds, because utime and
+stime count ticks of 10 ms, and an idle daemon often uses less at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NFT_WATCHED_S = 20.0
 
 
 def measure(stage: Stage, scale: Scale) -> list[Figure]:
-    """Watch the daemon for a while in which nobody asks it anything."""
+    """Measure the daemon for `scale.idle_s` seconds in which it gets no calls, and then beside changes of nftables."""
     stage.wait_ready()
     stage.lab.vpc.clear_calls()
     pid = stage.daemon.pid
@@ -60,10 +60,10 @@ def _beside_nft_changes(stage: Stage, idle_cpu: float) -> Figure:
 
 
 def _cpu_percent(pid: int, seconds: float) -> tuple[float, float]:
-    """Time on a CPU, in percent of one core, over some seconds. Returns: it, and how long that was."""
+    """Measure a process for some seconds. Returns: its CPU time in percent of one core, and the exact duration in s."""
     began, before = time.monotonic(), on_cpu_ns(pid)
     time.sleep(seconds)
-    used_ns = sum(ns - before.get(thread, 0) for thread, ns in on_cpu_ns(pid).items())  # one that ended takes its count with it
+    used_ns = sum(ns - before.get(thread, 0) for thread, ns in on_cpu_ns(pid).items())  # without threads that ended
     lasted_s = time.monotonic() - began
     return used_ns / 1e7 / lasted_s, lasted_s
 
@@ -73,7 +73,7 @@ def _status_mib(pid: int | str) -> dict[str, float]:
 
 
 def status_mib(text: str) -> dict[str, float]:
-    """Read the sizes of /proc/<pid>/status: name -> MiB."""
+    """Return the sizes in a text of /proc/<pid>/status: name -> MiB."""
     return {name: int(kib) / 1024 for name, kib in re.findall(r"^(Vm\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 

@@ -1,9 +1,9 @@
-"""Kernel wiring, timed: our batches against pyroute2 call by call, in one run and in namespaces of their own.
+"""Time the kernel's part of wiring a sandbox: our batches of netlink messages compared with pyroute2 call by call, in one run.
 
     .venv/bin/python -m bench.kernel_wiring
 
-Needs root. The machine's own network namespace is never touched; mounts are made in a private mount namespace.
-Times are medians in milliseconds. Namespaces are reached by bind mounts, as container runtimes hand them over.
+It needs root. The machine's own network namespace is not changed, and mounts are made in a private mount namespace. Times are medians
+in milliseconds. A sandbox's namespace is a bind mount, as a container runtime passes it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ipamd.model.pod_snat import PodSnat
 from ipamd.settings import NetworkConfig
 
 ROUNDS = 200
-"""Wirings measured one by one."""
+"""Number of wirings that are measured one by one."""
 
 SWEPT = 30
-"""Links per measured sweep: those of one burst (bench/whole.py)."""
+"""Links that a measured sweep deletes. Ours: as many as one burst of bench/whole.py makes."""
 
 SURVEYED = 110
-"""Sandboxes of a survey: the most pods of a node of up to 30 vCPUs. Source: EKS user guide, maximum Pods per node."""
+"""Sandboxes that a measured survey reads: the most pods of a node of up to 30 vCPUs. Source: EKS user guide, maximum Pods per node."""
 
 CLONE_NEWNS = 0x00020000  # linux/sched.h
 
@@ -50,11 +50,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def measure() -> dict[str, float]:
-    """Time everything in a thread with namespaces of its own.
+    """Make all measurements, in a thread with namespaces of its own.
 
-    Returns: name -> median ms. Raises: PermissionError unless root; ImportError without pyroute2 (a test dependency).
+    Returns: name -> median in ms. Raises: PermissionError without root; ImportError without pyroute2 (a test dependency).
     """
-    found: dict[str, float] = {}
+    medians: dict[str, float] = {}
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -62,7 +62,7 @@ def measure() -> dict[str, float]:
             with tempfile.TemporaryDirectory() as folder:
                 host = Host(Path(folder))
                 try:
-                    found.update(host.run())
+                    medians.update(host.run())
                 finally:
                     host.close()
         except BaseException as exc:  # noqa: BLE001  # raised again in the caller's thread
@@ -73,11 +73,11 @@ def measure() -> dict[str, float]:
     thread.join()
     if failed:
         raise failed[0]
-    return found
+    return medians
 
 
 class Host:
-    """The measurements; made and run in one thread, which moves into namespaces of its own and never comes back."""
+    """The measurements on one host. It must be made and used in one thread, which moves into new namespaces for good."""
 
     def __init__(self, folder: Path) -> None:
         _unshare(CLONE_NEWNS | uapi.CLONE_NEWNET)
@@ -89,26 +89,27 @@ class Host:
         self._pod = self._sandbox("pod")
 
     def run(self) -> dict[str, float]:
-        """Measure in turn."""
-        found = {}
+        """Make all measurements, one after another. Returns: name -> median in ms."""
+        medians = {}
         for name, table in (("main table", 254), ("ENI table", 2)):
             wired, retired = self.times(ROUNDS, table=table)
-            found[f"wire, {name}"], found[f"retire, {name}"] = statistics.median(wired), statistics.median(retired)
-        found["wire, SNAT chosen"], found["retire, SNAT chosen"] = self._snat_by_pod(ROUNDS)
-        found["wire, pyroute2 call by call"], found["retire, pyroute2 call by call"] = self._pyroute2(ROUNDS // 4)
-        found[f"sweep of {SWEPT}"], found[f"{SWEPT} wires at once, all done"] = self._sweeps()
-        found[f"survey of {SURVEYED}"] = self._survey()
-        return found
+            medians[f"wire, {name}"], medians[f"retire, {name}"] = statistics.median(wired), statistics.median(retired)
+        medians["wire, SNAT chosen"], medians["retire, SNAT chosen"] = self._snat_by_pod(ROUNDS)
+        medians["wire, pyroute2 call by call"], medians["retire, pyroute2 call by call"] = self._pyroute2(ROUNDS // 4)
+        medians[f"sweep of {SWEPT}"], medians[f"{SWEPT} wires at once, all done"] = self._sweeps()
+        medians[f"survey of {SURVEYED}"] = self._survey()
+        return medians
 
     def close(self) -> None:
-        """Let the sandboxes go: nothing is left but what the thread's end removes."""
+        """Unmount the sandboxes' namespaces. The kernel removes everything else at the end of the thread."""
         for path in self._folder.iterdir():
             _libc.umount2(str(path).encode(), 2)  # MNT_DETACH
 
     def wire_residents(self, count: int) -> None:
-        """Wire sandboxes that stay, all on an ENI's table and of prefixes: no ENIs have so many single addresses.
+        """Wire sandboxes that stay. All use an ENI's table and addresses of prefixes, because no ENIs have so many single addresses.
 
-        Then IPv6 is off on their links, as after a pass of the daemon: its routes, one for each link, would be walked at each change.
+        Then IPv6 is turned off on their links, as after a pass of the daemon. Otherwise the kernel would walk an IPv6 route of each
+        link at each change.
         """
         for number in range(1, count + 1):
             spec = self._spec(number, self._sandbox(f"resident{number}"), table=2)
@@ -116,7 +117,11 @@ class Host:
         subprocess.run(["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"], check=True)
 
     def times(self, rounds: int, *, table: int = 2) -> tuple[list[float], list[float]]:
-        """Wire and retire one sandbox again and again. Returns: ms of each wiring, and of each retirement."""
+        """Wire and retire one sandbox `rounds` times. *Retire* is the part of a DEL that removes routes and marks the link for
+        deletion.
+
+        Returns: ms of each wiring, and of each retirement.
+        """
         spec = self._spec(0, self._pod, table=table)
         wired, retired = [], []
         for _ in range(rounds):
@@ -126,10 +131,11 @@ class Host:
         return wired, retired
 
     def bare_times(self, rounds: int) -> tuple[list[float], list[float]]:
-        """What no wiring can leave out, with the messages that it has: a pair, up, with two routes; then its routes and its mark."""
+        """Measure the least that every wiring needs, with the same messages: a veth pair that is up, with two routes; and the least of
+        a retirement: to delete the routes and mark the link. Returns: as `times`."""
         spec = self._spec(0, self._pod, table=2)
         macs = [sandbox_mac(spec.key, side=side) for side in ("host", "sandbox")]
-        made, gone = [], []
+        wired, retired = [], []
         with Path(self._pod).open() as pod, self._host.netlink() as sock:
             create = messages.create_veth(
                 spec.host_veth, mac=macs[0], peer_name="eth0", peer_mac=macs[1], peer_netns=pod.fileno(), mtu=spec.mtu
@@ -150,13 +156,17 @@ class Host:
                 sock.carry_out([*routes, messages.change_link(index, step="mark", group=uapi.DYING_GROUP)], operation="bare pair")
 
             for _ in range(rounds):
-                made.append(_timed(make))
-                gone.append(_timed(remove))
+                wired.append(_timed(make))
+                retired.append(_timed(remove))
                 self._wiring.sweep()
-        return made, gone
+        return wired, retired
 
     def _snat_by_pod(self, rounds: int) -> tuple[float, float]:
-        """The same on an ENI table for a sandbox that enters and leaves a set of nftables (docs/adr/0082)."""
+        """Measure wiring and retiring a sandbox that chose its SNAT, and so is added to and removed from an nftables set
+        (docs/adr/0082).
+
+        Returns: the medians in ms.
+        """
         sets = PodSnatSets(self._host, Nftables(self._host), is_on=True)
         spec = replace(self._spec(0, self._pod, table=2), snat=PodSnat.NONE)
         network = IPv4Network("10.0.0.0/16")
@@ -187,14 +197,15 @@ class Host:
         specs = [self._spec(i, self._sandbox(f"surveyed{i}"), table=2) for i in range(SURVEYED)]
         for spec in specs:
             self._wiring.wire(spec)
-        found = statistics.median(_timed(self._wiring.survey) for _ in range(20))
+        median_ms = statistics.median(_timed(self._wiring.survey) for _ in range(20))
         for spec in specs:
             self._retire(spec)
         self._wiring.sweep()
-        return found
+        return median_ms
 
     def _pyroute2(self, rounds: int) -> tuple[float, float]:
-        """The same wiring and retiring as on an ENI table, the way pyroute2's documentation does it."""
+        """Measure the same wiring and retiring on an ENI table, by calls as in pyroute2's documentation. Returns: the medians in
+        ms."""
         from pyroute2 import IPRoute
 
         spec = self._spec(0, self._pod, table=2)
@@ -243,14 +254,14 @@ class Host:
         return WiringSpec(key, address, table, veth_name(key, prefix="eni"), netns, 9001)
 
     def _retire(self, spec: WiringSpec) -> None:
-        """As DEL does where nftables verifiably checks sources: the link stays up."""
+        """Retire a sandbox as DEL does when nftables is known to check source addresses, so that the link may stay up."""
         self._wiring.mark_for_deletion(spec, is_source_checked=True)
 
     def _sandbox(self, name: str) -> str:
         """Make a namespace and bind it to a file, as a container runtime does."""
         path = self._folder / name
         path.touch()
-        with self._host.entered():  # unshared inside, back in the host's namespace after it
+        with self._host.entered():  # the thread unshares inside the block, and is back in the host's namespace after it
             _unshare(uapi.CLONE_NEWNET)
             _mount(OWN_NETNS, str(path), 0x1000)  # MS_BIND
         return str(path)

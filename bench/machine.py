@@ -1,4 +1,4 @@
-"""Data of the machine, needed to compare its figures with those of another machine."""
+"""Facts about the machine that a reader needs to compare its figures with those of another machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import sqlalchemy
 
 
 def facts(plugin_python: Path) -> dict[str, Any]:
-    """Collect cores, memory, kernel, versions, and the load average now: call it before measuring."""
+    """Collect cores, memory, kernel, versions, and the load average. Call it before measuring, because the load average is that of
+    now."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "cores": len(os.sched_getaffinity(0)),

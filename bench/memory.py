@@ -1,10 +1,11 @@
-"""`memory_while_asking`, `rss_after_bursts`: memory with 110 sandboxes while EC2 is asked, and after three bursts of 100.
+"""`memory_while_asking`, `rss_after_bursts`: memory with 110 sandboxes, while EC2 is called, and after three bursts of 100 ADDs.
 
-Memory is counted in distinct physical pages, of the daemon and of all processes that it has started: a child that works for it is no
-saving, and a page that both share is one page. PSS would count less on this machine than on a node, because other processes of the
-same Python, as this one, share the pages of its libraries.
+While EC2 is called, memory is the number of distinct physical pages of the daemon and of all processes that it has started. So the
+pages of a child process count too, and a page that both share counts once. PSS would be smaller here than on a node, because other
+processes with the same Python, such as this one, share the pages of its libraries.
 
-What a burst needs for a moment is given SETTLE_S to go, and a process that asks EC2 the time to end.
+Memory is read SETTLE_S after a burst, so that memory that only the burst needed is free again, and after the process that calls EC2
+has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PAGE_NUMBER = (1 << 55) - 1
 
 
 def measure(stage: Stage) -> list[Figure]:
-    """Read the memory while EC2 is asked, make the bursts, and read it again. Sandboxes of other measurements come after this one."""
+    """Read the memory while EC2 is called, and before and after the bursts. This must be the first measurement on the node, because
+    others attach further sandboxes."""
     asking = _while_asking(stage)
     stage.wait_ready(quiet_s=IDLE_S + SETTLE_S)
     before = rss_mib(stage.daemon.pid)
@@ -44,7 +46,8 @@ def measure(stage: Stage) -> list[Figure]:
 
 
 def _while_asking(stage: Stage) -> Figure:
-    """Have EC2 asked, and count the pages of the daemon and the process that asks. Raises: BenchError if no process was started."""
+    """Let the daemon call EC2, and count the pages of the daemon and its process that calls EC2. Raises: BenchError if there is no
+    such process."""
     stage.wait_ready()
     stage.daemon.ipamctl("retry")
     time.sleep(SETTLE_S)  # the process stays for IDLE_S after its last call
@@ -56,21 +59,22 @@ def _while_asking(stage: Stage) -> Figure:
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of one process."""
+    """Return the resident memory of one process, in MiB."""
     return status_mib(Path(f"/proc/{pid}/status").read_text())["VmRSS"]
 
 
 def _children(pid: int) -> list[int]:
-    """All processes that a process started and that are there, and theirs."""
-    found: list[int] = []
+    """Return the IDs of all running child processes of a process, and of their children."""
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
-            found += [child, *_children(child)]
-    return found
+            pids += [child, *_children(child)]
+    return pids
 
 
 def _distinct_mib(pids: list[int]) -> float:
-    """The physical pages that these processes have in memory, each counted once. Root alone sees their numbers."""
+    """Return the size of the physical pages of these processes in MiB. A page counts once. Needs root, which alone sees page
+    numbers."""
     pages: set[int] = set()
     for pid in pids:
         pages.update(_pages(pid))
@@ -78,7 +82,7 @@ def _distinct_mib(pids: list[int]) -> float:
 
 
 def _pages(pid: int) -> Iterator[int]:
-    """The numbers of the physical pages of one process."""
+    """Yield the numbers of the physical pages of one process."""
     with Path(f"/proc/{pid}/pagemap").open("rb") as pagemap:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             start, end = (int(address, 16) for address in line.split()[0].split("-"))

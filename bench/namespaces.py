@@ -1,7 +1,7 @@
-"""Bare network namespaces that stand for sandboxes, each bound to a file as a container runtime does it.
+"""Network namespaces in place of sandboxes, each bound to a file as a container runtime does.
 
-They are made before a timed block and removed after it, because the kernel tears them down in the background under a lock that the
-next plugin needs.
+They are made before a timed block and removed after it. Otherwise the kernel, which removes them in the background, would hold a lock
+that the next plugin needs.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 CLONE_NEWNET = 0x40000000  # linux/sched.h
 MS_BIND, MNT_DETACH = 0x1000, 2  # linux/mount.h
 FOLDER = Path("/run/bench")
-"""In the node; also for what plugins print."""
+"""Folder in the node for the namespaces' files, and for the output of plugins."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def netns_path(container_id: str) -> Path:
-    """Where a sandbox's namespace is bound."""
+    """Return the path of the file to which a sandbox's namespace is bound."""
     return FOLDER / f"{container_id}.net"
 
 
 def make_all(container_ids: Sequence[str]) -> None:
-    """Make a namespace for each. Raises: OSError."""
+    """Make a namespace for each container ID. Raises: OSError."""
     for container_id in container_ids:
         make_netns(container_id)
 
 
 def make_netns(container_id: str) -> None:
-    """Bind a fresh namespace to its file; the thread that unshared it ends. Raises: OSError."""
+    """Make a new namespace and bind it to its file, in a thread that ends afterwards. Raises: OSError."""
     failed: list[OSError] = []
 
     def make() -> None:
@@ -50,7 +50,7 @@ def make_netns(container_id: str) -> None:
 
 
 def remove_all(container_ids: Sequence[str]) -> None:
-    """Let go of the namespaces, and of what plugins printed for them; absent ones are fine."""
+    """Remove the namespaces of these container IDs and the output of plugins, if they exist."""
     for container_id in container_ids:
         _libc.umount2(str(netns_path(container_id)).encode(), MNT_DETACH)
         netns_path(container_id).unlink(missing_ok=True)

@@ -19,4 +19,4 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
 }
-"""One network configuration per kind of plugin. `ptp`: as little as gives a sandbox an address and a default route."""
+"""Kind of plugin -> network configuration. That of `ptp` is the least with which a sandbox gets an address and a default route."""

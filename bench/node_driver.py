@@ -1,9 +1,10 @@
-"""The container runtime's part, inside the node: makes namespaces, executes CNI plugins, measures time.
+"""The driver: a process inside the node that does the container runtime's part. It makes namespaces, executes CNI plugins and measures
+times.
 
     python -m bench.node_driver        one JSON job per line on standard input, one JSON answer per line on standard output
 
-It runs in the node so that a plugin is executed as a runtime does it (posix_spawn, environment, configuration on standard input)
-and no part of the lab lies between exec and exit. A failed job answers {"error": text}, and the driver continues.
+It runs in the node, so that a plugin is executed as by a runtime (posix_spawn, environment, configuration on standard input), and no
+part of the lab adds to the time from exec to exit. The answer to a failed job is {"error": text}, and the driver continues.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from bench.namespaces import FOLDER, make_all, netns_path, remove_all
 from bench.network_config import CONFIGS, IFNAME
 
 RETRY_S = 0.1
-"""Pause before a refused ADD is tried again in `storm`. Ours: far below kubelet's seconds, so that it hides nothing of ours."""
+"""Pause before a refused ADD is repeated in `storm`. Ours: far shorter than kubelet's pauses of seconds, so that it hardly adds to the
+measured time."""
 
 POLL_S = 0.001
 
@@ -32,47 +34,48 @@ def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str, n
     """Do ADD and DEL with each plugin in turn, `rounds` times, each with a namespace of its own.
 
     Args:
-        plugins: path of an executable -> kind of CONFIGS, or one of `configure`. Who begins changes from round to round.
-        settle_s: pause after every operation, so that background work of one is not in the other's time.
-        names_pods: say a pod's name with each, its container ID.
+        plugins: path of an executable -> kind of configuration, of CONFIGS or `configure`. The plugin that begins changes with each
+            round.
+        settle_s: pause after every operation, so that background work of one plugin is not in the other's time.
+        names_pods: whether each call has a pod name in CNI_ARGS, which is the container ID.
     Returns: path -> {"ADD": ms list, "DEL": ms list, "ids": container IDs}.
     """
-    found: dict[str, Any] = {path: {"ADD": [], "DEL": [], "ids": []} for path in plugins}
+    times: dict[str, Any] = {path: {"ADD": [], "DEL": [], "ids": []} for path in plugins}
     work = [[(path, _container_id(tag, number, path)) for path in plugins] for number in range(rounds)]
-    names = [container_id for each in work for _, container_id in each]
+    names = [container_id for turn in work for _, container_id in turn]
     make_all(names)
     try:
-        for number, each in enumerate(work):
-            turn = number % len(each)
+        for number, turn in enumerate(work):
+            first = number % len(turn)
             for verb in ("ADD", "DEL"):
-                for path, container_id in each[turn:] + each[:turn]:
+                for path, container_id in turn[first:] + turn[:first]:
                     call = partial(_run_all, verb, path, plugins[path], [container_id], names_pods=names_pods)
-                    found[path][verb].append(_timed(call))
+                    times[path][verb].append(_timed(call))
                     time.sleep(settle_s)
-            for path, container_id in each:
-                found[path]["ids"].append(container_id)
+            for path, container_id in turn:
+                times[path]["ids"].append(container_id)
     finally:
         remove_all(names)
-    return found
+    return times
 
 
 def bursts(*, plugins: dict[str, str], rounds: int, count: int, settle_s: float, tag: str) -> dict[str, list[float]]:
-    """Start `count` ADDs at once with each plugin in turn, `rounds` times; DELs and pauses between are not timed.
+    """Start `count` ADDs at once with each plugin in turn, `rounds` times. The DELs and pauses between are not timed.
 
-    Returns: path -> ms from the first exec to the last exit, per round.
+    Returns: path -> ms from the first exec to the last exit, for each round.
     """
-    found: dict[str, list[float]] = {path: [] for path in plugins}
+    times: dict[str, list[float]] = {path: [] for path in plugins}
     for number in range(rounds):
         for path, kind in plugins.items():
             ids = [_container_id(tag, number * count + index, path) for index in range(count)]
             make_all(ids)
             try:
-                found[path].append(_timed(partial(_run_all, "ADD", path, kind, ids)))
+                times[path].append(_timed(partial(_run_all, "ADD", path, kind, ids)))
                 _run_all("DEL", path, kind, ids)
             finally:
                 remove_all(ids)
             time.sleep(settle_s)
-    return found
+    return times
 
 
 def attach(*, path: str, count: int, tag: str, names_pods: bool = False) -> list[str]:
@@ -85,7 +88,7 @@ def attach(*, path: str, count: int, tag: str, names_pods: bool = False) -> list
 
 
 def detach(*, path: str, ids: Sequence[str], names_pods: bool = False, settle_s: float = 0.0) -> None:
-    """Detach sandboxes that stayed, one after the other with a pause after each, and remove their namespaces."""
+    """Detach attached sandboxes, one after the other with a pause after each, and remove their namespaces."""
     for container_id in ids:
         _run_all("DEL", path, "vpc", [container_id], names_pods=names_pods)
         time.sleep(settle_s)
@@ -93,9 +96,10 @@ def detach(*, path: str, ids: Sequence[str], names_pods: bool = False, settle_s:
 
 
 def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, Any]:
-    """Attach `count` sandboxes all at once, each tried again when it is refused, as kubelet does.
+    """Attach `count` sandboxes at once. A refused ADD is repeated, as kubelet does.
 
-    Returns: monotonic "started" and "ended" (s), "refusals" (count), "ids". Raises: PluginFailed if the deadline passes.
+    Returns: "started" and "ended" (monotonic times in s), "refusals" (their number), "ids" (container IDs). Raises: PluginFailed for a
+        refusal after `deadline_s`.
     """
     ids = [_container_id(tag, number, path) for number in range(count)]
     make_all(ids)
@@ -121,12 +125,12 @@ def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, An
 
 
 def configure(*, kind: str, more: dict[str, Any]) -> None:
-    """Have a kind of configuration: ours, with what a runtime adds."""
+    """Add a kind of configuration: that of our plugin, with the keys `more`, which a runtime would add."""
     (FOLDER / f"{kind}.conf").write_text(json.dumps({**CONFIGS["vpc"], **more}))
 
 
 def _run_all(verb: str, path: str, kind: str, container_ids: Sequence[str], *, names_pods: bool = False) -> None:
-    running = {_spawn(verb, path, kind, one, pod=one if names_pods else ""): one for one in container_ids}
+    running = {_spawn(verb, path, kind, name, pod=name if names_pods else ""): name for name in container_ids}
     failed = []
     while running:
         pid, status = os.waitpid(-1, 0)
@@ -166,7 +170,7 @@ def _timed(function: Callable[[], None]) -> float:
 
 
 def _container_id(tag: str, number: int, path: str) -> str:
-    """64 characters, as CRI sandbox IDs have."""
+    """Return a container ID of 64 characters, the length of CRI's sandbox IDs."""
     return f"{tag}-{Path(path).name}-{number}-".ljust(64, "0")
 
 

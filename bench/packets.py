@@ -1,10 +1,10 @@
-"""What a packet and a connection cost between sandboxes, by the number of sandboxes on the node.
+"""`packet_*`, `connect_*`: the time of a packet and of a connection between two sandboxes, by the number of sandboxes on the node.
 
-Everything is in network namespaces of its own: for each number two nodes and a router between them, with the product's own wiring,
-routing and confinement, and strict rp_filter; the measured sandboxes are wired in the middle of the others. Single addresses are
-spread over their subnet at random, as EC2 gives them, and each node is one of a type that may have many. The references are bare
-veths with routes, on one node, and on two with a router between them. Rounds of all numbers and of the references alternate in one
-run, on one CPU; figures are medians.
+For each number there are two nodes and a router between them, all network namespaces. The nodes have the daemon's own wiring, routing
+and confinement, and strict rp_filter. The measured sandboxes are wired after half of the others, so that they are in the middle of all
+tables. Single addresses are chosen at random from their subnet, as EC2 does. The references are veths with routes only, on one node,
+and on two nodes with a router between them. Rounds of all numbers and of the references alternate in one run on one CPU. Figures are
+medians.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId, parse_key
 from ipamd.settings import NetworkConfig
 
 SIZES = (10, 110, 700)
-"""Sandboxes on each node."""
+"""Numbers of sandboxes on each node."""
 
 ROUNDS = 60
 PACKETS = 400
-"""Of each round. A packet is handled within the call that sends it, as far as the receiver's socket, whose buffer is full."""
+"""Packets of each round. The kernel handles a packet within the call that sends it, up to the receiver's socket. There it drops it,
+because the socket's buffer is full."""
 
 CONNECTIONS = 60
 PORT = 4000
@@ -51,7 +52,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Space:
-    """A network namespace, and the thread that lives in it."""
+    """A network namespace, and the thread that works in it."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -66,21 +67,21 @@ class Space:
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a function inside."""
+        """Run a function in the namespace. Returns: its result."""
         return self._thread.submit(function, *args).result()
 
     def sh(self, command: str) -> None:
-        """Run a command line inside. Raises: CalledProcessError."""
+        """Run a command line in the namespace. Raises: CalledProcessError."""
         self.call(lambda: subprocess.run(["/bin/sh", "-ec", command], check=True))
 
     def close(self) -> None:
-        """Let it go."""
+        """End the thread and release the namespace."""
         self._thread.shutdown()
         os.close(self.fd)
 
 
 class Node:
-    """A node with a primary and a secondary ENI, cabled to a router; sandboxes are on the secondary ENI."""
+    """A node with a primary and a secondary ENI, both connected to a router. Its sandboxes are on the secondary ENI."""
 
     def __init__(self, stack: ExitStack, router: Space, *, number: int, has_prefixes: bool) -> None:
         self._stack = stack
@@ -116,24 +117,24 @@ class Node:
         hostnet.setup_eni(eni)
         hostnet.confine_sandboxes()
         self._count = 0
-        # As many as the largest node has, so that addresses do not depend on the number.
+        # As many as the largest node needs, so that a sandbox has the same address on a node of any size.
         self._offsets = random.Random(number).sample(range(16, self._subnet.num_addresses - 1), 2 * max(SIZES))
         self._others = self._space()
 
     def fill(self, count: int) -> None:
-        """Wire sandboxes that nobody measures, as interfaces of one namespace."""
+        """Wire further sandboxes, which are not measured, as interfaces of one namespace."""
         for _ in range(count):
             self._wire(self._others, f"eth{self._count}")
-        self._hostnet.confine_sandboxes()  # as each pass does: it turns IPv6 off, whose routes would grow with the links
+        self._hostnet.confine_sandboxes()  # as each pass does; it also turns off IPv6, which would have routes for each link
 
     def sandbox(self) -> tuple[Space, IpAddress]:
-        """Wire a sandbox with its own namespace."""
+        """Wire a sandbox with a namespace of its own. Returns: the namespace, and the sandbox's address."""
         space = self._space()
         return space, self._wire(space, "eth0").address
 
     def _wire(self, space: Space, ifname: str) -> WiringSpec:
         spec = self._spec(space, ifname)
-        if ifname != "eth0":  # a namespace has one default route: a link that goes down gives it back
+        if ifname != "eth0":  # a namespace can have only one default route, so that of the interface before is removed
             space.call(_forget_routes)
         self._wiring.wire(spec)
         if ifname == "eth0":
@@ -164,20 +165,20 @@ def _forget_routes() -> None:
 
 
 class Pair:
-    """Two sandboxes, and what goes from the first to the second."""
+    """Two sandboxes: packets and connections go from the first to the second."""
 
     def __init__(self, stack: ExitStack, sender: Space, receiver: Space, address: IpAddress) -> None:
         self._sender, self._target = sender, (str(address), PORT)
         ear = stack.enter_context(closing(receiver.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)))
         ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-        ear.bind(("0.0.0.0", PORT))  # in a namespace of its own
+        ear.bind(("0.0.0.0", PORT))  # all addresses of the sandbox's namespace only
         self._mouth = stack.enter_context(closing(sender.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)))
         self._mouth.connect(self._target)
         listener = receiver.call(socket.create_server, ("0.0.0.0", PORT))
         stack.callback(_serve(listener))
 
     def packet_us(self) -> float:
-        """Send a round of packets."""
+        """Send a round of packets. Returns: microseconds of each, on average."""
         send, content = self._mouth.send, b"x" * 64
         send(content)
         started = time.perf_counter()
@@ -186,7 +187,7 @@ class Pair:
         return (time.perf_counter() - started) / PACKETS * 1e6
 
     def connections_per_s(self) -> float:
-        """Connect one after the other."""
+        """Make a round of connections, one after the other. Returns: connections a second."""
         socks = [self._sender.call(socket.socket) for _ in range(CONNECTIONS)]
         try:
             started = time.perf_counter()
@@ -200,7 +201,7 @@ class Pair:
 
 
 def _serve(listener: socket.socket) -> Callable[[], None]:
-    """Accept in a process of its own. Returns: what ends it."""
+    """Accept connections in a new process. Returns: a function that ends it."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -219,14 +220,14 @@ def _serve(listener: socket.socket) -> Callable[[], None]:
 
 
 def _bare(stack: ExitStack) -> Pair:
-    """Two namespaces behind a router that has a veth and a route for each, as the ptp plugin makes them."""
+    """Make the reference on one node: two namespaces, and a host with a veth and a route to each, as the ptp plugin makes them."""
     host = _router(stack)
     spaces = [_bare_sandbox(stack, host, number) for number in (2, 3)]
     return Pair(stack, spaces[0], spaces[1], IPv4Address("10.9.9.3"))
 
 
 def _bare_across(stack: ExitStack) -> Pair:
-    """The same on two nodes with a router between them."""
+    """Make the reference on two nodes, with a router between them."""
     router = _router(stack)
     spaces = []
     for number, far in ((2, 3), (3, 2)):
@@ -240,7 +241,7 @@ def _bare_across(stack: ExitStack) -> Pair:
 
 
 def _router(stack: ExitStack) -> Space:
-    """A namespace that forwards, with strict rp_filter."""
+    """Make a namespace that forwards packets, with strict rp_filter."""
     space = Space()
     stack.callback(space.close)
     space.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1")
@@ -248,7 +249,7 @@ def _router(stack: ExitStack) -> Space:
 
 
 def _bare_sandbox(stack: ExitStack, host: Space, number: int) -> Space:
-    """A namespace with the address 10.9.9.<number>, a veth to a host, and the route there."""
+    """Make a namespace with the address 10.9.9.<number>, a veth to `host`, and routes in both directions."""
     space = Space()
     stack.callback(space.close)
     host.sh(f"ip link add v{number} type veth peer name p{number}; ip link set p{number} name eth0 netns {space.path}")
@@ -262,9 +263,12 @@ def _bare_sandbox(stack: ExitStack, host: Space, number: int) -> Space:
 
 @contextmanager
 def pairs(*, has_prefixes: bool) -> Iterator[dict[str, Pair]]:
-    """The references, and for each number of sandboxes one pair on a node and one across two."""
+    """Make the pairs: the two references, and for each number of sandboxes a pair on one node and a pair across two nodes.
+
+    `has_prefixes`: whether addresses are from prefixes; otherwise they are single addresses. Yields: name -> pair.
+    """
     with ExitStack() as stack:
-        found = {"ptp": _bare(stack), "ptp across": _bare_across(stack)}
+        made_pairs = {"ptp": _bare(stack), "ptp across": _bare_across(stack)}
         for index, size in enumerate(SIZES):
             router = Space()
             stack.callback(router.close)
@@ -274,13 +278,13 @@ def pairs(*, has_prefixes: bool) -> Iterator[dict[str, Pair]]:
             first, second, far = nodes[0].sandbox(), nodes[0].sandbox(), nodes[1].sandbox()
             for node in nodes:
                 node.fill(size // 2 - 1)
-            found[f"same node, {size}"] = Pair(stack, first[0], second[0], second[1])
-            found[f"across nodes, {size}"] = Pair(stack, first[0], far[0], far[1])
-        yield found
+            made_pairs[f"same node, {size}"] = Pair(stack, first[0], second[0], second[1])
+            made_pairs[f"across nodes, {size}"] = Pair(stack, first[0], far[0], far[1])
+        yield made_pairs
 
 
 def measure() -> list[Figure]:
-    """All figures. Raises: PermissionError unless root."""
+    """Measure all figures. Raises: PermissionError without root."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -288,7 +292,7 @@ def measure() -> list[Figure]:
     finally:
         os.sched_setaffinity(0, before)
     least, most = SIZES[0], SIZES[-1]
-    found = [
+    figures = [
         Figure(
             f"packet_same_node_{size}", prefixes[f"same node, {size}"][0], "us", prefixes["ptp"][0], "a bare veth with a route"
         )
@@ -296,20 +300,20 @@ def measure() -> list[Figure]:
     ]
     for name, which in (("packet_across", prefixes), ("packet_across_singles", singles)):
         few, many = (which[f"across nodes, {size}"][0] for size in (least, most))
-        found.append(Figure(f"{name}_{most}", many, "us", which["ptp across"][0], "bare veths with routes, and a router"))
-        found.append(Figure(f"{name}_{most}_to_{least}", many / few, "x", note=f"{few:.1f} and {many:.1f} us"))
+        figures.append(Figure(f"{name}_{most}", many, "us", which["ptp across"][0], "bare veths with routes, and a router"))
+        figures.append(Figure(f"{name}_{most}_to_{least}", many / few, "x", note=f"{few:.1f} and {many:.1f} us"))
     few, many = (prefixes[f"same node, {size}"][1] for size in (least, most))
-    found.append(Figure(f"connect_{most}_to_{least}", few / many, "x", note=f"{few:.0f} and {many:.0f} connections a second"))
-    return found
+    figures.append(Figure(f"connect_{most}_to_{least}", few / many, "x", note=f"{few:.0f} and {many:.0f} connections a second"))
+    return figures
 
 
 def medians(*, has_prefixes: bool) -> dict[str, tuple[float, float]]:
-    """Returns: which pair -> medians of a packet's microseconds and of connections a second."""
-    with pairs(has_prefixes=has_prefixes) as found:
-        packets: dict[str, list[float]] = {name: [] for name in found}
-        connections: dict[str, list[float]] = {name: [] for name in found}
+    """Measure all pairs. Returns: name of a pair -> median microseconds of a packet, and median connections a second."""
+    with pairs(has_prefixes=has_prefixes) as by_name:
+        packets: dict[str, list[float]] = {name: [] for name in by_name}
+        connections: dict[str, list[float]] = {name: [] for name in by_name}
         for _ in range(ROUNDS):
-            for name, pair in found.items():
+            for name, pair in by_name.items():
                 packets[name].append(pair.packet_us())
                 connections[name].append(pair.connections_per_s())
-        return {name: (statistics.median(packets[name]), statistics.median(connections[name])) for name in found}
+        return {name: (statistics.median(packets[name]), statistics.median(connections[name])) for name in by_name}

@@ -1,4 +1,5 @@
-"""`plugin_exec_*`: `vpc-cni` from exec to exit against a daemon that answers at once; the reference is a process that does nothing."""
+"""`plugin_exec_*`: the time of `vpc-cni` from exec to exit, with a daemon that answers at once. The reference is a process that does
+nothing."""
 
 from __future__ import annotations
 
@@ -17,21 +18,22 @@ PYTHON = Path("/usr/bin/python3")
 
 LOOPBACK = "/usr/lib/cni/loopback"
 BLOCKS = 4
-"""The one-file plugin and its reference take turns in so many blocks. Ours: enough to see the same load on the machine."""
+"""The one-file plugin and its reference are measured in turn in so many blocks. Ours: enough that other load of the machine affects
+both alike."""
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Measure the interpreted plugin, and the one-file one where it exists."""
+    """Measure the interpreted plugin, and the one-file plugin if it is built."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         plugin = Path(folder) / "vpc-cni"
         build.build(PYTHON, plugin)
-        found = plugin_exec.measure_plugin(plugin, python=PYTHON, rounds=scale.exec_rounds)
+        medians = plugin_exec.measure_plugin(plugin, python=PYTHON, rounds=scale.exec_rounds)
     figures = [
         Figure(
             "plugin_exec_interpreted",
-            found["plugin"],
+            medians["plugin"],
             "ms",
-            found["bare"],
+            medians["bare"],
             "bare interpreter, -I -S -c pass",
             scale.exec_rounds,
         )

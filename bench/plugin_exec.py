@@ -1,7 +1,8 @@
-"""Time `vpc-cni` from exec to exit beside its bare interpreter, in the same run.
+"""Time `vpc-cni` from exec to exit, and in the same run its interpreter with an empty program (the *bare interpreter*).
 
-The two are interleaved, because minutes on a shared machine differ by more than what is measured; medians are used, because the tail
-is the machine's. Imports nothing of the plugin, so that other CNI plugins and a one-file binary can be measured with it too.
+The two alternate, because the speed of a shared machine changes from minute to minute by more than the difference between them.
+Medians are used, because the slowest samples are due to the machine. The module imports nothing of the plugin, so that it can also
+measure other CNI plugins and a one-file binary.
 
     python bench/plugin_exec.py --plugin build/vpc-cni --python /usr/bin/python3 [--responder raw|grpcio] [--rounds 400]
 """
@@ -18,8 +19,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# What `raw` answers to every connection as soon as a request arrives: SETTINGS, HEADERS (:status 200), DATA (an ExecReply with
-# protocol 1 and no result), trailers (grpc-status 0). Written out, so that the time measured is the plugin's, not a server's.
+# The bytes that the responder `raw` sends on every connection as soon as a request arrives: SETTINGS, HEADERS (:status 200), DATA (an
+# ExecReply with protocol 1 and no result), trailers (grpc-status 0). They are prepared, so that a server's time is not measured.
 RAW_ANSWER = (
     b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
     b"\x00\x00\x01\x01\x04\x00\x00\x00\x01\x88"
@@ -67,7 +68,8 @@ def medians_ms(
 
     Args:
         commands: name -> argv; each must exit with 0.
-    Returns: name -> median of posix_spawn to reaped, in ms.
+        stdin: the standard input of each.
+    Returns: name -> median time from posix_spawn until the process is reaped, in ms.
     Raises: RuntimeError if a command fails.
     """
     samples: dict[str, list[float]] = {name: [] for name in commands}
@@ -90,7 +92,7 @@ def medians_ms(
 
 
 def bare_interpreter(python: Path) -> list[str]:
-    """The command of an interpreter that starts, does nothing and ends."""
+    """Return the command of an interpreter that starts, does nothing and ends."""
     return [str(python), "-I", "-S", "-c", "pass"]
 
 
@@ -98,7 +100,7 @@ def measure_plugin(plugin: Path, *, python: Path, responder: str = "raw", rounds
     """Measure `plugin` and its bare interpreter, with a responder that answers at once.
 
     Args:
-        responder: "raw" (a socket that writes a canned answer) or "grpcio" (a real server, which costs its own ~0.5 ms).
+        responder: "raw" (a socket that sends RAW_ANSWER) or "grpcio" (a real server, which adds about 0.5 ms).
     Returns: {"bare": ms, "plugin": ms}, medians of the same run.
     """
     with tempfile.TemporaryDirectory(prefix="vpc-cni-bench-") as run_dir:
@@ -123,16 +125,16 @@ def measure_plugin(plugin: Path, *, python: Path, responder: str = "raw", rounds
 
 
 def main() -> None:
-    """Entry point: print one line."""
+    """Measure, and print one line."""
     parser = argparse.ArgumentParser(description="Time vpc-cni beside its bare interpreter.")
     parser.add_argument("--plugin", type=Path, default=Path("build/vpc-cni"))
     parser.add_argument("--python", type=Path, default=Path("/usr/bin/python3"))
     parser.add_argument("--responder", choices=("raw", "grpcio"), default="raw")
     parser.add_argument("--rounds", type=int, default=400)
     options = parser.parse_args()
-    found = measure_plugin(options.plugin.resolve(), python=options.python, responder=options.responder, rounds=options.rounds)
-    ratio = found["plugin"] / found["bare"]
-    print(f"{options.responder}: bare {found['bare']:.2f} ms, plugin {found['plugin']:.2f} ms, ratio {ratio:.2f}")
+    medians = measure_plugin(options.plugin.resolve(), python=options.python, responder=options.responder, rounds=options.rounds)
+    ratio = medians["plugin"] / medians["bare"]
+    print(f"{options.responder}: bare {medians['bare']:.2f} ms, plugin {medians['plugin']:.2f} ms, ratio {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`add_policy`: an ADD on a node whose pods a policy agent filters, beside one on a node without, and the agent's own answer.
-`del_agent_dead`: a DEL there whose agent was killed, beside one on the node without.
+"""`add_policy`: an ADD on a node with a policy agent, compared with the sum of an ADD on a node without an agent and of the agent's
+own answer. `del_agent_dead`: a DEL on the node after its agent was killed, compared with a DEL on the node without an agent.
 
-Two nodes that name links by pod take turns in blocks, cold calls with a pause after each; the time is the daemon's part. The agent is
-the lab's, in Python; its answer is timed by a client of its own, on links that no daemon made. Each pod has a name of no replica, so
-that every question loads programs.
+Both nodes name links by pod. They are called in turn in blocks, with a pause after each call, so that all calls are cold. The time is
+the daemon's part of the call. The agent is the lab's stand-in, in Python. Its own answer is timed by a separate client, for links that
+no daemon made. No two pods are replicas of each other, so the agent must load programs for each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWER_S = 5.0
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Take turns. Raises: NodeError, BenchError."""
+    """Measure both nodes and the agent in turn. Raises: NodeError, BenchError."""
     samples: dict[str, list[float]] = {"off": [], "on": [], "agent": []}
     rounds = scale.whole_rounds // BLOCKS
     with ExitStack() as stack:
@@ -81,8 +81,11 @@ def _adds(stage: Stage, *, rounds: int, tag: str) -> list[float]:
 
 
 def _dels(stages: Mapping[str, Stage], agent: PolicyAgent, *, rounds: int) -> dict[str, list[float]]:
-    """Attach pods to both nodes, kill the agent, and detach them in turn, block by block. Returns: the daemon's parts, in ms."""
-    found: dict[str, list[float]] = {name: [] for name in stages}
+    """Attach pods to both nodes, kill the agent, and detach the pods in turn in blocks.
+
+    Returns: node -> the daemon's part of each DEL, in ms.
+    """
+    parts: dict[str, list[float]] = {name: [] for name in stages}
     ids = {
         name: stage.job("attach", path=PLUGIN_PATH, count=rounds * BLOCKS, tag="outlives", names_pods=True)
         for name, stage in stages.items()
@@ -92,12 +95,12 @@ def _dels(stages: Mapping[str, Stage], agent: PolicyAgent, *, rounds: int) -> di
         for name in sorted(stages, reverse=bool(number % 2)):
             block = ids[name][number * rounds : (number + 1) * rounds]
             stages[name].job("detach", path=PLUGIN_PATH, ids=block, names_pods=True, settle_s=SETTLE_S)
-            found[name] += [line["ms"] for line in stages[name].requests("DEL", block)]
-    return found
+            parts[name] += [line["ms"] for line in stages[name].requests("DEL", block)]
+    return parts
 
 
 def _answers(stage: Stage, numbers: range) -> list[float]:
-    """Ask the agent to filter pods that nobody else knows. Returns: how long each answer took, in ms."""
+    """Request filters from the agent for pods that are not the daemon's. Returns: the time of each answer, in ms."""
     pods = [f"alone{number}-0" for number in numbers]
     stage.node.netns.ip([f"link add {host_veth('bench', pod, prefix='eni')} type veth peer name {pod}" for pod in pods])
     took_ms = []

@@ -1,10 +1,12 @@
-"""`pool_*`: EC2 calls and seconds of a node's life, in each mode: bootstrap, up to 27 and to 110 sandboxes, and back to none.
+"""`pool_*`: EC2 calls and seconds of the phases of a node's life, in each mode: its start, growth to 27 and to 110 sandboxes, and the
+drain to none.
 
-EC2 has the delays of the cold pool. The hold, the cooldown and a spare ENI's delay are short, so that what follows can be waited
-for; all sandboxes leave one after the other, so none of them changes the number of calls. A drain that does not end at the target,
-at EC2 and in the host's rules, is no figure but a failure.
+EC2 has the delays of `cold`. Three settings are shortened so that the measurement can wait for them: the hold before a release, the
+cooldown, and the delay of a spare ENI. They do not change the number of calls, because all sandboxes are deleted one after the other.
+If a drain does not end with the addresses and rules of the start, the measurement fails.
 
-`pool_one_by_one`: changing calls to 60 pods that each come when the one before has its address, in virtual time.
+`pool_*_churn_day`: calls that change EC2 in a day in which jobs come and go, in virtual time. `pool_one_by_one`: such calls for 60
+pods, each of which comes when the one before has its address, in virtual time.
 """
 
 from __future__ import annotations
@@ -34,47 +36,51 @@ MODES: Mapping[str, Mapping[str, str]] = {
     "ip_targets": {"WARM_IP_TARGET": "5", "MINIMUM_IP_TARGET": "10"},
     "prefix": {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"},
 }
-"""What amazon-vpc-cni-k8s documents: its defaults, targets in addresses, and its example of prefix delegation."""
+"""Mode -> settings. They are from the documentation of amazon-vpc-cni-k8s: its defaults, targets in addresses, and its example of
+prefix delegation."""
 
 SHORT = {"IP_COOLDOWN_PERIOD": "3", "VPC_IPAMD_RELEASE_HOLD_SECONDS": "5", "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": "0"}
 STEPS = (27, 110)
-"""Sandboxes: the pods of a node of the size that most clusters have (m5.large), and kubelet's default maximum."""
+"""Numbers of sandboxes to which the node grows: the pods of an m5.large, which is the usual size of nodes, and kubelet's default
+maximum."""
 
 DRAIN_S = 120.0
-"""Bound of a drain: hold, cooldown, and 8 ENIs, detached and deleted one after the other."""
+"""Longest time for a drain: it includes the hold, the cooldown, and 8 ENIs that are detached and deleted one after the other."""
 
 QUIET_S = ATTACH_S + 1.0
-"""Without a call for so long the pool is at rest: an attachment takes ATTACH_S without one."""
+"""The pool is at rest after this long without an EC2 call. Ours: longer than ATTACH_S, because no call is made while an attachment is
+under way."""
 
 POLL_S = 0.5
 
 CHURN_NODES = 2
-"""Nodes of the day of churn. Ours: a day of one node takes some seconds; the fleet simulation has more of them."""
+"""Nodes of the day of churn. Ours: the day of each node takes some seconds to simulate, and `bench/fleet` simulates more nodes."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What one part of the life cost. `seconds`: until its work was done, or its last call."""
+    """One phase of the node's life, with its EC2 calls. `seconds`: until its work was done; for the start, until its last call."""
 
     name: str
     seconds: float
     calls: list[Call]
 
     def figure(self, mode: str) -> Figure:
-        """The number of calls, with the time and the kinds in the note."""
+        """Return a figure of the number of calls. The note has the time, and the calls by API."""
         kinds = Counter(call.api for call in self.calls)
         made = ", ".join(f"{count} {api}" for api, count in sorted(kinds.items())) or "none"
         return Figure(f"pool_{mode}_{self.name}", len(self.calls), "calls", note=f"{self.seconds:.1f} s; {made}")
 
 
 def measure() -> list[Figure]:
-    """Live through each mode on a node of its own; then a day of churn in each, in virtual time."""
+    """Measure the life of a node in each mode, and then, in virtual time, a day of churn in each mode and the pods one by one."""
     figures = [phase.figure(mode) for mode, settings in MODES.items() for phase in live(settings)]
     return [*figures, *(churn_day(mode, settings) for mode, settings in MODES.items()), one_by_one()]
 
 
 def one_by_one() -> Figure:
-    """Ours beside the model of amazon-vpc-cni-k8s's rules, whose ADDs are refused and come again where ours wait."""
+    """Simulate pods that come one by one, with our pool and with a model of amazon-vpc-cni-k8s's rules. An ADD that waits with our
+    pool is refused and repeated in the model."""
     ours, theirs = growth(FleetNode), growth(ReferenceNode)
     note = f"{ours.waits:.0f} ADDs waited {ours.waited_s:.0f} s ({theirs.waits:.0f}, {theirs.waited_s:.0f} s); "
     note += f"{ours.held:.0f} addresses held ({theirs.held:.0f})"
@@ -82,8 +88,8 @@ def one_by_one() -> Figure:
 
 
 def churn_day(mode: str, settings: Mapping[str, str]) -> Figure:
-    """A day of jobs that come and go on CHURN_NODES nodes (`bench/fleet`): calls that change something, a node; beside a model of
-    amazon-vpc-cni-k8s's rules on the same day."""
+    """Simulate a day of jobs that come and go on CHURN_NODES nodes (`bench/fleet`), with our pool and with a model of
+    amazon-vpc-cni-k8s's rules. Returns: the calls that change EC2, for each node."""
     trace = cron_day(CHURN_NODES, seed=SEED)
     ours = run_fleet(trace, settings, seed=SEED)
     theirs = run_fleet(trace, settings, seed=SEED, make_node=reference)
@@ -100,7 +106,7 @@ def churn_day(mode: str, settings: Mapping[str, str]) -> Figure:
 
 
 def live(settings: Mapping[str, str]) -> list[Phase]:
-    """One node from its start to 110 sandboxes and back. Raises: BenchError if it does not end where it began."""
+    """Measure a node from its start to 110 sandboxes and back. Raises: BenchError if it does not end as it began."""
     began = time.monotonic()
     with Stage(
         name="bench-pool",
@@ -120,7 +126,7 @@ def live(settings: Mapping[str, str]) -> list[Phase]:
 
 
 def _phase(stage: Stage, name: str, work: Callable[[], None]) -> Phase:
-    """Do the work; the calls that follow it until the pool is at rest are its own too."""
+    """Do the work of a phase. The EC2 calls that follow it, until the pool is at rest, count for the phase too."""
     stage.lab.vpc.clear_calls()
     started = time.monotonic()
     work()
@@ -140,7 +146,7 @@ def _raise(stage: Stage, ids: list[str], count: int) -> None:
 
 
 def _drain(stage: Stage, ids: list[str], at_rest: tuple[int, int]) -> None:
-    """Delete all sandboxes and wait until EC2 and the host have what they had before the first one, or less."""
+    """Delete all sandboxes, and wait until the node has no more ENIs and addresses than `at_rest`, and no rules of sandboxes."""
     stage.job("detach", path=PLUGIN_PATH, ids=ids)
     deadline = time.monotonic() + DRAIN_S
     while (held := _held(stage)) > at_rest or _foreign_rules(stage):
@@ -153,13 +159,14 @@ def _drain(stage: Stage, ids: list[str], at_rest: tuple[int, int]) -> None:
 
 
 def _held(stage: Stage) -> tuple[int, int]:
-    """ENIs of the node at EC2, and the addresses on them besides the primary ones, those of prefixes included."""
+    """Return the number of the node's ENIs at EC2, and of their addresses without the primary ones. A prefix counts as 16
+    addresses."""
     instance = stage.lab.vpc.instance("node-a")
     enis = stage.lab.vpc.enis_of(instance.instance_id)
     return len(enis), sum(len(eni.secondary_addresses) + 16 * len(eni.prefixes) for eni in enis)
 
 
 def _foreign_rules(stage: Stage) -> list[str]:
-    """Rules of sandboxes that are no more."""
+    """Return the addresses for which the host still has rules of sandboxes."""
     view = read_kernel(stage.node)
     return sorted(view.to_rules | view.from_rules)

@@ -1,10 +1,10 @@
-"""A hostile pod at the metrics port: it holds connections, and opens more, for a bounded time.
+"""A hostile pod that attacks the metrics port: it holds connections and opens further ones, for a limited time.
 
     python -m bench.port_attack HOST PORT --held 1000 --per-second 200 --seconds 10
 
-It runs in a sandbox's namespace. It prints `attacking` once the held connections have been opened, and at the end how many new ones
-it made. Of the new ones every second asks for the page, and all are aborted with the next one (RST), so that they need no
-descriptors and no ports.
+It runs in a sandbox's namespace. It prints `attacking` when the held connections are open, and at the end the number of further
+connections. Every second of these requests the page. Each is aborted (RST) when the next one is opened, so that only one of them needs
+a descriptor and a port.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ABORT = struct.pack("ii", 1, 0)
 HELD_MAX = 2000
 PER_SECOND_MAX = 1000
 SECONDS_MAX = 120.0
-"""Bounds of what it does, whatever it is told: it is a load in a test."""
+"""Upper bounds of the arguments, because this is only the load of a test."""
 
 
 def open_one(target: tuple[str, int]) -> socket.socket:
-    """Begin a connection without waiting for it."""
+    """Start to open a connection, without waiting until it is open."""
     sock = socket.socket()
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
@@ -36,11 +36,11 @@ def open_one(target: tuple[str, int]) -> socket.socket:
 
 
 def attack(target: tuple[str, int], *, held: int, per_second: int, seconds: float) -> int:
-    """Hold connections and open `per_second` more; returns how many more."""
+    """Hold `held` connections, and open `per_second` further ones. Returns: the number of further connections."""
     kept = []
     for _ in range(held):
         kept.append(open_one(target))
-        time.sleep(0.001)  # the kernel's queue of the listener has room again
+        time.sleep(0.001)  # until the listener's queue in the kernel has room again
     print("attacking", flush=True)
     began, count, last = time.monotonic(), 0, open_one(target)
     while (elapsed_s := time.monotonic() - began) < seconds:
@@ -56,19 +56,19 @@ def attack(target: tuple[str, int], *, held: int, per_second: int, seconds: floa
 
 
 def main() -> None:
-    """Attack as told, within the bounds."""
+    """Attack as the arguments say, within the bounds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("host")
     parser.add_argument("port", type=int)
     parser.add_argument("--held", type=int, default=1000)
     parser.add_argument("--per-second", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=10.0)
-    told = parser.parse_args()
-    held = min(told.held, HELD_MAX)
+    options = parser.parse_args()
+    held = min(options.held, HELD_MAX)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, held + 100) if hard > 0 else held + 100, hard))
-    per_second, seconds = min(told.per_second, PER_SECOND_MAX), min(told.seconds, SECONDS_MAX)
-    print(attack((told.host, told.port), held=held, per_second=per_second, seconds=seconds), flush=True)
+    per_second, seconds = min(options.per_second, PER_SECOND_MAX), min(options.seconds, SECONDS_MAX)
+    print(attack((options.host, options.port), held=held, per_second=per_second, seconds=seconds), flush=True)
 
 
 if __name__ == "__main__":

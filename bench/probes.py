@@ -1,4 +1,4 @@
-"""`python -m bench.probes SECONDS`: ask the daemon's pages on this node's loopback as kubelet and Prometheus do, for so long.
+"""`python -m bench.probes SECONDS`: for this long, request the daemon's pages on the node's loopback as kubelet and Prometheus do.
 
 The exit status is 1 if a page was not answered with 200.
 """
@@ -14,13 +14,14 @@ PAGES = (
     ("127.0.0.1:61677/healthz", 20.0),
     ("127.0.0.1:61678/metrics", 30.0),
 )
-"""Page -> period in seconds: the DaemonSet's probes, and an interval that scrapers use (manifests/base, manifests/monitoring)."""
+"""Pages, and the seconds between two requests: those of the DaemonSet's probes (manifests/base), and the scrape interval of
+manifests/monitoring."""
 
 TIMEOUT_S = 2.0
 
 
 def main(seconds: float) -> int:
-    """Ask each page in its period; returns the exit status."""
+    """Request each page in its period. Returns: the exit status."""
     ends = time.monotonic() + seconds
     due = {page: time.monotonic() for page, _ in PAGES}
     while (now := time.monotonic()) < ends:

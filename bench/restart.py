@@ -1,9 +1,9 @@
-"""`restart_first_*`: kill -9 with 110 sandboxes attached and a new daemon at once, until it has served a DEL and an ADD; and
-`restart_plugin_add`, until an ADD is done that a runtime asked of the plugin while nobody listened.
+"""`restart_first_*`: the time from a kill -9 of a daemon with 110 sandboxes, until the next daemon, which is started at once, has
+served a DEL and an ADD. `restart_plugin_add`: the time until an ADD by the plugin is done that was started right after the kill.
 
-The time counts from the kill, so it includes the end of the old process and the start of the interpreter. EC2 has the delays of
-`cold`. Budgets grow with the machine's slowness (`figures`), for most of it is the interpreter's start. The reference is what no
-restart can avoid: an interpreter that imports what the daemon imports.
+The time begins with the kill, so it includes the end of the old process and the start of the interpreter. EC2 has the delays of
+`cold`. Budgets grow with the machine's slowness (`figures`), because most of the time is the interpreter's start. The reference is the
+part that no restart can avoid: an interpreter that imports the daemon's modules.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PRESENT: dict[str, object] = {"unreachable": {"ec2": None}}
 
 
 def measure(stage: Stage, scale: Scale, attached: list[str]) -> list[Figure]:
-    """Restart several times; each round deletes one of the `attached` and adds one, so that the count stays.
+    """Restart several times. Each round deletes an attached sandbox and adds a new one, so that their number stays.
 
     Args:
-        attached: container IDs, one more than rounds or more.
+        attached: container IDs of attached sandboxes, at least one more than there are rounds.
     """
     served: dict[str, list[float]] = {"DEL": [], "ADD": []}
     floors = []
@@ -59,7 +59,7 @@ def measure(stage: Stage, scale: Scale, attached: list[str]) -> list[Figure]:
 
 
 def _through_the_plugin(stage: Stage, rounds: int, *, slow: float) -> Figure:
-    """Each round starts the plugin at once after the kill, so it waits for the daemon, looking for it as it does in life."""
+    """Measure ADDs that the plugin starts right after a kill, so that it waits for the next daemon as on a real node."""
     path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
     times = []
     for number in range(rounds):
@@ -73,7 +73,7 @@ def _through_the_plugin(stage: Stage, rounds: int, *, slow: float) -> Figure:
 
 
 def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
-    """The same while EC2 takes connections and does not answer: ADD needs no EC2 at a start (docs/life.md, Start)."""
+    """Measure a restart while EC2 accepts connections and does not answer. A start needs no EC2 to serve ADD (docs/life.md, Start)."""
     stage.lab.faults.apply(AWAY)
     try:
         seconds = one_round(stage, number, delete_id)["ADD"]
@@ -84,8 +84,8 @@ def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
 
 
 def one_round(stage: Stage, number: int, delete_id: str) -> dict[str, float]:
-    """Kill and start the daemon; returns for each verb the seconds from the kill until it was served."""
-    killed_at = stage.daemon.restart()  # returns when the old one is gone, so that only the new one can serve
+    """Kill and start the daemon. Returns: verb -> seconds from the kill until it was served."""
+    killed_at = stage.daemon.restart()  # it returns when the old process has ended, so only the new one can serve
     add_id = f"restart-{number}-".ljust(64, "0")
     answer = stage.job("first_served", delete_id=delete_id, add_id=add_id, deadline_s=DEADLINE_S)
     return {verb: at - killed_at for verb, at in answer.items()}
@@ -93,6 +93,6 @@ def one_round(stage: Stage, number: int, delete_id: str) -> dict[str, float]:
 
 def _floor_s(stage: Stage) -> float:
     started = time.monotonic()
-    script = f"{IMPORTS}\nimport os\nos._exit(0)"  # a daemon does not pay for an interpreter's orderly end
+    script = f"{IMPORTS}\nimport os\nos._exit(0)"  # without the interpreter's orderly end, which is not part of a daemon's start
     stage.node.run([sys.executable, "-c", script], cwd=str(REPOSITORY))
     return time.monotonic() - started

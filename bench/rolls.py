@@ -1,7 +1,7 @@
-"""`roll_*`: what a node notices of 20 restarts of its daemon, asked as kubelet and a runtime ask (I17).
+"""`roll_*`: failed and slow calls on a node whose daemon is restarted 20 times, while kubelet's and a runtime's calls come (I17).
 
-Every other restart is a SIGTERM, every other a kill -9; the socket is away for 3 s and the start of the next daemon. No STATUS may
-fail, because one that does makes the node NotReady, and no ADD, because its pod would wait for kubelet's next try.
+SIGTERM and kill -9 alternate. The socket is away for 3 s and for the start of the next daemon. No STATUS may fail, because a failed
+one makes the node NotReady. No ADD may fail, because its pod would wait for kubelet's next attempt.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lab.node.kubelet import Call, KubeletLike
 
 AWAY_S = 3.0
 REST_S = 2.0
-"""Between two restarts: one sandbox is attached without one."""
+"""Pause between two restarts, in which one sandbox is attached without a restart."""
 
 END_S = 20.0
 POOL = {"MINIMUM_IP_TARGET": "18", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": "5"}
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Restart the daemon of a node that lives. Raises: BenchError if too little was asked to say anything."""
+    """Restart the daemon of a node while calls come. Raises: BenchError if too few calls came for a result."""
     with Stage(instance_type="m5.large", daemon_env=POOL, name="rolls") as stage:
         path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
         with KubeletLike(stage.node, plugin=path) as kubelet:
@@ -35,7 +35,8 @@ def measure(scale: Scale) -> list[Figure]:
 
 
 def roll(daemon: Daemon, number: int, *, away_s: float = AWAY_S, rest_s: float = REST_S) -> float:
-    """End the daemon, start it again after `away_s`, and let it serve for `rest_s`. Returns: how long its socket was away, in s."""
+    """End the daemon, start it again after `away_s`, and let it serve for `rest_s`. Returns: the seconds in which its socket was
+    away."""
     began = time.monotonic()
     daemon.end(signal.SIGKILL if number % 2 else signal.SIGTERM, timeout_s=END_S)
     time.sleep(away_s)

@@ -1,6 +1,7 @@
-"""Statistics of timings: medians and nearest-rank percentiles, which are samples that were really measured.
+"""Statistics of timings: medians and nearest-rank percentiles.
 
-No mean, because one preempted sample would move it. No interpolation and no removal of outliers: the tail is part of the result.
+There is no mean, because one slow sample would change it. There is no interpolation and no removal of outliers, because slow samples
+are part of the result.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Sequence
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle sample, or the mean of the middle two. Raises: ValueError without samples."""
+    """Return the middle sample, or the mean of the middle two. Raises: ValueError without samples."""
     if not samples:
         raise ValueError("no samples to take a median of")
     return statistics.median(samples)
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The smallest sample that at least `share` (0 to 1) of all samples do not exceed. Raises: ValueError without samples."""
+    """Return the smallest sample that at least `share` (0 to 1) of all samples do not exceed. Raises: ValueError without samples."""
     if not samples:
         raise ValueError("no samples to take a percentile of")
     if not 0 < share <= 1:
@@ -27,12 +28,12 @@ def percentile(samples: Sequence[float], share: float) -> float:
 
 
 def spread(samples: Sequence[float]) -> str:
-    """Say in words how far samples lie apart: the middle half, and the worst."""
+    """Return a text with the range of the middle half of the samples, and the worst sample."""
     return f"middle half {percentile(samples, 0.25):.2f}-{percentile(samples, 0.75):.2f}, worst {max(samples):.2f}"
 
 
 def covered(intervals: Sequence[tuple[float, float]]) -> float:
-    """Length of the union of intervals (start, end): how long at least one of them was under way."""
+    """Return the total time in which at least one of the intervals (start, end) was under way."""
     total, reached = 0.0, -math.inf
     for start, end in sorted(intervals):
         if end > reached:

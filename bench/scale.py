@@ -1,4 +1,4 @@
-"""How many samples a run takes."""
+"""The numbers of samples of a run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scale:
-    """The full run: p99 of 200 requests is their third-worst, and all of it but `rolls` and the idle minutes takes some three minutes
-    on two cores. `idle_s`: the audit and each sandbox's turn come in it."""
+    """Numbers of samples; the defaults are those of a full run.
+
+    Ours: the p99 of 200 requests is the third-worst, so it is no single outlier; and all of the run, except `rolls` and `idle`, takes
+    about three minutes on two cores. `idle_s` is long enough for a comparison of the host, and for a check of each sandbox.
+    """
 
     exec_rounds: int = 200
     whole_rounds: int = 60
@@ -24,4 +27,4 @@ FULL = Scale()
 QUICK = Scale(
     exec_rounds=40, whole_rounds=12, daemon_rounds=60, burst_rounds=3, cold_rounds=1, restart_rounds=2, idle_s=3.0, roll_count=3
 )
-"""To see that everything works; the percentiles mean little."""
+"""A run to see that everything works. Its percentiles are of too few samples to be used."""

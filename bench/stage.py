@@ -1,7 +1,7 @@
-"""One lab node with the daemon and the driver: everything but the bare plugin is measured on it.
+"""One lab node with the daemon and the driver. Most measurements use it.
 
-CRI is off and sandboxes are bare namespaces, so containerd is not in the figures. The driver is a process in the node
-(`node_driver`); this side gives it jobs and reads the daemon's log.
+CRI is off and sandboxes are plain network namespaces, so that containerd is not in the figures. The driver is a process in the node
+(`node_driver`). This module sends it jobs, and reads the daemon's log.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from lab.vpc.state import Vpc
 ONEFILE_PATH = "/opt/cni/bin/vpc-cni-onefile"
 REFERENCE_PATH = "/usr/lib/cni/ptp"
 IMPORTS = "import ipamd.daemon, ipamd.process.bootstrap, ipamd.process.lifecycle, ipamd.rpc.server, ipamd.metrics.page"
-"""What the daemon imports before it serves; boto3 comes later, in the background. Floor of its memory and of its start."""
+"""Statement that imports the modules that the daemon imports before it serves. Its memory and time are the least that a daemon
+needs."""
 
 READY_TIMEOUT_S = 30.0
 QUIET_S = 1.0
-"""Without a call to EC2 for this long, the pool has what it wants. Ours: ten times a call's latency in the cold-pool lab."""
+"""The pool has reached its target if EC2 was not called for this long. Ours: eight times the latency of a call in `cold`."""
 
 LOG_LINES = 8
 
 
 class BenchError(Exception):
-    """A measurement could not be made; nothing is said about the budget."""
+    """A measurement could not be made, so it is unknown whether its budget is kept."""
 
 
 class Stage:
-    """A lab of one node, the daemon and the driver. Use as a context."""
+    """A lab of one node with the daemon and the driver. Use it as a context."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Stage:
         self.node: Node
         self.daemon: Daemon
         self.lab.faults.apply(faults or {})
-        # The look for leaked ENIs a minute or two after a start is the start's: it is no part of idling.
+        # The search for leaked ENIs is off, because a daemon makes it a minute or two after its start, which is not idle then.
         self._settings = {"VPC_IPAMD_METRICS_ADDRESS": "off", "DISABLE_LEAKED_ENI_CLEANUP": "true"} | dict(daemon_env)
         self._module = module
         self._stack = ExitStack()
@@ -74,7 +75,8 @@ class Stage:
                 self.node.install(self._onefile, ONEFILE_PATH)
             self.daemon = Daemon(self.node, region=self.lab.vpc.region, settings=self._settings, module=self._module)
             self.daemon.install_plugin(is_interpreted=True)
-            # The image has its bytecode: a start that compiled would keep 4 MiB, and take longer.
+            # Compile the modules before the start, because the image has bytecode. A start that compiles takes longer, and keeps 4
+            # MiB.
             self.node.run([sys.executable, "-c", IMPORTS], cwd=str(REPOSITORY), env=self.daemon.environment)
             self.started_monotonic_s, self._started = time.monotonic(), datetime.now(UTC)
             self.daemon.start()
@@ -89,35 +91,37 @@ class Stage:
 
     @property
     def plugins(self) -> dict[str, str]:
-        """Our plugins that exist, and the reference: path in the node -> kind of configuration."""
+        """Our plugins that are installed, and the reference plugin: path in the node -> kind of configuration."""
         ours = [PLUGIN_PATH, *([ONEFILE_PATH] if self._onefile is not None else [])]
         return {**dict.fromkeys(ours, "vpc"), REFERENCE_PATH: "ptp"}
 
     def job(self, name: str, **arguments: Any) -> Any:
-        """Have the driver do one job of `node_driver.JOBS`. Raises: BenchError with the driver's or the daemon's last words."""
+        """Let the driver do one job of `node_driver.JOBS`. Returns: its result. Raises: BenchError with the driver's error and the end
+        of the daemon's log."""
         try:
             return self._driver.ask({"job": name, **arguments})
         except BenchError as exc:
             raise BenchError(f"{name}: {exc}; the daemon's last lines:\n{self.daemon.log_tail(LOG_LINES)}") from exc
 
     def wait_ready(self, *, quiet_s: float = QUIET_S) -> None:
-        """Wait until the newest daemon says that it is ready and EC2 has not been called for `quiet_s`. Raises: NodeError."""
+        """Wait until the last started daemon has logged that it is ready, and EC2 was not called for `quiet_s`. Raises: NodeError."""
         self.daemon.wait_until(lambda: self._is_at_rest(quiet_s), what="at rest", timeout_s=READY_TIMEOUT_S + quiet_s)
 
     def ready_after_s(self) -> float:
-        """From the exec of the daemon's first start until it said that it is ready. Raises: StopIteration if it never did."""
+        """Return the seconds from the daemon's first start until it logged that it is ready. Raises: StopIteration if it did not."""
         lines = _json_lines(self.daemon.log_text())
         at = next(line["at"] for line in lines if str(line.get("message", "")).startswith("ready after"))
         return (datetime.fromisoformat(at.replace("Z", "+00:00")) - self._started).total_seconds()
 
     def requests(self, verb: str, container_ids: Iterable[str]) -> list[dict[str, Any]]:
-        """The daemon's own lines about `verb` of these containers, in order."""
+        """Return the daemon's log lines about calls of `verb` for these containers, in order."""
         wanted = set(container_ids)
         lines = (line for line in _json_lines(self.daemon.log_text()) if line.get("verb") == verb)
         return [line for line in lines if line["container_id"] in wanted]
 
     def _is_at_rest(self, quiet_s: float) -> bool:
-        """Read the log instead of asking: a question over the socket would be in what is measured next."""
+        """Whether the daemon is ready and EC2 is not called. The log is read instead of asking the daemon, because a request would
+        disturb the measurement."""
         lines = _json_lines(self.daemon.log_text(of_this_start=True))
         is_ready = any(str(line.get("message", "")).startswith("ready after") for line in lines)
         return is_ready and self._seconds_since_call(default_s=quiet_s * 2) > quiet_s
@@ -128,10 +132,10 @@ class Stage:
 
 
 class Driver:
-    """The driver's process in a node and the two pipes to it. Use as a context."""
+    """The driver's process in a node, and the two pipes to it. Use it as a context."""
 
     def __init__(self, node: Node) -> None:
-        """Nothing is started yet."""
+        """Make the object; the process is not started yet."""
         self._node = node
 
     def __enter__(self) -> Driver:
@@ -158,17 +162,17 @@ class Driver:
         self._errors.close()
 
     def ask(self, job: Mapping[str, Any]) -> Any:
-        """Have it do one job of `node_driver.JOBS` and wait for the answer. Raises: BenchError."""
+        """Send one job of `node_driver.JOBS`, and wait for its result. Raises: BenchError."""
         self.send(job)
         return self.receive()
 
     def send(self, job: Mapping[str, Any]) -> None:
-        """Give it a job; `receive` must follow."""
+        """Send a job without waiting. A call of `receive` must follow."""
         self._jobs.write(json.dumps(job) + "\n")
         self._jobs.flush()
 
     def receive(self) -> Any:
-        """Wait for the answer to what was sent. Raises: BenchError with what the job, or the driver, said at its end."""
+        """Wait for the result of the job that was sent. Raises: BenchError with the error of the job, or the driver's last output."""
         line = self._answers.readline()
         if not line:
             self._errors.seek(0)
@@ -180,7 +184,7 @@ class Driver:
 
 
 def plugin_label(path: str) -> str:
-    """How figures call a plugin of ours."""
+    """Return the word for one of our plugins in the names of figures."""
     return "onefile" if path == ONEFILE_PATH else "interpreted"
 
 

@@ -1,7 +1,8 @@
-"""`add_p50_under_port_attack`: ADD while a pod uses up the metrics port, beside ADD without, in turns on one node (I16).
+"""`add_p50_under_port_attack`: ADD while a pod attacks the metrics port, compared with ADD without the attack, in turn on one node
+(I16).
 
-The pod holds 1,000 connections and opens 200 a second, of which half ask for the page (`port_attack`). It runs on the node's own
-cores, so what the attack itself costs is in the figure.
+The pod holds 1,000 connections and opens 200 a second, half of which request the page (`port_attack`). It uses the node's own cores,
+so the CPU time of the attack itself is in the figure too.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ PORT = 61678
 HELD_COUNT = 1000
 PER_SECOND = 200
 ATTACK_S = 60.0
-"""Bound of one attack, which is ended with its round."""
+"""Longest time of one attack. Normally the attack is ended with its round."""
 
 BEGIN_S = 30.0
 TURNS = 4
 
 
 def measure(scale: Scale, *, instance_type: str, daemon_env: Mapping[str, str]) -> list[Figure]:
-    """Take turns of ADDs and DELs without and with the attack."""
+    """Do ADDs and DELs in turn without and with the attack."""
     settings = {**daemon_env, "VPC_IPAMD_METRICS_ADDRESS": f":{PORT}"}
     with Stage(instance_type=instance_type, daemon_env=settings) as stage:
         (pod,) = stage.job("attach", path=PLUGIN_PATH, count=1, tag="attacker")
@@ -50,14 +51,14 @@ def measure(scale: Scale, *, instance_type: str, daemon_env: Mapping[str, str]) 
 
 def _adds(stage: Stage, scale: Scale, tag: str) -> list[float]:
     rounds = max(scale.whole_rounds // TURNS, 1)
-    found = stage.job("cycles", plugins={PLUGIN_PATH: "vpc"}, rounds=rounds, settle_s=SETTLE_S, tag=tag)
-    adds: list[float] = found[PLUGIN_PATH]["ADD"]
+    times = stage.job("cycles", plugins={PLUGIN_PATH: "vpc"}, rounds=rounds, settle_s=SETTLE_S, tag=tag)
+    adds: list[float] = times[PLUGIN_PATH]["ADD"]
     return adds
 
 
 @contextmanager
 def _attack(stage: Stage, pod: str) -> Iterator[None]:
-    """Attack from the pod's namespace for the time of the block. Raises: BenchError if it does not begin, or ends before."""
+    """Attack from the pod's namespace during the block. Raises: BenchError if the attack does not begin, or ends before the block."""
     host = str(stage.lab.vpc.enis_of(stage.node.instance_id)[0].primary_address)
     words = ["--held", str(HELD_COUNT), "--per-second", str(PER_SECOND), "--seconds", str(ATTACK_S)]
     said, out = os.pipe()

@@ -1,8 +1,9 @@
-"""`wire_2000_to_10`, `retire_2000_to_10`: wiring a sandbox on a host that has 2,000 of them, against one on a host with 10.
+"""`wire_2000_to_10`, `retire_2000_to_10`: wiring a sandbox on a host with 2,000 sandboxes, compared with a host with 10.
 
-Two hosts in namespaces of this process take turns in blocks; nothing but the kernel and `KernelWiring` is in it. The kernel's own
-work grows, too: each route takes memory of each CPU, and each message about a link looks for its peer's namespace among all. So the
-reference is how a bare pair with two routes grows, in turn with ours.
+The two hosts are namespaces of this process, and are measured in turn in blocks. Only the kernel and `KernelWiring` are measured. The
+kernel's own work grows with the number of sandboxes too: each route needs memory of each CPU, and for each message about a link the
+kernel searches all namespaces for that of the link's peer. So the reference is the growth of a bare veth pair with two routes,
+measured in turn with our wiring.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ BLOCKS, ROUNDS = 4, 25
 
 
 def measure() -> list[Figure]:
-    """Wire the residents, then take turns. Raises: PermissionError unless root."""
+    """Wire the sandboxes that stay, and measure both hosts in turn. Raises: PermissionError without root."""
     samples: dict[int, tuple[list[float], ...]] = {FEW: ([], [], [], []), MANY: ([], [], [], [])}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as few, ThreadPoolExecutor(1) as many:
         threads = {FEW: few, MANY: many}
         hosts = {}
-        for count, thread in threads.items():  # a host lives in its thread
+        for count, thread in threads.items():  # a host must be used in one thread only
             place = Path(folder) / str(count)
             place.mkdir()
             hosts[count] = thread.submit(Host, place).result()

@@ -15,10 +15,11 @@ from urllib.parse import quote, urlencode
 from kubectl_ipamd.errors import NoAnswerError, PluginError, RightMissingError
 
 LIST_TIMEOUT_S = 30.0
-"""For one page of a list. Ours: 500 nodes with their images are about 10 MB."""
+"""Longest time for one page of a list. Ours: a page of 500 nodes with the list of their images has about 10 MB; 30 s are enough for
+it also over a slow connection (3 Mbit/s)."""
 
 LIST_LIMIT = 500
-"""Objects of a page, as kubectl takes them."""
+"""Most objects in one page of a list. The same number as kubectl's default."""
 
 LIST_BYTES_MAX = 64 << 20
 
@@ -28,7 +29,7 @@ FORBIDDEN = 403
 
 
 class ApiError(Exception):
-    """A request failed. `status`: HTTP's, or 0 if there was no answer."""
+    """A request failed. `status`: the HTTP status, or 0 if there was no answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -36,7 +37,7 @@ class ApiError(Exception):
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the operator lacks the right."""
+        """Whether the API server refused because the operator lacks a right."""
         return self.status in (401, FORBIDDEN)
 
 
@@ -56,7 +57,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True)
 class Api:
-    """The API server behind a socket. Any thread may ask; each request has a connection of its own."""
+    """The API server behind a socket. Several threads may send requests at once, because each request has its own connection."""
 
     path: Path
 
@@ -65,8 +66,8 @@ class Api:
 
         Args:
             target: the path of the request, already quoted.
-            timeout_s: for the whole request, however slowly its bytes come.
-            bytes_max: a longer body is refused.
+            timeout_s: longest time for the whole request, however slowly the answer arrives.
+            bytes_max: largest size of a body; a longer body raises ApiError.
         Raises: ApiError.
         """
         deadline = time.monotonic() + timeout_s
@@ -139,7 +140,7 @@ def _body(
 
 
 def _message(body: bytes) -> str:
-    """The message of a Status object, or the beginning of another text."""
+    """Return why a request failed: the message if the body is a Status object of Kubernetes, the beginning if the body is no JSON."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -156,5 +157,5 @@ def _ending(error: ApiError, target: str) -> PluginError:
 
 
 def quoted(name: str) -> str:
-    """Quote one part of a path."""
+    """Quote one part of the path in a URL, including each "/" in it."""
     return quote(name, safe="")

@@ -1,4 +1,4 @@
-"""What the API server knows: nodes, the daemon's pods on them, and which nodes should have one."""
+"""Ask the API server for the nodes, for the daemon's pods on them, and for which nodes should have a pod of the daemon."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kubectl_ipamd.errors import PluginError
 from kubectl_ipamd.placement import is_for_node
 
 CONTAINER = "ipamd"
-"""The daemon's container. Source: manifests/base/daemonset.yaml."""
+"""The name of the daemon's container in its pod. Source: manifests/base/daemonset.yaml."""
 
 METRICS_PORT = 61678
-"""The default of VPC_IPAMD_METRICS_ADDRESS. Source: docs/settings.md."""
+"""The port in the default of VPC_IPAMD_METRICS_ADDRESS. Source: docs/settings.md."""
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 
@@ -26,11 +26,12 @@ class DaemonPod:
     """The daemon's pod on a node.
 
     Args:
-        namespace: of the pod.
-        image: of its container.
+        namespace: the pod's namespace.
+        image: the image of the daemon's container.
         is_running: whether the container runs now.
-        is_looping: whether kubelet waits before it starts the container again.
-        problem: why the container does not run; "" if it does.
+        is_looping: whether kubelet waits before it starts the container again, because the container ended several times
+            (CrashLoopBackOff).
+        problem: why the container does not run; "" if it runs.
         metrics_port: 0 if the pod's environment turns the metrics off.
     """
 
@@ -47,7 +48,7 @@ class DaemonPod:
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """A node, by its own object or, without the right to list nodes, by its daemon's pod."""
+    """A node. If the operator may not list nodes, only `name` and `pod`, the daemon's pod, are known."""
 
     name: str
     zone: str = ""
@@ -58,7 +59,7 @@ class ClusterNode:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """Nodes by name, of those that have a daemon or should have one. `notes`: what could not be read, for people."""
+    """The nodes that have a daemon or should have one, by name. `notes`: sentences for people about what could not be read."""
 
     nodes: Mapping[str, ClusterNode]
     notes: tuple[str, ...] = ()
@@ -68,8 +69,8 @@ def read_cluster(api: Api, *, namespace: str, selector: str, metrics_port: int =
     """List the daemon's pods and, as far as the operator may, nodes and DaemonSets.
 
     Args:
-        selector: of the daemon's pods, by labels.
-        metrics_port: overrides what the pods' environments say.
+        selector: the label selector of the daemon's pods.
+        metrics_port: the daemons' port of metrics; 0: the port that the environment of each pod says.
     Raises: PluginError if the pods cannot be listed.
     """
     in_namespace = f"namespaces/{quoted(namespace)}"
@@ -98,7 +99,7 @@ def read_cluster(api: Api, *, namespace: str, selector: str, metrics_port: int =
 
 
 def _templates(daemonsets: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The pod specs of the DaemonSets that run the daemon."""
+    """Return the pod specs of those DaemonSets that run the daemon, because the operator's selector may fit others too."""
     specs = [daemonset["spec"]["template"]["spec"] for daemonset in daemonsets]
     return [spec for spec in specs if _container(spec) is not None]
 
@@ -120,7 +121,11 @@ def _node(node_object: Mapping[str, Any], pods: Mapping[str, DaemonPod]) -> Clus
 
 
 def _pods_by_node(pod_objects: Iterable[dict[str, Any]], metrics_port: int) -> dict[str, DaemonPod]:
-    """The daemon's pods. During a roll the pod that runs is preferred, then one that is not being deleted, then the newest."""
+    """Return the daemon's pod of each node, by the node's name.
+
+    While the DaemonSet is rolled out a node may have two pods. Then the pod that runs is preferred, else the pod that is not being
+    deleted, else the newer one.
+    """
     ordered = sorted(pod_objects, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
     ranked: dict[str, tuple[int, DaemonPod]] = {}
     for pod_object in ordered:
@@ -161,7 +166,7 @@ def _daemon_pod(pod_object: Mapping[str, Any], container: Mapping[str, Any], nod
 
 
 def _problem(state: Mapping[str, Any], last_state: Mapping[str, Any], pod_status: Mapping[str, Any]) -> str:
-    """Why the container does not run, with the status of its last end."""
+    """Return why the container does not run, with the exit status of its last end; "" if it runs."""
     if "running" in state:
         return ""
     waiting = state.get("waiting") or {}
@@ -173,7 +178,10 @@ def _problem(state: Mapping[str, Any], last_state: Mapping[str, Any], pod_status
 
 
 def _metrics_port(container: Mapping[str, Any]) -> int:
-    """The port in the container's environment. A settings file may have another one, which the operator must name."""
+    """Return the port of metrics that the container's environment says, or the default; 0 if the metrics are off.
+
+    The daemon's settings file may set another port. It cannot be seen from here, so the operator must name it by `--metrics-port`.
+    """
     for variable in container.get("env") or []:
         if variable.get("name") == "VPC_IPAMD_METRICS_ADDRESS" and variable.get("value"):
             if variable["value"] == "off":

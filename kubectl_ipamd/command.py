@@ -16,13 +16,14 @@ from kubectl_ipamd.version import __version__
 PROGRAM = "kubectl ipamd"
 
 PARALLEL = 64
-"""Requests at once. Ours: the API server takes 400 reads at once by default, and others need some of them."""
+"""Requests at once. Ours: the API server takes 400 reads at once by default; 64 leave most of them to other clients."""
 
 TIMEOUT_S = 5.0
-"""For one node. Ours: a page takes 10 ms; with PARALLEL, 500 nodes that do not answer take 40 s."""
+"""Longest time for one node. Ours: an answer takes 10 ms, so there is ample reserve; and even 500 nodes of which none answers take
+only 40 s (PARALLEL at once), which is less than TOTAL_S."""
 
 TOTAL_S = 45.0
-"""For all nodes. Ours: with the lists before it, a command takes less than a minute."""
+"""Longest time for all nodes. Ours: a command also lists pods and nodes first, and shall still take less than a minute."""
 
 EPILOG = """\
 exit statuses: 0 answered; 1 answered, and somebody must look; 2 wrong usage; 3 kubectl, the API server or a daemon does not answer;
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our pipe has exited. That is no error, and Python must not report it at exit.
+        # The program that reads our standard output has exited, for example `head`. This is no error. But Python would flush standard
+        # output when it exits, and report an error then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except PluginError as error:
@@ -125,7 +127,11 @@ def _debug_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(*, is_top: bool) -> argparse.ArgumentParser:
-    """Options that may stand before and after the command. Only those of the top have defaults, so that none is overwritten."""
+    """Make a parser of the options that may stand before or after the name of the command.
+
+    argparse parses them twice: first before the name (`is_top`), then after it. Only the first parser sets defaults, because defaults
+    of the second would overwrite what stands before the name.
+    """
     parser = argparse.ArgumentParser(add_help=False)
 
     def option(*names: str, default: object, **settings: object) -> None:

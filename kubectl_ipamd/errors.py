@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 EXIT_ATTENTION = 1
-"""Answered, and somebody must look."""
+"""The exit status of a command that has an answer which needs a person's attention."""
 
 EXIT_INTERRUPTED = 130
 """The status that shells report for a program that SIGINT ended."""
 
 
 class PluginError(Exception):
-    """A command has no answer. The message is for the operator, `exit_status` for the shell."""
+    """A command cannot give an answer. The message is for the operator, `exit_status` for the shell."""
 
     exit_status: int
 

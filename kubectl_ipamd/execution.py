@@ -1,6 +1,7 @@
 """Run `ipamctl` on a node by `kubectl exec`: in the daemon's pod or, while its container does not run, in a debug pod.
 
-Both are root on the node: the daemon's pod may change its network, and a debug pod may do anything.
+A command is root in both pods: in the daemon's pod it may change the node's network, and in a debug pod it may do anything on the
+node.
 """
 
 from __future__ import annotations
@@ -15,33 +16,34 @@ from kubectl_ipamd.errors import NoAnswerError
 from kubectl_ipamd.kubectl import Kubectl
 
 DEBUG_LIFE_S = 900
-"""The debug pod ends by itself after this time, if this program cannot delete it. Ours: a bundle takes a minute."""
+"""The debug pod ends by itself after this time, if this program cannot delete it. Ours: a bundle, which takes longest, needs a minute;
+15 minutes are enough for each command, and a forgotten pod is gone soon."""
 
 START_S = 90.0
-"""Longest wait for the debug pod. Ours: the image is on the node already."""
+"""Longest wait for the start of the debug pod. Ours: mostly the image is on the node already, so that nothing must be pulled."""
 
 CALL_S = 30.0
 """Longest wait for a short command of kubectl."""
 
 HOST = "/host"
-"""Where a debug pod has the node's files. Source: `kubectl debug --help`."""
+"""The directory at which `kubectl debug` mounts the node's file system in a debug pod. Source: `kubectl debug --help`."""
 
 IPAMCTL_ENVIRONMENT = {
     "VPC_IPAMD_RUN_DIR": f"{HOST}/run/vpc-ipamd",
     "VPC_IPAMD_HISTORY_DIR": f"{HOST}/var/lib/vpc-ipamd/history",
 }
-"""Where `ipamctl` finds the daemon's files in a debug pod."""
+"""Settings for a debug pod, by which `ipamctl` finds the daemon's files below HOST."""
 
 _POD_NAME = re.compile(r"\bnode-debugger-[a-z0-9.-]+")
 
 
 @contextmanager
 def target(kubectl: Kubectl, pod: DaemonPod, *, may_debug: bool) -> Iterator[list[str]]:
-    """Yield the words of `kubectl exec` up to the pod's name and container.
+    """Yield the words behind `kubectl exec` that choose a namespace, a pod and a container in which `ipamctl` can run.
 
     Args:
         may_debug: whether to make a debug pod while the daemon's container does not run.
-    Raises: NoAnswerError if there is no container to run it in.
+    Raises: NoAnswerError if no such container runs.
     """
     if pod.is_running:
         yield ["-n", pod.namespace, pod.name, "-c", CONTAINER]
@@ -76,7 +78,10 @@ def debug_pod(
 
 
 def debug_words(*, node: str, namespace: str, image: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the words of `kubectl debug`. The pod only sleeps: `kubectl exec` then runs what is asked for, and loses no output."""
+    """Return the words of a `kubectl debug` whose pod only sleeps.
+
+    The actual command is then run by `kubectl exec`, because `kubectl debug` loses the output of a command that ends quickly.
+    """
     variables = [f"--env={name}={value}" for name, value in environment.items()]
     return [
         "debug",

@@ -1,4 +1,4 @@
-"""Read the text format of Prometheus, as far as the daemon's metrics use it, and only the metrics that are asked for.
+"""Read metrics by name from a page in the text format of Prometheus. Only the parts of the format that the daemon uses are read.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/, "Text-based format".
 """
@@ -20,12 +20,12 @@ _ESCAPED = {"n": "\n"}
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one page by the name of their metric."""
+    """The samples of one page of metrics, by the name of their metric."""
 
     by_name: Mapping[str, list[tuple[Labels, float]]] = field(default_factory=dict)
 
     def value(self, name: str) -> float | None:
-        """Return the first sample of a metric; None without one."""
+        """Return the value of a metric's first sample; None if there is no sample."""
         for _, value in self.of(name):
             return value
         return None
@@ -35,20 +35,20 @@ class Samples:
         return self.by_name.get(name, [])
 
     def label(self, name: str, label: str) -> str:
-        """Return a label of the first sample of a metric; "" without one."""
+        """Return the value of a label of a metric's first sample; "" if there is no sample or no such label."""
         for labels, _ in self.of(name):
             return labels.get(label, "")
         return ""
 
     def labels_of(self, name: str, label: str) -> Iterator[str]:
-        """Yield a label of each sample of a metric whose value is not 0."""
+        """Yield the value of a label for each sample of a metric, leaving out samples with value 0."""
         for labels, value in self.of(name):
             if value:
                 yield labels.get(label, "")
 
 
 def parse(text: str, names: Collection[str]) -> Samples:
-    """Read the samples of some metrics. A line that is not in the format is left out, because a later release may extend it."""
+    """Read the samples of the metrics `names`. A line that is not in the format is left out, because later releases may extend it."""
     by_name: dict[str, list[tuple[Labels, float]]] = {}
     for line in text.splitlines():
         name = _name_of(line)

@@ -1,4 +1,4 @@
-"""The figures of one node, from the page of metrics of its daemon."""
+"""Read the figures of one node (addresses, subnets, conditions, releases) from the page of metrics of its daemon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kubectl_ipamd.exposition import Samples, parse
 
 GROWING = "growing"
-"""The cause in `ipamd_pool_blocked` that means that nothing blocks the pool. Source: docs/metrics.md."""
+"""The label `cause` of `ipamd_pool_blocked` while nothing blocks the pool. Source: docs/metrics.md."""
 
 NAMES = frozenset(
     {
@@ -34,16 +34,16 @@ NAMES = frozenset(
         "awscni_assigned_ip_addresses",
     }
 )
-"""The metrics that are read. A test holds them to what the daemon exposes."""
+"""The metrics that are read. A test checks that the daemon exposes each of them."""
 
 
 @dataclass(frozen=True)
 class SubnetFigures:
-    """One subnet, as one node knows it. Numbers are addresses; None: the node does not know.
+    """The figures of one subnet from the metrics of one node. Numbers are addresses; None: the node does not know the number.
 
     Args:
-        age_s: seconds since EC2 answered about it.
-        held: addresses on the node's own ENIs, by state: assigned, free, other.
+        age_s: seconds since EC2 last answered this node about the subnet.
+        held: addresses of the subnet on the node's own ENIs, by state: assigned, free, other.
     """
 
     free: int | None
@@ -55,13 +55,15 @@ class SubnetFigures:
 
 @dataclass(frozen=True)
 class NodeFigures:
-    """One node. Numbers are addresses, unless their name says otherwise; None: the daemon does not know yet.
+    """The figures of one node. Numbers are addresses, unless their name says otherwise; None: the daemon does not know them yet.
+
+    The pool is the daemon's stock of addresses for pods. A frozen pool makes no ENI and releases nothing.
 
     Args:
-        blocked: what keeps the pool from growing; "" for nothing.
-        frozen: causes why the pool is frozen.
-        conditions: subjects of conditions.
-        subnets: by (subnet, zone).
+        blocked: why the pool cannot grow; "" if nothing blocks it.
+        frozen: the reasons why the pool is frozen.
+        conditions: subjects of the conditions, which say what is not as it should be.
+        subnets: figures by (subnet, zone).
     """
 
     is_ready: bool
@@ -85,7 +87,7 @@ class NodeFigures:
 
 
 def read_figures(text: str) -> NodeFigures:
-    """Read a page of metrics. Raises: ValueError if it is not that of vpc-ipamd."""
+    """Read a page of metrics. Raises: ValueError if the page is not from vpc-ipamd."""
     samples = parse(text, NAMES)
     ready = samples.value("ipamd_ready")
     if ready is None:
@@ -121,7 +123,7 @@ def _count(samples: Samples, name: str) -> int | None:
 
 
 def _whole(value: float) -> int:
-    """Round a figure. A value that is no number of addresses (NaN, infinity) counts as 0."""
+    """Return a figure as a whole number; 0 for a value that can be no number of addresses (NaN, infinity)."""
     if value - value != 0:
         return 0
     return int(value)

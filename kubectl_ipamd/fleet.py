@@ -1,4 +1,4 @@
-"""Read the figures of all nodes at once: in parallel, within bounds. A node that does not answer is a reading, not an error."""
+"""Read the figures of all nodes in parallel, within limits of time. A node that does not answer is no error: its reading says why."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from kubectl_ipamd.cluster import ClusterNode, DaemonPod
 from kubectl_ipamd.figures import NodeFigures, read_figures
 
 PAGE_BYTES_MAX = 4 << 20
-"""Of a page of metrics. Ours: a daemon's has about 60 kB."""
+"""Largest size of a page of metrics. Ours: a daemon's page has about 60 kB, so a page of 4 MiB cannot be right."""
 
 
 TOO_MANY_REQUESTS = 429
-"""Source: Kubernetes' API priority and fairness."""
+"""The HTTP status by which the API server refuses a request while it has too many. Source: Kubernetes' API priority and fairness."""
 
 RETRY_S = 1.0
-"""Source: the API server's Retry-After is 1 s."""
+"""Pause before a request is sent again. The API server demands 1 s by its header Retry-After."""
 
 
 class Silence(StrEnum):
     """Why there are no figures of a node.
 
-    NOT_RUNNING: the pod's container does not run. NO_ANSWER: it runs, and the API server or the daemon did not answer. FORBIDDEN: the
-    operator may not use `pods/proxy`. OFF: the metrics are turned off. NOT_ASKED: the time was up before.
+    NO_POD: the node has no pod of the daemon. NOT_RUNNING: the pod's container does not run. NO_ANSWER: the container runs, but the
+    API server or the daemon gave no usable answer. FORBIDDEN: the operator may not use `pods/proxy`. OFF: the daemon's metrics are
+    turned off. NOT_ASKED: the time for all nodes was up before it was this node's turn.
     """
 
     NO_POD = "no-pod"
@@ -40,12 +41,12 @@ class Silence(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a question to all nodes.
+    """Limits for reading all nodes.
 
     Args:
         parallel: requests at once.
-        timeout_s: for one node.
-        total_s: for all nodes.
+        timeout_s: longest time for one node.
+        total_s: longest time for all nodes.
     """
 
     parallel: int
@@ -55,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class NodeReading:
-    """A node with its figures, or with why there are none, in words `problem`."""
+    """A node with its figures or, if there are none, with the cause `silence` and a sentence `problem` for people."""
 
     node: ClusterNode
     figures: NodeFigures | None = None
@@ -64,7 +65,7 @@ class NodeReading:
 
 
 def read_fleet(api: Api, nodes: Iterable[ClusterNode], limits: Limits) -> list[NodeReading]:
-    """Read all nodes, in their order, within `limits.total_s`."""
+    """Read all nodes within `limits.total_s`. Returns: the readings, in the order of `nodes`."""
     deadline = time.monotonic() + limits.total_s
 
     def read(node: ClusterNode) -> NodeReading:
@@ -97,7 +98,7 @@ def _read_node(api: Api, node: ClusterNode, timeout_s: float) -> NodeReading:
 
 
 def _page(api: Api, pod: DaemonPod, deadline: float) -> bytes:
-    """Read a page of metrics; ask again when the API server has too many requests and there is time. Raises: ApiError."""
+    """Read a page of metrics. If the API server has too many requests, ask again while there is time. Raises: ApiError."""
     while True:
         try:
             timeout_s = max(deadline - time.monotonic(), 0.001)

@@ -1,4 +1,4 @@
-"""Judge a node by its figures, or by why there are none. Pure."""
+"""Judge the state of a node by its figures or, if there are none, by the cause. No function here does input or output."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from kubectl_ipamd.fleet import NodeReading, Silence
 from kubectl_ipamd.text import counted
 
 NODE_FULL = frozenset({"max-pods", "node-full"})
-"""Causes of `ipamd_pool_blocked` that mean that the node has all the addresses that it may have. Source: docs/metrics.md."""
+"""The label `cause` of `ipamd_pool_blocked` while the node has all the addresses that it may have. Source: docs/metrics.md."""
 
 FROZEN = "frozen"
-"""The cause of `ipamd_pool_blocked` of a frozen pool."""
+"""The label `cause` of `ipamd_pool_blocked` while the pool is frozen: it makes no ENI and releases nothing."""
 
 
 class NodeState(StrEnum):
     """The state of a node, the worst first.
 
-    NO_DAEMON: the node should have a daemon and has none. CRASH_LOOP, DOWN: its container does not run. NO_ANSWER: it runs and its
-    figures cannot be read. NOT_READY: it serves no ADD. CUT_OFF: pods run without network. EMPTY: no address can be given, and the
-    node may have more. BLOCKED: the pool wants to grow and cannot. SHORT: fewer addresses can be given than the operator asked for.
-    CONDITIONS: something is not as it should be. FROZEN: the pool is. FULL: the node has all its addresses and gave them to pods.
+    NO_DAEMON: the node should have a daemon and has none. CRASH_LOOP, DOWN: the daemon's container does not run. NO_ANSWER: the
+    daemon runs and its figures cannot be read. NOT_READY: the daemon serves no ADD of CNI, so no pod gets a network. CUT_OFF: pods run
+    without network. EMPTY: no address can be given to a pod, though the node may have more addresses. BLOCKED: the pool, the node's
+    stock of addresses, wants to grow and cannot. SHORT: fewer addresses can be given to pods than the operator demands by
+    `--short`. CONDITIONS: the daemon reports that something is not as it should be. FROZEN: the pool makes no ENI and releases
+    nothing. FULL: the node has all its addresses and gave them to pods.
     """
 
     NO_DAEMON = "no-daemon"
@@ -42,7 +44,7 @@ class NodeState(StrEnum):
 
 
 SEVERITY: Mapping[NodeState, int] = {state: number for number, state in enumerate(NodeState)}
-"""0 is the worst."""
+"""The rank of each state; 0 is the worst."""
 
 UNREMARKABLE = frozenset({NodeState.FULL, NodeState.READY})
 """States that need nobody's attention."""
@@ -60,19 +62,19 @@ NEXT_STEPS: Mapping[NodeState, str] = {
     NodeState.CONDITIONS: "kubectl ipamd exec NODE status",
     NodeState.FROZEN: "kubectl ipamd exec NODE status",
 }
-"""What to run for a node in this state. NODE and POD are the reader's."""
+"""What the operator should run for a node in this state, with the names in place of NODE and POD."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The state of a node, and why, for people ("" if there is nothing to say)."""
+    """The state of a node, and the reason for people ("" if there is nothing to say)."""
 
     state: NodeState
     reason: str
 
     @property
     def needs_attention(self) -> bool:
-        """Whether somebody must look."""
+        """Whether the state needs a person's attention."""
         return self.state not in UNREMARKABLE
 
 
@@ -80,7 +82,7 @@ def judge(reading: NodeReading, *, short_below: int = 0) -> Judgement:
     """Judge one node.
 
     Args:
-        short_below: a node that can give fewer addresses is short.
+        short_below: a node that can give fewer addresses than this number is SHORT.
     """
     if reading.figures is None:
         return Judgement(_silent_state(reading), reading.problem)
@@ -148,7 +150,7 @@ def _with_conditions(figures: NodeFigures, _: int) -> str:
 
 
 def _is_told_by_state(subject: str, figures: NodeFigures) -> bool:
-    """Whether the state FULL or FROZEN says the same as a condition: the pool's of a full node, and that of a freeze."""
+    """Whether the condition about `subject` says only what the state FULL or FROZEN says already."""
     if subject == "pool":
         return _has_none(figures) and figures.blocked in NODE_FULL
     return subject == FROZEN and bool(figures.frozen)
@@ -174,11 +176,11 @@ _CHECKS: tuple[tuple[NodeState, Callable[[NodeFigures, int], str]], ...] = (
     (NodeState.FROZEN, _frozen),
     (NodeState.FULL, _full),
 )
-"""In the order of severity; the first check with a reason is the state."""
+"""The state that each check finds, in the order of severity. The first check that returns a reason decides the state."""
 
 
 def _with_others(state: NodeState, reason: str, figures: NodeFigures) -> str:
-    """Append the conditions to the reason of a worse state."""
+    """Append further facts to the reason, and the conditions as well if the state is worse than CONDITIONS."""
     parts = [reason, _others(figures)]
     conditions = _with_conditions(figures, 0)
     if conditions and SEVERITY[state] < SEVERITY[NodeState.CONDITIONS]:
@@ -187,7 +189,7 @@ def _with_others(state: NodeState, reason: str, figures: NodeFigures) -> str:
 
 
 def _others(figures: NodeFigures) -> str:
-    """Facts that make no state: pods that wait, settings that wait for a restart."""
+    """Return facts that have no state of their own: pods that wait, and settings that wait for a restart."""
     parts = []
     if figures.waiting_adds:
         parts.append(f"{counted(figures.waiting_adds, 'pod')} waiting for an address")

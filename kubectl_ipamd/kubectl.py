@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from kubectl_ipamd.errors import NoAnswerError
 
 ERROR_BYTES_MAX = 2000
-"""Characters of kubectl's errors that are kept. Ours: its last words name the cause."""
+"""Bytes of kubectl's standard error that are kept, from its end. Ours: the cause is in the last lines, and they are shorter."""
 
 
 @dataclass(frozen=True)
 class KubectlResult:
-    """Exit status, standard output, and the end of standard error, of one command."""
+    """The exit status, the standard output and the end of the standard error of one command."""
 
     status: int
     output: bytes
@@ -23,10 +23,10 @@ class KubectlResult:
 
 @dataclass(frozen=True)
 class Kubectl:
-    """A kubectl.
+    """The program kubectl with the operator's options.
 
     Args:
-        program: its name or path.
+        program: the program's name or path.
         options: options for every command, such as `--context=production`.
     """
 
@@ -38,7 +38,10 @@ class Kubectl:
         return [self.program, *self.options, *words]
 
     def run(self, words: Sequence[str], *, timeout_s: float) -> KubectlResult:
-        """Run one command to its end, without standard input. Raises: NoAnswerError after the time, or if there is no kubectl."""
+        """Run one command to its end, without standard input.
+
+        Raises: NoAnswerError if the command takes longer than `timeout_s`, or if kubectl cannot be started.
+        """
         try:
             done = subprocess.run(
                 self.command(*words), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False

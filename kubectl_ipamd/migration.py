@@ -1,6 +1,7 @@
-"""Plan how nodes change hands between amazon-vpc-cni-k8s and vpc-ipamd: in which order, and by which commands. Pure.
+"""Plan how nodes are moved from amazon-vpc-cni-k8s to vpc-ipamd or back: in which order, and by which commands.
 
-Nothing here changes a cluster: a plan is text for a person. Each batch ends with a rule that stops the rest.
+Nothing here reads or changes a cluster: a plan is text for a person. A node with the label (Choices.label) belongs to vpc-ipamd. Each
+batch on the way to vpc-ipamd ends with a command that stops the script if a node is in trouble.
 """
 
 from __future__ import annotations
@@ -15,30 +16,34 @@ from kubectl_ipamd.cluster import ZONE_LABEL
 from kubectl_ipamd.placement import is_for_node
 
 OTHER = "aws-node"
-"""The DaemonSet of amazon-vpc-cni-k8s, and its namespace below. Source: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml."""
+"""The DaemonSet of amazon-vpc-cni-k8s; OTHER_NAMESPACE is its namespace.
+
+Source of both: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml.
+"""
 
 OTHER_NAMESPACE = "kube-system"
 
 BATCH_SHARE = 0.1
-"""Of the nodes, in one batch. Ours: what a fleet can lose without noticing, if a batch goes wrong."""
+"""The part of the nodes that one batch has. Ours: if a batch goes wrong, a fleet can do without a tenth of its nodes."""
 
 SETTLE_S = 20
-"""Until both DaemonSets have noticed a label. Ours: their controller takes a second or two."""
+"""Pause after a change of labels, so that both DaemonSets have noticed it. Ours: their controller takes a second or two; this is ten
+times as long."""
 
 TERM_PATH = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/{}"
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the operator chose.
+    """The operator's choices for a plan.
 
     Args:
-        label: what both DaemonSets look at, its key and value.
-        batch: nodes in one batch; 0: a tenth of them.
-        canary: nodes that go alone before all others.
-        soak_minutes: how long the canary is watched.
-        kubectl: words of kubectl with the options of the call.
-        plugin: words of this plugin with them.
+        label: key and value of the label by which both DaemonSets select their nodes.
+        batch: the number of nodes in one batch; 0: a tenth of the nodes that wait (BATCH_SHARE).
+        canary: the number of nodes that are moved first, before all batches.
+        soak_minutes: how long the canary nodes are watched before the first batch.
+        kubectl: the words that begin a command of kubectl, with the operator's options.
+        plugin: the words that begin a command of this plugin, with the same options.
     """
 
     label: tuple[str, str]
@@ -51,7 +56,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class MigrationNode:
-    """A node as the API server has it. `image`: of the daemon's pod on it; "" if there is none."""
+    """A node as the API server knows it. `image`: the image of the daemon's pod on the node; "" if no such pod is there."""
 
     name: str
     labels: Mapping[str, str]
@@ -60,13 +65,16 @@ class MigrationNode:
 
     @property
     def zone(self) -> str:
-        """Its zone, "" if no label names it."""
+        """The node's zone; "" if no label names it."""
         return self.labels.get(ZONE_LABEL, "")
 
 
 @dataclass(frozen=True)
 class DaemonSets:
-    """Both DaemonSets, as the API server has them; None if one is not there. `namespace`: of ours."""
+    """The DaemonSets of vpc-ipamd (`ours`) and of amazon-vpc-cni-k8s (`other`), from the API server; None for an absent one.
+
+    `namespace`: the namespace of vpc-ipamd.
+    """
 
     ours: Mapping[str, Any] | None
     other: Mapping[str, Any] | None
@@ -75,7 +83,7 @@ class DaemonSets:
 
 @dataclass(frozen=True)
 class MigrationStep:
-    """Commands to be run in order. `nodes`: those that change hands in it."""
+    """Commands to be run in order. `nodes`: the nodes that this step moves."""
 
     title: str
     commands: tuple[str, ...]
@@ -84,7 +92,11 @@ class MigrationStep:
 
 @dataclass(frozen=True)
 class MigrationPlan:
-    """`problems`: what must be mended before the first step. `done`: nodes that need no step. `skipped`: those that can take none."""
+    """A plan.
+
+    `problems`: what must be mended before the first step. `done`: nodes that need no step. `skipped`: nodes that cannot be moved
+    now.
+    """
 
     steps: tuple[MigrationStep, ...]
     problems: tuple[str, ...]
@@ -93,7 +105,7 @@ class MigrationPlan:
 
 
 def plan_over(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: Choices) -> MigrationPlan:
-    """Plan how nodes come over from amazon-vpc-cni-k8s. Zone by zone, so that a mistake concerns one zone."""
+    """Plan how nodes are moved from amazon-vpc-cni-k8s to vpc-ipamd, zone by zone, so that a mistake concerns one zone only."""
     done, skipped, waiting = _sorted_nodes(nodes, daemonsets, choices)
     steps = _steps_over(waiting, daemonsets, choices)
     return MigrationPlan(tuple(steps), _problems(daemonsets, choices), tuple(done), tuple(skipped))
@@ -102,7 +114,10 @@ def plan_over(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: C
 def _sorted_nodes(
     nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: Choices
 ) -> tuple[list[str], list[str], list[MigrationNode]]:
-    """Return the names of nodes that have come over, of those that cannot, and the nodes that wait, zone by zone."""
+    """Return the names of nodes that were moved already, the names of those that cannot be moved now, and the nodes that wait.
+
+    All three lists are sorted by zone. A node cannot be moved if it is not Ready or if our DaemonSet would not select it.
+    """
     key, value = choices.label
     done, skipped, waiting = [], [], []
     for node in sorted(nodes, key=lambda node: (node.zone, node.name)):
@@ -116,7 +131,7 @@ def _sorted_nodes(
 
 
 def _steps_over(waiting: Sequence[MigrationNode], daemonsets: DaemonSets, choices: Choices) -> list[MigrationStep]:
-    """Return the steps by which the waiting nodes come over: the affinity if it is needed, the canary, then the batches."""
+    """Return the steps that move the waiting nodes: a change of the other DaemonSet's affinity if needed, the canary, the batches."""
     key, value = choices.label
     steps = []
     example = waiting[0] if waiting else None
@@ -141,7 +156,7 @@ def _steps_over(waiting: Sequence[MigrationNode], daemonsets: DaemonSets, choice
 
 
 def plan_back(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: Choices) -> MigrationPlan:
-    """Plan how nodes go back to amazon-vpc-cni-k8s, one after the other: each is exported by its own daemon."""
+    """Plan how nodes are moved back to amazon-vpc-cni-k8s, one after the other, because each needs an export by its own daemon."""
     key, value = choices.label
     steps, done, skipped = [], [], []
     for node in sorted(nodes, key=lambda node: (node.zone, node.name)):
@@ -160,7 +175,7 @@ def plan_back(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: C
 
 
 def script(plan: MigrationPlan) -> str:
-    """Write a plan as a script of a shell, which stops at the first command that fails."""
+    """Write a plan as a shell script that stops at the first command that fails."""
     lines = ["#!/bin/sh", "# Nothing of this was executed. Read it; then run it as a whole or step by step.", "set -eu"]
     lines += [f"# BEFORE THE FIRST STEP: {problem}" for problem in plan.problems]
     if plan.problems:
@@ -195,14 +210,20 @@ def _pod_spec(daemonset: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _would_be_on(daemonset: Mapping[str, Any] | None, node: MigrationNode, more: Mapping[str, str]) -> bool:
-    """Whether the DaemonSet is for the node once it has more labels. One that is not there is for each: a problem says so already."""
+    """Whether the DaemonSet selects the node after the node got the labels `more`.
+
+    An absent DaemonSet (None) counts as if it selected every node. The plan is of no use then anyway: `_problems` reports the absence.
+    """
     if daemonset is None:
         return True
     return is_for_node(_pod_spec(daemonset), name=node.name, labels={**node.labels, **more})
 
 
 def _affinity_patch(daemonsets: DaemonSets, choices: Choices) -> tuple[str, ...]:
-    """The commands of docs/install.md, for each of the terms, of which one is enough for a node."""
+    """Return the commands that keep the other DaemonSet off nodes with the label, as docs/install.md has them.
+
+    The expression is added to each term of the node affinity, because a node needs to match only one of the terms.
+    """
     affinity = (_pod_spec(daemonsets.other).get("affinity") or {}).get("nodeAffinity") or {} if daemonsets.other else {}
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or []
     expression = f'{{"key": "{choices.label[0]}", "operator": "DoesNotExist"}}'
@@ -250,7 +271,7 @@ def _tenth(count: int) -> int:
 
 
 def _batches(nodes: Sequence[MigrationNode], size: int) -> Iterable[tuple[str, list[str]]]:
-    """Batches of at most `size` nodes, each of one zone."""
+    """Yield batches, each as a zone and the names of at most `size` nodes in this zone."""
     by_zone: dict[str, list[str]] = {}
     for node in nodes:
         by_zone.setdefault(node.zone, []).append(node.name)

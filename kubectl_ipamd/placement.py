@@ -1,6 +1,6 @@
-"""Decide which nodes a DaemonSet is for, by its node selector and required node affinity. Pure.
+"""Decide which nodes a DaemonSet selects, by its node selector and required node affinity.
 
-Source: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/. Taints are not looked at: the daemon tolerates all.
+Source: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/. Taints are ignored, because the daemon tolerates all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 NAME_FIELD = "metadata.name"
 
 Holds = Callable[[str | None, list[str]], bool]
-"""The value of a label, None without it, and the values of an expression -> whether the expression holds."""
+"""A function that takes a node's value of a label (None if the node lacks the label) and the values of an expression, and returns
+whether the expression holds."""
 
 
 def is_for_node(pod_spec: Mapping[str, Any], *, name: str, labels: Mapping[str, str]) -> bool:
@@ -44,7 +45,10 @@ def _is_less(value: str | None, limits: list[str]) -> bool:
 
 
 def _compared(value: str | None, limits: list[str]) -> int:
-    """Compare two whole numbers: -1, 0 or 1. A value that is none fits neither Gt nor Lt."""
+    """Compare a label's value with the limit: -1 if less, 1 if greater, else 0.
+
+    0 also if one of them is no whole number: then neither Gt nor Lt holds.
+    """
     try:
         number, limit = int(value or ""), int(limits[0])
     except (ValueError, IndexError):
@@ -63,7 +67,7 @@ _OPERATORS: Mapping[str, Holds] = {
 
 
 def _holds(expression: Mapping[str, Any], value: str | None) -> bool:
-    """Evaluate an expression. One with an unknown operator holds, so that the node is shown."""
+    """Return whether an expression holds. An unknown operator counts as if it held, so that the node is shown."""
     operator = _OPERATORS.get(expression.get("operator", ""))
     if operator is None:
         return True

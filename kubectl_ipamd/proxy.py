@@ -1,6 +1,6 @@
 """Reach the API server through one `kubectl proxy` on a Unix socket.
 
-kubectl authenticates, with whatever the operator's kubeconfig asks for, once for all requests. The proxy passes only requests that
+kubectl authenticates once for all requests, in the way that the operator's kubeconfig asks for. The proxy passes only requests that
 read, so no defect here can change the cluster. The socket is in a directory that only the operator can enter.
 """
 
@@ -20,10 +20,11 @@ from kubectl_ipamd.errors import CommandLineError, NoAnswerError
 from kubectl_ipamd.kubectl import Kubectl, last_words
 
 START_S = 20.0
-"""Longest wait for the socket. Ours: kubectl takes a tenth of a second; a slow disk and a dispatcher take a few seconds."""
+"""Longest wait for the socket. Ours: kubectl takes a tenth of a second; with a slow disk, or if `kubectl` is a script that first looks
+for the right version, a few seconds. 20 s are enough for both."""
 
 END_S = 5.0
-"""Longest wait for kubectl's end, before it is killed. Ours."""
+"""Longest wait for kubectl's end after SIGTERM, before SIGKILL. Ours: kubectl ends at once, unless it hangs."""
 
 PAUSE_S = 0.02
 
@@ -49,7 +50,8 @@ def _started(kubectl: Kubectl, path: Path, log: Path) -> subprocess.Popen[bytes]
     words = ("proxy", f"--unix-socket={path}", f"--reject-methods={CHANGING_METHODS}")
     with log.open("wb") as stream:
         try:
-            # In a session of its own: Ctrl-C is for us, and a dispatcher's kubectl ends with its dispatcher.
+            # In a session of its own, for two reasons: Ctrl-C then signals this program only, which ends kubectl in order. And
+            # `kubectl` may be a script that starts the real kubectl: the signal to the process group (_end) reaches both.
             return subprocess.Popen(
                 kubectl.command(*words), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
             )

@@ -1,4 +1,4 @@
-"""What every command works with: kubectl, the API server through it, and the operator's choices."""
+"""The session that every command gets: kubectl, the API server behind `kubectl proxy`, and the operator's choices."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kubectl_ipamd.kubectl import Kubectl
 from kubectl_ipamd.proxy import api_socket
 
 OPTIONS = ("kubeconfig", "context", "cluster", "user", "server", "as")
-"""Options of kubectl that are passed on."""
+"""Options of this program that are passed on to kubectl."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """An open way to the cluster.
+    """The running `kubectl proxy` to the cluster, and the operator's choices.
 
     Args:
-        namespace: of the daemon's pods.
-        selector: of the daemon's pods, by labels.
-        metrics_port: 0 if the pods' environments decide.
-        output: table, wide or json.
+        namespace: the namespace of the daemon's pods.
+        selector: the label selector of the daemon's pods.
+        metrics_port: the daemons' port of metrics; 0: the port that the environment of each pod says.
+        output: the form of the answer: table, wide or json.
     """
 
     kubectl: Kubectl
@@ -38,16 +38,16 @@ class Session:
     output: str
 
     def cluster(self) -> ClusterView:
-        """List nodes and daemons. Raises: PluginError."""
+        """List the nodes and the daemons' pods. Raises: PluginError."""
         return read_cluster(self.api, namespace=self.namespace, selector=self.selector, metrics_port=self.metrics_port)
 
     def fleet(self) -> tuple[list[NodeReading], tuple[str, ...]]:
-        """Read all nodes. Returns: their readings, and notes. Raises: PluginError."""
+        """Read the figures of all nodes. Returns: the readings, and notes on what could not be read. Raises: PluginError."""
         view = self.cluster()
         return read_fleet(self.api, view.nodes.values(), self.limits), view.notes
 
     def node(self, view: ClusterView, name: str) -> ClusterNode:
-        """Return a node by its name. Raises: CommandLineError."""
+        """Return a node by its name. Raises: CommandLineError if the cluster has no such node."""
         node = view.nodes.get(name)
         if node is None:
             raise CommandLineError(f"no node {name} has or should have a daemon; `kubectl ipamd status` lists those that do")
@@ -55,7 +55,7 @@ class Session:
 
 
 def pod_of(node: ClusterNode) -> DaemonPod:
-    """Return the daemon's pod of a node. Raises: NoAnswerError."""
+    """Return the daemon's pod of a node. Raises: NoAnswerError if the node has none."""
     if node.pod is None:
         raise NoAnswerError(f"no pod of the daemon is on {node.name}")
     return node.pod
@@ -63,7 +63,7 @@ def pod_of(node: ClusterNode) -> DaemonPod:
 
 @contextmanager
 def open_session(arguments: argparse.Namespace) -> Iterator[Session]:
-    """Start `kubectl proxy` and yield what a command needs. Raises: PluginError."""
+    """Start `kubectl proxy`, yield a session with it, and end it. Raises: PluginError."""
     kubectl = Kubectl(arguments.kubectl, tuple(_kubectl_options(arguments)))
     with api_socket(kubectl) as path:
         yield Session(

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 CELL_MAX = 240
-"""Characters of a cell in a table. Ours: an error of the API server may have thousands; JSON has all of it."""
+"""Most characters of a cell in a table. Ours: an error of the API server may have thousands, and would bury the table; 240 say the
+cause. `-o json` has the whole text."""
 
 GAP = "  "
 
@@ -17,7 +18,7 @@ _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 def printable(text: str) -> str:
-    """Escape what a terminal would obey: control and format characters, line breaks. Letters of all scripts stay."""
+    """Escape the characters that control a terminal: control and format characters, line breaks. Letters of all scripts stay."""
     if text.isprintable():
         return text
     return _UNPRINTABLE.sub(_escaped, text)
@@ -34,7 +35,7 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
     """Lay out rows under a header. An empty cell shows "-".
 
     Args:
-        columns: head of a column -> the key of its cells.
+        columns: heading of a column -> the key of its cells in `rows`.
     """
     lines = [list(columns)]
     for row in rows:
@@ -64,7 +65,7 @@ def _aligned(lines: Sequence[Sequence[str]]) -> Iterable[str]:
 
 
 def _screen_width() -> int:
-    """Columns of the terminal; 0 if standard output is none, so that a row in a pipe is whole."""
+    """Return the width of the terminal; 0 if standard output is no terminal, so that no row is cut off in a pipe."""
     if not sys.stdout.isatty():
         return 0
     return os.get_terminal_size(sys.stdout.fileno()).columns

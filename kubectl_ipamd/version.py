@@ -1,3 +1,3 @@
-"""The release. It is the daemon's, because both are cut from one commit; a test compares them."""
+"""The release of this program. It equals the daemon's release, because both are built from the same commit; a test compares them."""
 
 __version__ = "0.1.0"

@@ -36,9 +36,12 @@ from lab.vpc.state import Vpc
 
 log = logging.getLogger(__name__)
 
-NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: people can tell the addresses of nodes and hosts apart
+NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours: two ranges, so that people can tell nodes and hosts apart
 SECOND_ZONE, SECOND_NODE_SUBNET = "us-west-2b", "10.0.4.0/22"
-IPV6_CIDR = "2600:1f14:abc:de00::/56"  # ours: in Amazon's range; the argument `ipv6_cidr` of a Vpc whose nodes have IPv6
+IPV6_CIDR = "2600:1f14:abc:de00::/56"
+"""Block for the argument `ipv6_cidr` of a Vpc whose nodes have IPv6. Ours: in Amazon's range, so that addresses look like those of
+AWS."""
+
 WIRE_TIMEOUT_S = 30.0
 OUTSIDE = "outside"
 """The name that `ping` takes for the host beyond the internet gateway. The host is in no VPC and in no list of hosts."""
@@ -69,7 +72,8 @@ class Lab:
 
         Args:
             name: unique on this machine; by default made from the process ID.
-            nodes, hosts: names, which must all differ. Nodes are in NODE_SUBNET (but see `second_zone`), hosts in HOST_SUBNET.
+            nodes, hosts: names, which must all differ. Hosts are in HOST_SUBNET, and nodes in NODE_SUBNET, except those of
+                `second_zone`.
             containerd: False starts no containerd; `Node.make_netns` then makes namespaces in place of sandboxes. A path is the
                 directory of another containerd (1.7 and later have events), its shim and ctr.
             vpc: a VPC that the caller made, with delays, limits, a clock or faults; the lab closes it.
@@ -219,7 +223,7 @@ class Lab:
         nodes, hosts = self._names
         for host in hosts:
             self.add_host(host)
-        built = [self._build_node(node) for node in nodes]  # in order: the same seed gives the same instances
+        built = [self._build_node(node) for node in nodes]  # one after another, so that the same seed gives the same instances
         if self._with_containerd:
             with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
                 list(pool.map(lambda node: node.start_containerd(self._containerd_directory), built))
@@ -233,7 +237,8 @@ class Lab:
         node.instance_id = instance.instance_id
         self._connect(instance, node.netns)
         self.ec2.add_listener(Listener(node.netns.listener(EC2_ADDRESS, EC2_PORT), instance.instance_id))
-        listener = node.netns.listener(IMDS_ADDRESS, IMDS_PORT, link="lo")  # a hop limit of 1: not for sandboxes
+        # Only on loopback, because with EC2's hop limit of 1 sandboxes cannot reach instance metadata.
+        listener = node.netns.listener(IMDS_ADDRESS, IMDS_PORT, link="lo")
         self.imds[name] = ImdsServer(self.vpc, instance.instance_id, socket=listener)
         self._serve(self.imds[name])
         return node

@@ -42,8 +42,8 @@ COMMENT_BEHIND = re.compile(r" # (?P<comment>.*)$")
 class Value:
     """A value, or a group of values.
 
-    `path`: its name after those of its groups. `comment`: behind it. `paragraph`: above it, if the value is the first below a comment
-    or an empty line; None elsewhere.
+    `path`: the names of its groups, then its own name. `comment`: the comment behind it on the same line. `paragraph`: the comment
+    lines above it ("" if there are none), if the value is the first one below them or below an empty line; else None.
     """
 
     path: tuple[str, ...]
@@ -53,7 +53,7 @@ class Value:
 
     @property
     def is_explained(self) -> bool:
-        """Whether it has a comment or a paragraph of its own, or each of its values is explained."""
+        """Whether the value has a comment or a paragraph of its own or, for a group, whether each value in it is explained."""
         return bool(self.comment or self.paragraph) or (
             bool(self.children) and all(child.is_explained for child in self.children)
         )
@@ -82,7 +82,10 @@ def tables(text: str) -> str:
 
 
 def _release(constraint: str) -> str:
-    """A constraint as people say it: `>=1.30.0-0` is "1.30 or later". Raises: ValueError for any other form."""
+    """Write Helm's constraint on the release of Kubernetes in words: `>=1.30.0-0` becomes "1.30 or later".
+
+    Raises: ValueError for a constraint of another form.
+    """
     match = re.fullmatch(r">=(\d+\.\d+)\.0-0", constraint)
     if match is None:
         raise ValueError(f"kubeVersion {constraint!r} is no lowest release")
@@ -98,7 +101,7 @@ def _row(value: Value, defaults: Any) -> str:
 
 
 def _rows(values: list[Value]) -> Iterator[Value]:
-    """Yield what has a row: values, and groups that are not explained value by value."""
+    """Yield what gets a row of a table: single values, and groups whose values are not each explained."""
     for value in values:
         is_open = bool(value.children) and not value.comment and all(child.is_explained for child in value.children)
         if not is_open:
@@ -111,7 +114,7 @@ def _rows(values: list[Value]) -> Iterator[Value]:
 
 
 def _read(text: str) -> list[Value]:
-    """Read the values of a file, in its order, with their comments."""
+    """Read the values of a file with their comments, in the order of the file."""
     top: list[Value] = []
     groups: list[tuple[int, Value]] = []  # the groups around the present line, each with its indent
     paragraph: list[str] | None = []

@@ -1,7 +1,7 @@
-"""Write the part of the chart's schema that is about settings: every name that there is, and a pattern of its values.
+"""Write the part of the chart's schema that is about settings: the name of every setting, and a pattern of its values.
 
-Helm refuses a misspelt setting by it before anything is changed. Without it running daemons would keep the generation before, and the
-next process to start would end.
+By the schema Helm refuses a misspelt setting before anything in the cluster is changed. Without the schema Helm would install it. Then
+running daemons would keep their previous settings, and the next daemon that starts would end with an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BY_VALUES = (
     "VPC_IPAMD_RUN_DIR",
     "VPC_IPAMD_SETTINGS_FILE",
 )
-"""Variables that the chart sets by values of their own, or by its mounts."""
+"""Environment variables that operators must not set directly: the chart sets them from other values or to suit its mounts."""
 
 OURS = "VPC_IPAMD_"
 
@@ -44,11 +44,11 @@ BOOLEAN = r"^(|1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)$"
 WHOLE_NUMBER = r"^(|[+-]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})$"
 
 TYPES = {BOOLEAN: ["string", "boolean"], WHOLE_NUMBER: ["string", "integer"]}
-"""Types of YAML that a value may have, by its pattern as text; every other value is text only."""
+"""The pattern of a setting's values -> the YAML types that a value may have. With any other pattern a value must be text."""
 
 
 def chart_schema() -> str:
-    """Write the schema anew: what is about settings is generated, the rest stays as it is written by hand."""
+    """Write the schema anew: the part about settings is generated, the rest stays as it was written by hand."""
     schema = json.loads(SCHEMA.read_text())
     known = setting_schemas()
     schema["properties"]["settings"] = {
@@ -66,10 +66,11 @@ def chart_schema() -> str:
 
 
 def setting_schemas() -> Mapping[str, Mapping[str, object]]:
-    """The schema of each setting's value: those of this daemon, and those of amazon-vpc-cni-k8s that it takes.
+    """Return the schema of each setting's value, for this daemon's settings and for those of amazon-vpc-cni-k8s that it accepts.
 
-    A value is text, or a number or boolean of YAML where the setting is one; the templates write it as text. An empty text counts as
-    not set. Bounds are the daemon's to check: it names every problem at once.
+    A value is text. For a setting that is a number or a boolean, YAML's number or boolean is allowed too, because the chart's
+    templates turn it into text. An empty text means that the setting is not set. The schema checks no bounds: the daemon does, because
+    it can report all problems at once.
     """
     schemas: dict[str, Mapping[str, object]] = {}
     for setting in UPSTREAM:
@@ -85,7 +86,7 @@ def setting_schemas() -> Mapping[str, Mapping[str, object]]:
 
 
 def _pattern(parse: Parser) -> str:
-    """What a value of this kind looks like."""
+    """Return a regular expression for the values that a setting's parser accepts."""
     if parse is parse_bool:
         return BOOLEAN
     made_by = getattr(parse, "__qualname__", "").partition(".")[0]
@@ -99,5 +100,5 @@ def _pattern(parse: Parser) -> str:
 
 
 def _closed_over(parse: Parser) -> Mapping[str, Any]:
-    """The variables that a made parser keeps of its maker."""
+    """Return the variables that a parser captured from the function that made it, such as `allowed` of `choice`."""
     return inspect.getclosurevars(parse).nonlocals

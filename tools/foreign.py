@@ -1,9 +1,10 @@
 """Run a command that may execute another architecture's programs: `foreign.py ARCH COMMAND...` (ARCH as Debian names it).
 
 Where the machine is of that architecture, or has Debian's QEMU (qemu-user-static) registered with binfmt_misc, the command is run
-as it is. Elsewhere it gets a user namespace with a binfmt_misc of its own (Linux 6.7 and later), in which QEMU is registered: nothing
-changes for the machine, and nothing is left behind. Users have the same numbers in it, so files belong to whom they would belong
-outside; but device files cannot be made in it, and networks of the machine cannot be changed. Needs root, and no package of Python.
+as it is. Elsewhere the command runs in a user namespace with its own binfmt_misc (Linux 6.7 and later), in which QEMU is registered.
+So nothing changes for the machine, and nothing is left behind. User ids in the namespace are the same as outside, so files that the
+command makes have the same owner as if it ran outside. But in the namespace no device files can be made, and the machine's networks
+cannot be changed. Needs root. Needs no Python package.
 Source: https://docs.kernel.org/admin-guide/binfmt-misc.html; Linux commit 21ca59b365c0, binfmt_misc: enable sandboxed mounts.
 """
 
@@ -16,11 +17,11 @@ import sys
 from pathlib import Path
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Debian's name -> the kernel's and QEMU's."""
+"""Debian's name of an architecture -> the name that the kernel and QEMU use."""
 
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 RULES = Path("/usr/lib/binfmt.d")
-"""Where qemu-user-static has the line that registers each of its programs."""
+"""The folder in which qemu-user-static has, for each architecture, a file with the line that registers QEMU with binfmt_misc."""
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 """Source: linux/sched.h."""
@@ -29,7 +30,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(argv: list[str]) -> int:
-    """Become the command; returns only if that fails: 2 for a wrong call, 1 where QEMU cannot be registered."""
+    """Replace this process by the command.
+
+    Returns only if this fails: 2 for a wrong command line, 1 if QEMU cannot be registered or the command cannot be executed.
+    """
     if len(argv) < 2 or argv[0] not in MACHINES:
         print(f"usage: foreign.py {'|'.join(MACHINES)} COMMAND...", file=sys.stderr)
         return 2
@@ -58,7 +62,7 @@ def _cannot(reason: str) -> int:
 
 
 def _is_registered(machine: str) -> bool:
-    """Whether every program finds QEMU, also below another root: the kernel has it open (flag F)."""
+    """Whether QEMU is registered and enabled with flag F: the kernel then keeps its file open, so that it works below any root."""
     try:
         lines = (BINFMT / f"qemu-{machine}").read_text().splitlines()
     except OSError:
@@ -67,15 +71,16 @@ def _is_registered(machine: str) -> bool:
 
 
 def _enter_namespaces() -> None:
-    """Enter a user and a mount namespace of our own. Raises: OSError."""
-    # Only a process outside may map other users than one; a child that waits for us to be inside is one.
+    """Enter a new user namespace and a new mount namespace. Raises: OSError."""
+    # A process inside the new user namespace may map only one user id to it. To map all of them a process must be outside. So a child
+    # is made first: it stays outside, waits until this process is inside, and then writes the maps.
     reader, writer = os.pipe()
     maps = {name: _identity(Path("/proc/self", name).read_text()) for name in ("uid_map", "gid_map")}
     target = Path(f"/proc/{os.getpid()}")
     child = os.fork()
     if child == 0:
         os.close(writer)
-        os.read(reader, 1)  # ends when the other side closes it
+        os.read(reader, 1)  # returns when the parent closes its end of the pipe
         try:
             for name, text in maps.items():
                 (target / name).write_text(text)
@@ -93,12 +98,15 @@ def _enter_namespaces() -> None:
 
 
 def _identity(text: str) -> str:
-    """A map of each number that is known here to itself. `text`: lines of first number inside, outside, and count."""
+    """Return an id map for a new namespace that maps each user or group id of the present namespace to itself.
+
+    `text`: the map of the present namespace; each line has the first id inside, the first id outside, and how many ids follow.
+    """
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in (line.split() for line in text.splitlines()))
 
 
 def _register(rule: bytes) -> None:
-    """Mount this namespace's own list of formats, and write the rule to it. Raises: OSError."""
+    """Mount this user namespace's own binfmt_misc, and register QEMU there by its rule. Raises: OSError."""
     _checked(libc.mount(b"binfmt_misc", bytes(BINFMT), b"binfmt_misc", 0, None), f"mount {BINFMT}")
     (BINFMT / "register").write_bytes(rule)
 

@@ -1,8 +1,8 @@
 """Generate pages, the picture and the chart's copies of rules and dashboard, or check (`--check`) that they are up to date.
 
-The texts beside each setting, metric and check of the probe in the code are the only source: `ipamctl config`, the metrics endpoint and these pages
-print the same words. Only the table of alerts and the comparison with amazon-vpc-cni-k8s are written by hand, in
-`tools/metrics_words.py`. Runs without network.
+The only source is the text that the code has beside each setting, metric and check of the probe. So `ipamctl config`, the metrics
+endpoint and these pages print the same words. Only the table of alerts and the comparison with amazon-vpc-cni-k8s are written by
+hand, in `tools/metrics_words.py`. Runs without network.
 """
 
 # ruff: noqa: E501  # a line of a page is one line of Markdown
@@ -108,7 +108,7 @@ def settings_page(settings: Settings | None = None) -> str:
     """Write the page: one table per topic, settings in the order of the code.
 
     Args:
-        settings: whose classes are described; defaults are shown, whatever the environment holds.
+        settings: an object whose classes describe the settings. The page shows the defaults, whatever the environment sets.
     """
     settings = settings or Settings()
     lines = {line.env: line for line in describe(settings, {})}
@@ -132,7 +132,10 @@ def picture_page() -> str:
 
 
 def assumptions_page() -> str:
-    """Write docs/assumptions.md: in its template `@checks` stands for the rows of the checks, `@not-probed` for the list of the others."""
+    """Write docs/assumptions.md from its template.
+
+    There `@checks` stands for the rows of the checks, and `@not-probed` for the list of assumptions that no check covers.
+    """
     rows = [
         f"| `{check.name}` | {check.assumption} | {check.source} | {check.if_false} | {check.played_by} |" for check in CHECKS
     ]
@@ -152,7 +155,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/assumptions.md": assumptions_page,
     "manifests/chart/values.schema.json": chart_schema,
     "manifests/chart/README.md": chart_readme,
-    # helm reads nothing outside of the chart, kustomize nothing outside of its folder
+    # copies, because helm reads nothing outside of the chart, and kustomize nothing outside of its folder
     **{f"manifests/chart/files/{name}": (MONITORING / name).read_text for name in MONITORING_FILES},
     "manifests/chart/files/guard.yaml": (ROOT / "manifests" / "pod-eni" / "guard.yaml").read_text,
 }
@@ -170,7 +173,7 @@ def _honoured(row: UpstreamSetting) -> str:
 
 
 def _upstream_rows(rows: Iterable[UpstreamSetting]) -> list[str]:
-    """One row for all that have the same fate for the same reason."""
+    """Return the rows of the table. Settings that are treated in the same way for the same reason share one row."""
     names: dict[str, list[str]] = {}
     for row in rows:
         accepted = f"; accepted: {', '.join(f'`{value}`' for value in row.harmless)}" if row.harmless else ""

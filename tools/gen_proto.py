@@ -23,7 +23,7 @@ SOURCES = (
 
 
 WITHOUT_STUBS = frozenset({"introspection_pb2_grpc.py"})
-"""Not needed: server and client of this service find its methods in the descriptor."""
+"""Generated files that are left out, because server and client of this service find its methods in the descriptor."""
 
 
 def generate(into: Path) -> None:
@@ -39,11 +39,11 @@ def generate(into: Path) -> None:
             ])  # fmt: skip
             if code != 0:
                 raise SystemExit(f"protoc refused {source} (exit {code})")
-        for made in sorted(Path(scratch).rglob("*_pb2*")):
-            if made.name in WITHOUT_STUBS:
+        for file in sorted(Path(scratch).rglob("*_pb2*")):
+            if file.name in WITHOUT_STUBS:
                 continue
-            text = re.sub(r"^from [\w.]+ import (\w+_pb2)", r"from ipamd.pb import \1", made.read_text(), flags=re.M)
-            (into / made.name).write_text(text)
+            text = re.sub(r"^from [\w.]+ import (\w+_pb2)", r"from ipamd.pb import \1", file.read_text(), flags=re.M)
+            (into / file.name).write_text(text)
 
 
 def drift() -> list[str]:
@@ -51,8 +51,8 @@ def drift() -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
         fresh = {path.name: path.read_bytes() for path in Path(scratch).iterdir()}
-    held = {path.name: path.read_bytes() for path in TARGET.glob("*_pb2*")}
-    return sorted(name for name in fresh.keys() | held.keys() if fresh.get(name) != held.get(name))
+    committed = {path.name: path.read_bytes() for path in TARGET.glob("*_pb2*")}
+    return sorted(name for name in fresh.keys() | committed.keys() if fresh.get(name) != committed.get(name))
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 class Archive:
-    """An image in an OCI archive. Raises: KeyError, ValueError for what is none."""
+    """An image in an OCI archive. Raises: KeyError, ValueError if the file is no OCI archive with one image."""
 
     def __init__(self, path: Path) -> None:
         with tarfile.open(path) as tar:
@@ -33,11 +33,11 @@ class Archive:
 
     @property
     def compressed_bytes(self) -> int:
-        """Sum of the layers, as a registry keeps and a node pulls them."""
+        """The size of all layers, compressed as a registry stores them and a node pulls them."""
         return sum(layer["size"] for layer in self.manifest["layers"])
 
     def layers(self) -> Iterator[tarfile.TarFile]:
-        """Each layer, lowest first."""
+        """Yield each layer, the lowest first."""
         for layer in self.manifest["layers"]:
             with tarfile.open(fileobj=io.BytesIO(self._blob(layer["digest"]))) as tar:
                 yield tar
@@ -50,20 +50,20 @@ class Archive:
 
 
 def lines_of(archive: Archive) -> dict[str, str]:
-    """Each path of the merged layers -> mode, owner, size, time and hash (or the target of a link)."""
-    found: dict[str, str] = {}
+    """Return each path of the merged layers -> mode, owner, size, time and hash (or the target of a link)."""
+    lines: dict[str, str] = {}
     for layer in archive.layers():
         for member in layer:
             path = "/" + member.name.removeprefix("./").rstrip("/")
             folder, _, name = path.rpartition("/")
             if name == OPAQUE:
-                found = {known: line for known, line in found.items() if not known.startswith(folder + "/")}
+                lines = {known: line for known, line in lines.items() if not known.startswith(folder + "/")}
             elif name.startswith(WHITEOUT):
                 gone = f"{folder}/{name.removeprefix(WHITEOUT)}"
-                found = {known: line for known, line in found.items() if known != gone and not known.startswith(gone + "/")}
+                lines = {known: line for known, line in lines.items() if known != gone and not known.startswith(gone + "/")}
             else:
-                found[path] = _line(layer, member)
-    return found
+                lines[path] = _line(layer, member)
+    return lines
 
 
 def _line(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
@@ -80,7 +80,8 @@ def _line(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 def unpack(archive: Archive, directory: Path) -> None:
     """Lay the layers over each other in a directory. Device files are left out."""
     for layer in archive.layers():
-        layer.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # Python before 3.11.4 has none, and does that
+        # Python before 3.11.4 has no filters, and trusts each archive fully
+        layer.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
         for member in layer:
             target = directory / member.name
             if target.name.startswith(WHITEOUT):
@@ -88,12 +89,12 @@ def unpack(archive: Archive, directory: Path) -> None:
             if member.ischr() or member.isblk():
                 continue
             if target.is_symlink() and member.isdir():
-                continue  # /bin and its kin are links into /usr
+                continue  # keep links such as /bin, which points to /usr/bin: a layer may have a directory of this name
             layer.extract(member, directory, numeric_owner=True)
 
 
 def page(archive: Archive, base: str) -> str:
-    """Write the list."""
+    """Return the text of the list."""
     lines = lines_of(archive)
     sizes = [layer["size"] for layer in archive.manifest["layers"]]
     head = [

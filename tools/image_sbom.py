@@ -1,7 +1,7 @@
 """Write the bill of materials of an image in CycloneDX: `image_sbom.py ROOTFS OUTPUT`, by cyclonedx-bom and dpkg's own list.
 
 ROOTFS is the unpacked image (`image_contents.py --unpack`). cyclonedx-bom reads the metadata of the Python packages in it; the Debian
-packages, of which it knows nothing, are added with the package URLs that purl-spec has for them.
+packages, which cyclonedx-bom does not read, are added with package URLs as purl-spec defines them for Debian.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ VENV = "opt/ipamd"
 
 
 def python_bom(root: Path) -> dict[str, Any]:
-    """What cyclonedx-bom finds in the image's virtual environment. Raises: CalledProcessError."""
+    """Return the bill of materials that cyclonedx-bom writes for the image's virtual environment. Raises: CalledProcessError."""
     site = next((root / VENV / "lib").glob("python3.*/site-packages"))
     tool = Path(sys.executable).with_name("cyclonedx-py")
     with tempfile.TemporaryDirectory() as folder:
-        # It asks an interpreter for its path; the image's own does not run outside of the image.
-        answering = Path(folder, "python")
-        answering.write_text(f"#!/bin/sh\ncat <<'PATH'\n{json.dumps([str(site)])}\nPATH\n")
-        answering.chmod(0o755)
-        command = [str(tool), "environment", "--output-reproducible", "--of", "JSON", "--sv", "1.6", str(answering)]
+        # cyclonedx-bom runs a Python interpreter to learn its `sys.path`. The image's interpreter does not run outside of the image,
+        # so a script takes its place and prints the path.
+        interpreter = Path(folder, "python")
+        interpreter.write_text(f"#!/bin/sh\ncat <<'PATH'\n{json.dumps([str(site)])}\nPATH\n")
+        interpreter.chmod(0o755)
+        command = [str(tool), "environment", "--output-reproducible", "--of", "JSON", "--sv", "1.6", str(interpreter)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     bom: dict[str, Any] = json.loads(done.stdout)
     return bom
 
 
 def debian_components(root: Path) -> list[dict[str, Any]]:
-    """One component for each package that dpkg says is installed."""
+    """Return one component for each package that is installed according to dpkg's list."""
     status = (root / "var/lib/dpkg/status").read_text(encoding="utf-8")
-    found = []
+    components = []
     for block in filter(str.strip, status.split("\n\n")):
         package = HeaderParser().parsestr(block)
         if package["Status"] != "install ok installed":
             continue
         name, version, arch = package["Package"], package["Version"], package["Architecture"]
         purl = f"pkg:deb/debian/{name}@{quote(version, safe='')}?arch={arch}&distro=bookworm"
-        found.append({"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl})
-    return sorted(found, key=lambda component: str(component["name"]))
+        components.append({"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl})
+    return sorted(components, key=lambda component: str(component["name"]))
 
 
 def main(argv: list[str]) -> int:
-    """Write the file."""
+    """Write the bill of materials."""
     root, output = map(Path, argv)
     bom = python_bom(root)
     bom["components"] = bom.get("components", []) + debian_components(root)

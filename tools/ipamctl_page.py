@@ -1,4 +1,5 @@
-"""The page about `ipamctl`: its head by hand, verbs from the parser, and fields from the proto, where each has its sentence."""
+"""Write docs/ipamctl.md: its head is written by hand, its verbs come from the parser, and its fields from the comments in the
+proto."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ OWN: Mapping[str, Mapping[str, str]] = {
     "page": {"url": "where it is", "token_required": "true, false"},
     "completion": {"lines[]": "of the script"},
 }
-"""Fields of verbs that do their work themselves; tests/unit/docs/test_ipamctl_page.py compares them with what they print."""
+"""The fields of those verbs whose answer is not a message of the proto, because `ipamctl` itself makes it.
+
+tests/unit/docs/test_ipamctl_page.py compares the fields with what the verbs print.
+"""
 
 ELSEWHERE: Mapping[str, str] = {
     "probe": "Its report is described in [assumptions](assumptions.md).",
@@ -47,7 +51,11 @@ ELSEWHERE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of an answer, by its path: `pool.free_count`, `stages[].name`; of the proto also its innermost message."""
+    """One field of an answer.
+
+    `path`: for example `pool.free_count` or `stages[].name`. `message`: the name of the proto's message that has the field; "" if the
+    field is not from the proto.
+    """
 
     path: str
     kind: str
@@ -78,12 +86,12 @@ def fields(message: Descriptor, texts: Mapping[tuple[str, str], str], *, before:
 
 
 def sentences() -> dict[tuple[str, str], str]:
-    """Message and field -> the comment beside it in the proto."""
-    found = {}
+    """Return (message, field) -> the comment beside the field in the proto."""
+    comments = {}
     for message, body in re.findall(r"^message (\w+) \{([^}]*)\}", PROTO.read_text(), re.M):
         for name, text in re.findall(r"(\w+) = \d+;[ \t]*(?://[ \t]*(.*))?", body):
-            found[message, name] = text.strip()
-    return found
+            comments[message, name] = text.strip()
+    return comments
 
 
 def _kind(field: Any) -> str:
@@ -109,12 +117,16 @@ def _section(name: str, verb: Verb, parser: argparse.ArgumentParser, seen: dict[
     reply = pb.DESCRIPTOR.message_types_by_name.get(f"{verb.rpc}Reply")
     if name in ELSEWHERE:
         return "\n".join([*lines, "", ELSEWHERE[name]])
-    found = list(fields(reply, sentences())) if reply is not None else [Field(*pair) for pair in _own(name)]
-    return "\n".join([*lines, "", "| Field | Meaning |", "|---|---|", *_rows(name, found, seen)])
+    shown = list(fields(reply, sentences())) if reply is not None else [Field(*pair) for pair in _own(name)]
+    return "\n".join([*lines, "", "| Field | Meaning |", "|---|---|", *_rows(name, shown, seen)])
 
 
 def _rows(verb: str, found: list[Field], seen: dict[object, str]) -> Iterator[str]:
-    """A row for neighbours that mean the same, and one for a whole message that an earlier verb has."""
+    """Yield the rows of a verb's table of fields.
+
+    Neighbours with the same meaning share a row. A message that the page has already explained for an earlier verb gets one row, which
+    refers to that verb.
+    """
     for (message, path), group in groupby(found, key=lambda field: (field.message, field.path.rpartition(".")[0])):
         earlier = seen.get(message, "").split()
         if path and earlier and earlier[0] != verb:
@@ -127,7 +139,7 @@ def _rows(verb: str, found: list[Field], seen: dict[object, str]) -> Iterator[st
 
 
 def _meaning(field: Field) -> str:
-    """What the field says; before it its kind, unless it is text."""
+    """Return what a row says about a field: its kind, unless this is text, and its sentence."""
     return "; ".join(part for part in (field.kind.removeprefix("text"), field.text) if part)
 
 
@@ -138,7 +150,7 @@ def _own(name: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _short(usage: str) -> str:
-    """The usage without the options that every verb has."""
+    """Return the usage without the options that every verb has."""
     return re.sub(r" \[-h\]| \[-o \{[\w,]+\}\]| \[--socket SOCKET\]", "", usage)
 
 

@@ -28,7 +28,7 @@ EXIT_STATUSES = (
     ("3", "the daemon does not answer"),
     ("4", "the daemon refused the question"),
 )
-"""Of `ipamd/ipamctl/verb.py`."""
+"""The exit statuses of `ipamctl`, as `ipamd/ipamctl/verb.py` defines them, and their meanings."""
 
 
 def man_page() -> str:
@@ -85,7 +85,7 @@ def _command(name: str, verb: Verb, parser: argparse.ArgumentParser) -> Iterator
 
 
 def _synopsis(action: argparse.Action) -> str:
-    """An argument in the line of the usage."""
+    """Return an argument as the line of the usage shows it."""
     value = f"\\fI{_text(_value(action))}\\fR"
     if not action.option_strings:
         return f"{value}..." if action.nargs in ("+", argparse.REMAINDER) else f"[{value}]" if action.nargs == "?" else value
@@ -115,18 +115,18 @@ def _value(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    """The help with its default, as argparse shows it."""
+    """Return the help of an argument with its default filled in, as argparse shows it."""
     return (action.help or "") % {**vars(action), "prog": "ipamctl"}
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """A paragraph, one sentence a line, as man(7) wants it."""
+    """Yield the lines of a paragraph, with one sentence in each line, as man(7) wants it."""
     for sentence in text.replace(". ", ".\n").split("\n"):
         yield _text(sentence.strip())
 
 
 def _text(text: str) -> str:
-    """Escape what roff reads: backslashes, dashes, quotes, and a control character at the beginning of a line."""
+    """Escape what roff would interpret: backslashes, dashes, quotes, and a control character at the beginning of a line."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     if escaped.startswith((".", "'")):
         return f"\\&{escaped}"
@@ -134,7 +134,7 @@ def _text(text: str) -> str:
 
 
 def main() -> int:
-    """Write the page, and say where."""
+    """Write the page, and print its path."""
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(man_page())
     print(f"{PAGE.relative_to(ROOT)}: man -l {PAGE.relative_to(ROOT)}")

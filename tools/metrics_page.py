@@ -1,4 +1,4 @@
-"""Write `docs/metrics.md`: one row per metric, in alphabetical order, under the names that a scrape has."""
+"""Write `docs/metrics.md`: one row per metric, in alphabetical order, under the name that Prometheus reads from the endpoint."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from tools.metrics_words import (
 RULES = Path(__file__).resolve().parents[1] / "manifests" / "monitoring" / "rules.yaml"
 
 NODES = " Nodes: {{"
-"""Where the description of an alert by zone begins to name nodes, by a template of Prometheus."""
+"""With these characters the part of an alert's description begins that lists nodes, by a template of Prometheus. The page omits it."""
 
 SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
-"""What the library appends to the name of a family of this type."""
+"""Type of a metric -> what the library prometheus_client appends to the metric's name on the endpoint."""
 
 
 def metrics_page() -> str:
@@ -56,18 +56,21 @@ def metrics_page() -> str:
 
 
 def _inventory() -> str:
-    """A table of the metrics of the inventory."""
+    """Return a table of the metrics of the inventory."""
     rows = [_row(metric) for metric in sorted(of_the_inventory(), key=lambda metric: metric.name)]
     return f"{INVENTORY_HEAD}\n| Name | Type | Labels | Meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def of_the_inventory() -> Iterator[Metric]:
-    """Every metric of the inventory with its labels."""
+    """Yield every metric of the inventory with its labels."""
     yield from InventoryCollector(JobStatus(), now_s=lambda: 0.0).collect()
 
 
 def _alerts() -> str:
-    """A heading for each alert, which its annotation `runbook_url` names: what it means, what to do."""
+    """Return the sections on alerts and records.
+
+    Each alert has a section with its meaning and what to do. The alert's annotation `runbook_url` links to the section's heading.
+    """
     groups = yaml.safe_load(RULES.read_text())["spec"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     alerts = "".join(_alert(rule) for rule in rules if "alert" in rule)
@@ -75,7 +78,7 @@ def _alerts() -> str:
 
 
 def _records(rules: Iterable[Mapping[str, Any]]) -> str:
-    """A table of what is recorded by subnet and zone; what only an alert reads is left out."""
+    """Return a table of the records by subnet and zone. The other records are left out, because only alerts read them."""
     rows = [f"| `{rule['record']}` | {RECORDED_MEANINGS[rule['record']]} |\n" for rule in rules if _is_by_subnet(rule)]
     return "| Record | Meaning |\n|---|---|\n" + "".join(rows)
 
@@ -92,7 +95,7 @@ def _alert(rule: Mapping[str, Any]) -> str:
 
 
 def documented() -> Iterator[Metric]:
-    """Every metric with its labels: a daemon of which nothing is known has answered one ADD and one DEL."""
+    """Yield every metric with its labels, as a daemon without any state has it after it answered one ADD and one DEL."""
     metrics, ec2 = Metrics(), cast(Ec2, _Silent())
     metrics.watch(
         cast(Sources, _Nothing()),
@@ -114,14 +117,14 @@ def documented() -> Iterator[Metric]:
 
 
 def exposed_name(metric: Metric) -> str:
-    """The name in a scrape; without the suffixes of a histogram's or a summary's parts."""
+    """Return the metric's name on the endpoint. For a histogram or summary this is the name without the suffixes of its parts."""
     return metric.name + SUFFIXES.get(metric.type, "")
 
 
 def labels_of(metric: Metric) -> tuple[str, ...]:
-    """Its labels, in order; without the bounds of a histogram."""
-    found = {label: None for sample in metric.samples for label in sample.labels if label != "le"}
-    return tuple(found) or tuple(getattr(metric, "_labelnames", ()))
+    """Return the metric's labels in their order, without the label `le`, which has the bounds of a histogram."""
+    labels = {label: None for sample in metric.samples for label in sample.labels if label != "le"}
+    return tuple(labels) or tuple(getattr(metric, "_labelnames", ()))
 
 
 def _row(metric: Metric) -> str:
@@ -132,7 +135,7 @@ def _row(metric: Metric) -> str:
 
 
 class _Nothing:
-    """Has every attribute, is called with anything, and counts nothing; nothing was reached."""
+    """Stands for the parts of a daemon without any state: has every attribute, can be called, is empty, and is 0 as a number."""
 
     reached_s: ClassVar[Mapping[str, float]] = {}
 
@@ -155,11 +158,11 @@ class _Nothing:
         return 0
 
     def preview(self) -> None:
-        """Nothing is known of the pool."""
+        """Return nothing, as if the state of the pool were not known."""
 
 
 class _Silent:
-    """EC2 that answered once, and refused once."""
+    """Stands for EC2. It reports one answered and one refused status of a call, so that the metrics by status have labels."""
 
     def call_counts(self) -> Mapping[str, int]:
         return {"DescribeNetworkInterfaces": 0}
@@ -169,7 +172,7 @@ class _Silent:
         return {"DescribeNetworkInterfaces": CallReport(statuses=statuses)}
 
     def throttling(self) -> None:
-        """It never throttled."""
+        """Return nothing, because EC2 never throttled."""
 
     def calls_under_way(self) -> tuple[()]:
         return ()

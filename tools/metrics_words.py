@@ -1,4 +1,4 @@
-"""What `docs/metrics.md` says beside the table of metrics: the head, and amazon-vpc-cni-k8s beside it.
+"""The parts of `docs/metrics.md` that are no table of our metrics: the head, and the comparison with amazon-vpc-cni-k8s.
 
 Written by hand; `tests/unit/docs/test_metrics_page.py` checks that no metric is missing.
 """
@@ -110,7 +110,10 @@ OF_THEIRS: Mapping[str, str] = {
     "awscni_total_ip_addresses": THE_SAME,
     "awscni_total_ipv4_prefixes": THE_SAME,
 }
-"""Metrics under a name of amazon-vpc-cni-k8s, and what differs from the metric there."""
+"""Our metrics that have a name of amazon-vpc-cni-k8s -> what differs from its metric of the same name.
+
+"There" means amazon-vpc-cni-k8s.
+"""
 
 NOT_HERE: Mapping[str, str] = {
     "awscni_assigned_ip_per_cidr": "an address is a label: `ipamctl attachments`",
@@ -122,8 +125,8 @@ NOT_HERE: Mapping[str, str] = {
     "awscni_pod_eni_error_count": "`ipamd_refusals_total`, causes `branch-...`",
     "awscni_unrecovered_checkpoint_entries": "nothing recorded is given up: `ipamd_addresses`, lost or quarantined",
 }
-"""Metrics of amazon-vpc-cni-k8s that a scrape does not have here, and what to look at instead.
+"""Metrics of amazon-vpc-cni-k8s that vpc-ipamd does not have -> why not, and what to look at instead.
 
-Source of all its names: amazon-vpc-cni-k8s utils/prometheusmetrics/prometheusmetrics.go, and `awscni_build_info` of
+Source of these names: amazon-vpc-cni-k8s utils/prometheusmetrics/prometheusmetrics.go, and for `awscni_build_info`
 utils/prometheusmetrics.
 """

@@ -1,8 +1,7 @@
 """Draw a picture of the docs as SVG from its text source (`docs/picture/*.toml`): boxes, arrows and their words.
 
-Written here because the result must be the same on every machine: `make docs` and a test compare it byte by byte, and neither
-should need a layout program. Where boxes stand is said in the source. The page is white, so the picture can also be read
-where the page around it is dark.
+No layout program is used, because the result must be the same on every machine: `make docs` and a test compare it byte by byte. So
+the text source gives the position of each box. The background is white, so that the picture can be read on a dark page too.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def draw(source: str, *, name: str) -> str:
 
     Args:
         source: TOML, as docs/picture/architecture.toml explains it.
-        name: of the source file, for the note in the SVG.
+        name: the name of the source file, for the note in the SVG.
     Returns: the SVG; the same text for the same source.
     """
     picture = tomllib.loads(source)

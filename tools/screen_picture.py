@@ -1,7 +1,7 @@
 """Draw a screen of docs/screens/ as a picture of a terminal, for the README: docs/picture/screen.svg.
 
-`make screens`, which makes the screens on lab nodes, draws it anew; `make docs` too. Written here because the picture must be the
-same on every machine, and drawing text needs no program.
+`make screens` makes the screens on lab nodes, and draws the picture anew; `make docs` draws it too. No other program is used, because
+the picture must be the same on every machine, and text is easily drawn as SVG.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def screen_picture() -> str:
 
 
 def _spans(line: str, *, is_verdict: bool) -> str:
-    """A line with the colours of its parts."""
+    """Return a line of the screen as SVG, with a colour for each part."""
     if line.startswith("$ "):
         return f'<tspan class="command">{escape(line)}</tspan>'
     if is_verdict:

@@ -1,8 +1,8 @@
-"""Make a static site with search of the pages that are there: build/site/html. Run by `make site`.
+"""Make a static site with search from the repository's pages: build/site/html. Run by `make site`.
 
-The pages stay where they are and as they are. Copies of them are laid out for MkDocs below build/site/pages, under the same names, so
-that their links hold. MkDocs with Material for MkDocs builds the site, strictly: a link or an anchor that leads nowhere is an error.
-Both are in a virtual environment of their own, which `make site` makes; neither is a dependency of anything else.
+The pages are not changed. Copies of them are adapted for MkDocs below build/site/pages, under the same names, so that their links
+still work. MkDocs with Material for MkDocs builds the site strictly: a link or an anchor that leads nowhere is an error. Both programs
+are in their own virtual environment, which `make site` makes, because nothing else of the project needs them.
 """
 
 from __future__ import annotations
@@ -44,24 +44,28 @@ validation:
   nav: {omitted_files: warn, not_found: warn, absolute_links: warn}
   links: {not_found: warn, anchors: warn, absolute_links: warn, unrecognized_links: warn}
 """
-"""Anchors are made as GitHub makes them, because the pages' links are for that. Source: https://www.mkdocs.org/user-guide/configuration/."""
+"""The configuration of MkDocs. It makes anchors in the same way as GitHub, because the pages' links are written for GitHub.
+
+Source: https://www.mkdocs.org/user-guide/configuration/.
+"""
 
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
 ITEM = re.compile(r"^(\d+\. |[-*] )")
 
 INDENT = 4
-"""Of what belongs to an item of a list, in Python-Markdown. The pages have the width of the marker, as CommonMark."""
+"""Spaces before the further lines of a list item, as Python-Markdown wants them. The pages follow CommonMark instead: there these
+lines have as many spaces as the item's marker has characters."""
 
 
 def navigation() -> list[Any]:
-    """The navigation as MkDocs takes it: titles with pages or further entries. Paths are those of the repository."""
+    """Return the navigation as MkDocs takes it: titles with pages or with further entries. Paths are relative to the repository."""
     entries: list[Any] = yaml.safe_load(NAVIGATION.read_text())
     return entries
 
 
 def pages_of(entry: Any) -> Iterator[str]:
-    """Every page of an entry, in order."""
+    """Yield every page of an entry of the navigation, in order."""
     if isinstance(entry, str):
         yield entry
     elif isinstance(entry, dict):
@@ -73,7 +77,7 @@ def pages_of(entry: Any) -> Iterator[str]:
 
 
 def other_files(page: str) -> Iterator[str]:
-    """The files that a page links or shows and that are no pages, by their paths in the repository."""
+    """Yield the paths in the repository of those files that a page links or shows and that are no pages, such as pictures."""
     for target in LINK.findall((ROOT / page).read_text()):
         if re.match(r"[a-z]+:", target):
             continue
@@ -83,10 +87,10 @@ def other_files(page: str) -> Iterator[str]:
 
 
 def laid_out(text: str) -> str:
-    """A page for Python-Markdown: a blank line before each list, and what belongs to an item indented by INDENT."""
+    """Return a page adapted for Python-Markdown: a blank line before each list, and further lines of an item indented by INDENT."""
     lines: list[str] = []
-    width = 0  # of the present item's marker; 0 outside of lists
-    has_paragraphs = False  # whether the present item has several: then the next item needs a blank line as well
+    width = 0  # characters in the marker of the present list item; 0 outside of lists
+    has_paragraphs = False  # whether the present item has several; then the next item needs a blank line before it too
     for line in text.split("\n"):
         item = ITEM.match(line)
         if item:
@@ -103,7 +107,7 @@ def laid_out(text: str) -> str:
 
 
 def lay_out() -> None:
-    """Copy every page of the navigation, and every file that one of them links, below PAGES."""
+    """Copy every page of the navigation, and every file that these pages link, to a place below PAGES."""
     shutil.rmtree(PAGES, ignore_errors=True)
     pages = list(pages_of(navigation()))
     for page in pages:

@@ -1,1 +1,1 @@
-"""Our daemon, amazon-vpc-cni-k8s and the reference plugin `ptp` side by side on one machine (docs/comparison.md, Measured)."""
+"""Compare our daemon, amazon-vpc-cni-k8s and the reference plugin `ptp` on one machine (docs/comparison.md, Measured)."""

@@ -1,9 +1,9 @@
-"""`python -m bench.beside --theirs FOLDER`: our daemon, amazon-vpc-cni-k8s and `ptp` side by side on this machine.
+"""`python -m bench.beside --theirs FOLDER`: compare our daemon, amazon-vpc-cni-k8s and `ptp` on this machine.
 
 It prints a table and writes build/beside.json. FOLDER has the built programs of amazon-vpc-cni-k8s (`theirs.PROGRAMS`), which are not
-in this repository. Each side is on a lab node of its own with the same EC2; all three live at once, and blocks of calls alternate, so
-that a slow minute of the machine is as slow for one as for the other. What cannot be measured is named under the table, with the
-reason; the exit status is 1 then.
+in this repository. Each of the three *sides* is on a lab node of its own, with an EC2 of the same kind. All run at the same time, and
+blocks of calls alternate, so that a slow minute of the machine affects all alike. Figures that cannot be measured are named under the
+table with the reason, and the exit status is 1 then.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ OUTPUT = Path("build/beside.json")
 SIZES = (10, 110, 700)
 LARGE_TYPE, COLD_TYPE = "c5.18xlarge", "m5.4xlarge"
 LARGE_POOL = {"MINIMUM_IP_TARGET": "735", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": "1"}
-"""All that 15 ENIs can have, and back at once: no growth and no wait is in the figures of either. Both know these settings."""
+"""Settings that both daemons have: all addresses of 15 ENIs are requested before, and freed addresses cool for 1 s only. So the
+figures include neither growth of the pool nor waits for it."""
 
 EC2 = {"faults": {"apis": {"*": {"latency_s": LATENCY_S}}}, "delays": Delays(attach_s=ATTACH_S)}
-"""For the cold start: EC2 takes as long as it does in life."""
+"""Arguments of a side for the cold start, with the delays of a real EC2."""
 
 BURSTS, BURST_COUNT = 3, 100
 BURST_SETTLE_S = 5.0
 FIRST_ADD_DEADLINE_S = 120.0
 TEXT_MAX = 1500
-"""Of a failure on standard error: a daemon's last lines may be long."""
+"""Most characters of a failure on standard error, because the last lines of a daemon's log may be long."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: `blocks` of `calls` ADDs and DELs at each size, rounds of packets, restarts and cold starts."""
+    """Numbers of samples: `blocks` of `calls` ADDs and DELs at each number of pods, rounds of packets, restarts, and cold starts."""
 
     blocks: int = 8
     calls: int = 10
@@ -64,7 +65,8 @@ QUICK = Scale(blocks=2, calls=3, packet_rounds=4, restarts=1, cold_starts=1)
 
 @dataclass
 class Comparison:
-    """The rows so far. A side that fails in one measurement is asked again in the next one."""
+    """Makes the measurements and has the rows so far. `programs`: FOLDER; None if it is not given. A side that fails in one
+    measurement is used again in the next one."""
 
     scale: Scale
     programs: Path | None
@@ -73,23 +75,26 @@ class Comparison:
     def all(self) -> None:
         """Measure everything."""
         with ExitStack() as stack:
-            found = [side for side in map(partial(self._opened, stack), self._large()) if side is not None]
-            pods: dict[str, list[str]] = {side.name: [] for side in found}
+            opened = [side for side in map(partial(self._opened, stack), self._large()) if side is not None]
+            pods: dict[str, list[str]] = {side.name: [] for side in opened}
             for size in SIZES:
-                self._calls(found, pods, size)
+                self._calls(opened, pods, size)
                 if size == SIZES[1]:
-                    self._memory(found)
-                    self._restarts(found)
-            self._packets(found, pods)
+                    self._memory(opened)
+                    self._restarts(opened)
+            self._packets(opened, pods)
         self._cold_starts()
 
     def measure(
         self, found: Sequence[Side], units: Mapping[str, str], number: int, samples: Callable[[Side], Sequence[list[float]]]
     ) -> None:
-        """Ask every side for one block of the rows named in `units`; who begins changes with `number`.
+        """Measure one block of each row in `units` on every side.
 
         Args:
-            units: row -> its unit; `samples` returns a block for each, in this order.
+            found: the sides.
+            units: name of a row -> its unit.
+            number: number of the block. The side that begins changes with it.
+            samples: measures one side, and returns a block for each row, in the order of `units`.
         """
         turn = number % len(found) if found else 0
         for side in [*found[turn:], *found[:turn]]:
@@ -148,7 +153,7 @@ class Comparison:
             try:
                 _attach(side, pods[side.name], size)
                 block(side, calls=2, tag=f"warm-{size}")
-            except (BenchError, NodeError) as exc:  # a figure at fewer pods than its name says would be an invented one
+            except (BenchError, NodeError) as exc:  # without this number of pods the side must not be measured for it
                 self._missing(units, side.name, str(exc))
         for number in range(self.scale.blocks):
             self.measure(found, units, number, partial(block, calls=self.scale.calls, tag=f"block-{size}-{number}"))
@@ -216,18 +221,19 @@ class Comparison:
 
 
 def _attach(side: Side, pods: list[str], size: int) -> None:
-    """Attach what `size` needs beside those that are there."""
+    """Attach pods until a side has `size` of them. `pods`: their container IDs, to which the new ones are added."""
     pods += side.job("chain_attach", count=size - len(pods), tag=f"pod-{size}")
 
 
 def _burst(side: Side, *, tag: str) -> list[list[float]]:
-    found = side.job("chain_burst", count=BURST_COUNT, tag=tag, deadline_s=FIRST_ADD_DEADLINE_S)
-    time.sleep(BURST_SETTLE_S)  # what a burst needs for a moment may go
-    return [[found["s"]], [found["refused"]]]
+    answer = side.job("chain_burst", count=BURST_COUNT, tag=tag, deadline_s=FIRST_ADD_DEADLINE_S)
+    time.sleep(BURST_SETTLE_S)  # so that memory that only the burst needed is free again
+    return [[answer["s"]], [answer["refused"]]]
 
 
 def _memory_of(side: Side) -> list[list[float]]:
-    """RSS and not PSS: other processes of this machine share Python's libraries with our daemon, as nobody does on a node."""
+    """Return the daemon's RSS. PSS would be too small for our daemon, because other processes of this machine share the pages of
+    Python's libraries with it, which none does on a node."""
     return [[rss_mib(side.daemon.pid)]]
 
 
@@ -246,7 +252,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Make the measurements. Returns: the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.beside", description="Measure us beside amazon-vpc-cni-k8s and ptp.")
     parser.add_argument("--theirs", type=_programs, metavar="FOLDER", help=f"has {', '.join(theirs.PROGRAMS)}, built")
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works")
@@ -273,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _absent(programs: Path | None) -> dict[str, str]:
-    """Which sides are not there at all, and why."""
+    """Return the sides that cannot be measured at all, with the reasons."""
     reasons = {}
     if programs is None:
         reasons[THEIRS] = "no programs: --theirs FOLDER"

@@ -1,9 +1,10 @@
-"""Plays as much of a Kubernetes API server as a node's network daemon asks for at its start: discovery, its own node, no pods.
+"""A stand-in for a Kubernetes API server, with the parts that a node's network daemon needs at its start: discovery, its own node, and
+no pods.
 
     python -m bench.beside.api_server --node NAME --max-pods N --port PORT
 
-Plain HTTP on loopback, in the node. Whatever else is asked is answered with a 404, as by a server that does not have that kind.
-A list is never changed, so a watch says what is there and is then silent until its time is over. Standard library only.
+It serves plain HTTP on loopback, in the node. Every other request is answered with a 404, as by a server that does not have the kind.
+Lists never change, so a watch sends the existing objects and then nothing until its end. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 WATCH_S = 300.0
-"""The longest watch. Kubernetes's own clients ask for 5 to 10 minutes and begin anew when one ends."""
+"""Longest duration of a watch. Ours: Kubernetes' own clients request 5 to 10 minutes, and begin again when a watch ends."""
 
 VERSION = "1"
-"""The resource version of everything."""
+"""The resource version of all objects and lists, which never change."""
 
 Object = dict[str, Any]
 
 
 def node_object(name: str, max_pods: int) -> Object:
-    """A Node as far as a daemon reads it: its name and how many pods it may have."""
+    """Return a Node object with the fields that a daemon reads: the name and the number of pods."""
     sizes = {"pods": str(max_pods), "cpu": "2", "memory": "8Gi"}
     return {
         "apiVersion": "v1",
@@ -38,7 +39,7 @@ def node_object(name: str, max_pods: int) -> Object:
 
 
 def discovery(path: str) -> Object | None:
-    """What a client asks to learn which kinds there are; None for a path that is none of these."""
+    """Return the answer to a request of API discovery, by which a client learns the kinds; None for any other path."""
     known: dict[str, Object] = {
         "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0", "platform": "linux/amd64"},
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -58,7 +59,7 @@ def _kind(name: str, kind: str, *, is_namespaced: bool) -> Object:
 
 
 def initial_events(kind: str, items: list[Object], *, wants_initial: bool) -> list[Object]:
-    """The first events of a watch: what is there and a bookmark at its end, for a client that asked for these; else none."""
+    """Return the first events of a watch: the existing objects and a bookmark. None if the client did not request initial events."""
     if not wants_initial:
         return []
     mark = {"resourceVersion": VERSION, "annotations": {"k8s.io/initial-events-end": "true"}}
@@ -67,18 +68,18 @@ def initial_events(kind: str, items: list[Object], *, wants_initial: bool) -> li
 
 
 class ApiServer(ThreadingHTTPServer):
-    """The server; a thread for each connection."""
+    """The server, with a thread for each connection."""
 
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], node: Object) -> None:
-        """Listen; `serve_forever` serves."""
+        """Start to listen. `serve_forever` serves the connections."""
         super().__init__(address, _Handler)
         self.items = {"nodes": ("Node", [node]), "pods": ("Pod", [])}
         self.ended = threading.Event()
 
     def server_close(self) -> None:
-        """End the watches too."""
+        """Close the server and end all watches."""
         self.ended.set()
         super().server_close()
 
@@ -88,34 +89,34 @@ class _Handler(BaseHTTPRequestHandler):
     server: ApiServer
 
     def do_GET(self) -> None:
-        """Discovery, one object, a list or a watch."""
+        """Answer a request of discovery, for one object, for a list, or for a watch."""
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        found = discovery(parts.path)
+        document = discovery(parts.path)
         words = parts.path.removeprefix("/api/v1/").split("/")
-        if found is not None:
-            self._answer(HTTPStatus.OK, found)
+        if document is not None:
+            self._answer(HTTPStatus.OK, document)
         elif parts.path.startswith("/api/v1/") and words[0] in self.server.items and len(words) <= 2:
             self._items(words, query)
         else:
             self._absent()
 
     def do_POST(self) -> None:
-        """Events and the like: nobody keeps them."""
+        """Answer an attempt to create an object, such as an Event, with a 404."""
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self._absent()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Write no log."""
 
     def _items(self, words: list[str], query: dict[str, str]) -> None:
         kind, items = self.server.items[words[0]]
         if len(words) == 2:
-            one = next((item for item in items if item["metadata"]["name"] == words[1]), None)
-            if one is None:
+            named = next((item for item in items if item["metadata"]["name"] == words[1]), None)
+            if named is None:
                 self._absent()
             else:
-                self._answer(HTTPStatus.OK, one)
+                self._answer(HTTPStatus.OK, named)
         elif query.get("watch") in ("true", "1"):
             self._watch(kind, items, query)
         else:
@@ -155,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is killed."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.beside.api_server", description="A stand-in for a cluster's API server."
     )

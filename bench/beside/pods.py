@@ -1,4 +1,4 @@
-"""What a packet costs between two pods of a node, whoever has wired them."""
+"""The time of a packet between two pods of a node, which any side may have wired."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Pod(Space):
-    """The namespace of a pod that is there, and a thread that lives in it."""
+    """The namespace of an existing pod, and a thread that works in it."""
 
     def __init__(self, path: str) -> None:
-        """Raises: OSError."""
+        """Enter the namespace at `path`. Raises: OSError."""
         self._thread = ThreadPoolExecutor(max_workers=1)
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -35,11 +35,11 @@ class Pod(Space):
 
 @contextmanager
 def pair_of(side: Side, container_ids: Sequence[str]) -> Iterator[Pair]:
-    """Two pods from the middle of those that are attached, as what sends from the first to the second. Raises: OSError."""
+    """Return a pair of two pods from the middle of the attached ones. The first sends to the second. Raises: OSError."""
     middle = len(container_ids) // 2
     sender_id, receiver_id = container_ids[middle - 1], container_ids[middle]
     with ExitStack() as stack:
-        pods = [Pod(f"{side.node.root}{netns_path(one)}") for one in (sender_id, receiver_id)]
+        pods = [Pod(f"{side.node.root}{netns_path(pod_id)}") for pod_id in (sender_id, receiver_id)]
         for pod in pods:
             stack.callback(pod.close)
         result = json.loads(Path(f"{side.node.root}{FOLDER}/{receiver_id}.result").read_text())
@@ -48,7 +48,7 @@ def pair_of(side: Side, container_ids: Sequence[str]) -> Iterator[Pair]:
 
 @contextmanager
 def one_processor() -> Iterator[None]:
-    """Let this thread run on one CPU only: a packet is then handled within the call that sends it."""
+    """Let this thread run on one CPU only, so that a packet is handled within the call that sends it."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:

@@ -1,7 +1,7 @@
-"""A row of the comparison: samples of each side in blocks, their medians, and the intervals of medians and of a ratio.
+"""A row of the comparison: samples of each side in blocks, their medians, and the intervals of medians and of ratios.
 
-The interval (95 %) is the bootstrap of blocks, because calls of one block share what disturbed them. A row whose blocks have one
-sample each has an interval that is hardly narrower than its extremes, as it should be.
+The 95 % interval is found by a bootstrap that draws blocks and not single samples, because a disturbance of the machine affects all
+calls of a block. If each block has one sample, the interval is hardly narrower than the range of the samples.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from bench.samples import median, percentile
 
 RESAMPLES = 2000
 SEED = 1
-"""Of the bootstrap, so that the same samples give the same interval."""
+"""Seed of the bootstrap. It is fixed, so that the same samples give the same interval."""
 
 Blocks = list[list[float]]
 
 
 @dataclass
 class Row:
-    """One figure of every side: `blocks` by side, `missing` says why a side has none."""
+    """One figure of every side. `blocks`: side -> its blocks of samples. `missing`: side -> why it was not measured, or not to the
+    end."""
 
     name: str
     unit: str
@@ -36,7 +37,7 @@ class Row:
         self.blocks.setdefault(side, []).append(samples)
 
     def as_dict(self) -> dict[str, Any]:
-        """What goes into the JSON report: of each side median, interval and all samples."""
+        """Return the row's entry in the JSON report, with median, interval and all samples of each side."""
         sides = {}
         for side, blocks in self.blocks.items():
             low, high = interval(blocks)
@@ -45,18 +46,21 @@ class Row:
 
 
 def median_of(blocks: Blocks) -> float:
-    """Of all samples. Raises: ValueError without samples."""
+    """Return the median of all samples. Raises: ValueError without samples."""
     return median([sample for block in blocks for sample in block])
 
 
 def interval(blocks: Blocks) -> tuple[float, float]:
-    """The bootstrap's interval of the median."""
+    """Return the bootstrap interval of the median."""
     chance = random.Random(SEED)
     return _bounds([median_of(chance.choices(blocks, k=len(blocks))) for _ in range(RESAMPLES)])
 
 
 def ratio(left: Blocks, right: Blocks) -> tuple[float, float, float]:
-    """Left / right: that of the medians, and its interval, both sides drawn anew. Raises: ZeroDivisionError if a right block is 0."""
+    """Return the median of `left` divided by that of `right`, and the interval of this ratio, for which both sides are drawn.
+
+    Raises: ZeroDivisionError if a drawn median of `right` is 0.
+    """
     chance = random.Random(SEED)
     drawn = []
     for _ in range(RESAMPLES):
@@ -69,7 +73,7 @@ def _bounds(samples: list[float]) -> tuple[float, float]:
 
 
 def table(rows: Sequence[Row], sides: Sequence[str]) -> str:
-    """The rows as a table in Markdown: median [interval] of each side, and the first side over each other one."""
+    """Return a Markdown table: median [interval] of each side, and the ratios of the first side to each other side."""
     first, *others = sides
     lines = [_line(["", *sides, *(f"{first} / {other}" for other in others)]), "|---" * (2 * len(sides)) + "|"]
     for row in rows:
@@ -91,7 +95,7 @@ def _cell(row: Row, side: str) -> str:
 
 
 def _ratio_cell(blocks: Mapping[str, Blocks], left: str, right: str) -> str:
-    # A count may be 0 in every block or in some: then there is nothing to divide by.
+    # A count may be 0 in some blocks. Then there is no ratio.
     if not blocks.get(left) or any(median(block) == 0 for block in blocks.get(right, [[0.0]])):
         return "-"
     value, low, high = ratio(blocks[left], blocks[right])
@@ -99,10 +103,10 @@ def _ratio_cell(blocks: Mapping[str, Blocks], left: str, right: str) -> str:
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
-    found = [
+    lines = [
         f"not measured, or not to the end: {row.name}, {side}: {reason}" for row in rows for side, reason in row.missing.items()
     ]
-    return ["", *found] if found else []
+    return ["", *lines] if lines else []
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The three that are compared, each on a lab node of its own with a driver: `ours`, `theirs` and `reference` make one."""
+"""The three sides of the comparison, each on a lab node of its own with a driver. `ours`, `theirs` and `reference` make one each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ OURS, THEIRS, REFERENCE = "vpc-ipamd", "amazon-vpc-cni-k8s", "ptp"
 NAMES = (OURS, THEIRS, REFERENCE)
 
 QUIET_S = 15.0
-"""Without a change in EC2 for this long, a pool has what it wants: amazon-vpc-cni-k8s looks every 5 s, and makes one ENI a look."""
+"""A pool has reached its target if EC2 was not changed for this long. Ours: three passes of amazon-vpc-cni-k8s, which grows by at most
+one ENI every 5 s."""
 
 POOL_TIMEOUT_S = 600.0
 POLL_S = 0.05
@@ -35,21 +36,21 @@ Chain = dict[str, Any]
 
 
 class NodeDaemon(Protocol):
-    """A node's network daemon as far as it is started, killed and looked at."""
+    """The methods of a node's network daemon that the comparison needs."""
 
     @property
     def pid(self) -> int:
-        """As the machine sees it."""
+        """The process ID in the machine's PID namespace."""
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Start the daemon. Returns at once."""
 
     def restart(self) -> float:
-        """`kill -9`, and start. Returns: the monotonic time of the kill."""
+        """`kill -9`, and start again. Returns: the monotonic time of the kill."""
 
 
 class Side:
-    """A node with one of them. Use as a context, then `start`."""
+    """A node with one of the compared plugins, and its daemon if it has one. Use it as a context, and call `start` in it."""
 
     def __init__(
         self,
@@ -62,11 +63,11 @@ class Side:
         faults: Mapping[str, object] | None = None,
         delays: Delays = NO_DELAYS,
     ) -> None:
-        """Nothing is started yet.
+        """Make the object; nothing is started yet.
 
         Args:
-            prepare: installs what the node needs, given node and region; returns the chain, and the daemon if there is one.
-            socket_path, log_path: of the daemon, in the node.
+            prepare: installs the programs on a node in a region, and returns the chain of plugins, and the daemon if there is one.
+            socket_path, log_path: paths of the daemon's socket and log in the node.
         """
         self.name = name
         self.node: Node
@@ -97,26 +98,27 @@ class Side:
 
     @property
     def daemon(self) -> NodeDaemon:
-        """Raises: BenchError if this one has none."""
+        """The daemon. Raises: BenchError if this side has none."""
         if self._daemon is None:
             raise BenchError("it has no daemon")
         return self._daemon
 
     def start(self) -> None:
-        """Start the daemon, if there is one; returns at once. `started_at` is the monotonic time of it."""
+        """Start the daemon, if there is one. Returns at once. The monotonic time of the start is in `started_at`."""
         self.started_at = time.monotonic()
         if self._daemon is not None:
             self._daemon.start()
 
     def job(self, name: str, **arguments: Any) -> Any:
-        """Have the driver do one job of `node_driver.JOBS` with this chain. Raises: BenchError with the daemon's last words."""
+        """Let the driver do one job of `node_driver.JOBS` with this side's chain. Raises: BenchError with the end of the daemon's
+        log."""
         try:
             return self._driver.ask({"job": name, "chain": self.chain, **arguments})
         except BenchError as exc:
             raise BenchError(f"{name}: {exc}{self._last_words()}") from exc
 
     def wait_rest(self) -> None:
-        """Wait until the daemon serves and its pool is as it wants it. Raises: BenchError."""
+        """Wait until the daemon serves and its pool has reached its target. Raises: BenchError."""
         give_up_at = time.monotonic() + POOL_TIMEOUT_S
         while self._daemon is not None and not (self._is_serving() and self._is_quiet()):
             if time.monotonic() > give_up_at:
@@ -141,7 +143,10 @@ class Side:
 
 
 def ours(*, instance_type: str, settings: Mapping[str, str], **cloud: Any) -> Side:
-    """Our daemon with the plugin that the image has, if `make plugin` has built it. `cloud`: `faults` and `delays` of EC2."""
+    """Make the side of our daemon. Its plugin is that of the image if `make plugin` has built it, otherwise the interpreted one.
+
+    `cloud`: arguments of `Side`: `faults` and `delays` of EC2.
+    """
 
     def prepare(node: Node, region: str) -> tuple[Chain, NodeDaemon]:
         daemon = Daemon(node, region=region, settings={"DISABLE_LEAKED_ENI_CLEANUP": "true", **settings})
@@ -149,7 +154,7 @@ def ours(*, instance_type: str, settings: Mapping[str, str], **cloud: Any) -> Si
         if built is not None:
             node.install(built, ONEFILE_PATH)
         daemon.install_plugin(is_interpreted=True)
-        # The image has its bytecode.
+        # Compile the modules before, because the image has bytecode.
         node.run([sys.executable, "-c", IMPORTS], cwd=str(REPOSITORY), env=daemon.environment)
         path = PLUGIN_PATH if built is None else ONEFILE_PATH
         return _chain("1.0.0", "vpc-ipamd", (path, {"type": "vpc-cni"})), daemon
@@ -160,7 +165,7 @@ def ours(*, instance_type: str, settings: Mapping[str, str], **cloud: Any) -> Si
 
 
 def theirs(programs: Path, *, instance_type: str, settings: Mapping[str, str], **cloud: Any) -> Side:
-    """amazon-vpc-cni-k8s from a folder with `theirs.PROGRAMS`. `cloud`: as of `ours`."""
+    """Make the side of amazon-vpc-cni-k8s, from a folder with `theirs.PROGRAMS`. `cloud`: as for `ours`."""
 
     def prepare(node: Node, region: str) -> tuple[Chain, NodeDaemon]:
         daemon = TheirDaemon(node, programs=programs, region=region, settings=settings)
@@ -171,7 +176,7 @@ def theirs(programs: Path, *, instance_type: str, settings: Mapping[str, str], *
 
 
 def reference(*, instance_type: str) -> Side:
-    """`ptp` with `host-local`: a plugin without a daemon."""
+    """Make the side of `ptp` with `host-local`, a plugin without a daemon."""
     config = {name: value for name, value in CONFIGS["ptp"].items() if name not in ("cniVersion", "name")}
     return Side(
         REFERENCE,

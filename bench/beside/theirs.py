@@ -1,8 +1,8 @@
 """The daemon and plugins of amazon-vpc-cni-k8s on a lab node, from a folder with its built programs.
 
-Settings are those of its release's manifest, but for three: its log is in the node's /var/log, it does not look for leaked ENIs (as
-ours here), and its network policy agent, which is another program, is not asked in each ADD and DEL. What it asks the API server
-for is answered by `api_server`.
+The settings are those of its release's manifest, with three differences: its log is in the node's /var/log; it does not search for
+leaked ENIs, as our daemon does not here; and its network policy agent, which is another program, is not called in ADD and DEL. Its
+requests to the API server are answered by `api_server`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.node.process import NodeProcess
 
 AGENT, PLUGIN, EGRESS_PLUGIN = "aws-k8s-agent", "aws-cni", "egress-cni"
 PROGRAMS = (AGENT, PLUGIN, EGRESS_PLUGIN)
-"""What the folder has, under the names that they have in its image."""
+"""The programs in the folder. They have the same names in the image of amazon-vpc-cni-k8s."""
 
 PORTMAP = "/usr/lib/cni/portmap"
 FOLDER = "/opt/theirs"
@@ -27,7 +27,7 @@ SOCKET = "/run/aws-node/ipamd.sock"
 LOGS = "/var/log/aws-routed-eni"
 KUBECONFIG = "/etc/bench/kubeconfig.json"
 API_PORT = 18080
-MAX_PODS = 737  # of the largest node that is measured
+MAX_PODS = 737  # max-pods of the largest node that is measured
 END_TIMEOUT_S = 20.0
 
 SETTINGS = {
@@ -48,10 +48,10 @@ SETTINGS = {
 
 
 class TheirDaemon:
-    """At most one process of it on one node. Concurrency: one thread."""
+    """The daemon of amazon-vpc-cni-k8s on one node, at most one process. Concurrency: one thread."""
 
     def __init__(self, node: Node, *, programs: Path, region: str, settings: Mapping[str, str]) -> None:
-        """Install it, and start the stand-in API server. Raises: NodeError."""
+        """Install the programs, and start the stand-in for the API server. Raises: NodeError."""
         self._node = node
         self._environment = node.daemon_environment(region) | SETTINGS | dict(settings)
         self._process: NodeProcess | None = None
@@ -64,7 +64,7 @@ class TheirDaemon:
 
     @property
     def pid(self) -> int:
-        """As the machine sees it. Raises: NodeError if it was not started."""
+        """The process ID in the machine's PID namespace. Raises: NodeError if the daemon was not started."""
         if self._process is None:
             raise NodeError(f"{self._node.name}: {AGENT} was not started")
         return self._process.pid
@@ -85,7 +85,7 @@ class TheirDaemon:
 
 
 def plugins() -> list[tuple[str, dict[str, Any]]]:
-    """The plugins of its conflist, path and entry, with the values that its image puts into the file on a node of IPv4."""
+    """Return path and entry of each plugin in its conflist, with the values that its image writes on an IPv4 node."""
     log = {"pluginLogFile": f"{LOGS}/plugin.log", "pluginLogLevel": "DEBUG"}
     egress_ipam = {
         "type": "host-local",
@@ -102,7 +102,7 @@ def plugins() -> list[tuple[str, dict[str, Any]]]:
 
 
 def missing_programs(folder: Path) -> str:
-    """Say in one sentence what the folder lacks; "" if nothing."""
+    """Return a sentence about the programs that the folder lacks; "" if it has all."""
     absent = [name for name in PROGRAMS if not (folder / name).is_file()]
     return f"{folder} has no {', '.join(absent)}" if absent else ""
 

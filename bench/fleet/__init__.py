@@ -1,1 +1,1 @@
-"""The fleet in virtual time: the shipped planner, executor and EC2 adapter of many nodes, on a model of EC2."""
+"""Simulate a fleet of nodes in virtual time. Each node has the daemon's own planner, executor and EC2 adapter; EC2 is a model."""

@@ -1,6 +1,6 @@
-"""`python -m bench.fleet`: simulate fleets in virtual time; build/fleet.json, a table and a plot.
+"""`python -m bench.fleet`: simulate fleets in virtual time, and write build/fleet.json, a table and a plot.
 
-The exit status is 0 even when a line is not held, because that is a result. The figures depend on the seed alone.
+The exit status is 0 even if a bound (`lines.py`) is not kept, because that is a result. The same seed gives the same figures.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from bench.fleet.scenarios import SCENARIOS, Scenario, run_timed, with_reference
 OUTPUT = Path("build/fleet.json")
 HOLDS_S = (300, 600, 1800, 3600, 7200, 14400)
 CURVE = tuple(Scenario("day", "ip5-min10", 5, env=(("VPC_IPAMD_RELEASE_HOLD_SECONDS", str(hold_s)),)) for hold_s in HOLDS_S)
-"""How many calls a hold window saves, and how many addresses it costs."""
+"""Scenarios with different hold windows (the time for which the pool waits before a release). They show how many calls a window saves,
+and how many addresses it costs."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the scenarios; returns the exit status."""
+    """Run the scenarios. Returns: the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--most", type=int, default=5000, help="leave out larger fleets (default: none)")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
@@ -33,35 +34,35 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--docs", type=Path, help="run nothing: put the figures of the last run into this page, and its plot beside it"
     )
-    given = parser.parse_args(arguments)
-    if given.docs is not None:
-        return _fill(given.docs, given.output)
-    wanted = [one for one in (*CURVE, *SCENARIOS) if one.node_count <= given.most and given.only in one.name]
+    options = parser.parse_args(arguments)
+    if options.docs is not None:
+        return _fill(options.docs, options.output)
+    wanted = [run for run in (*CURVE, *SCENARIOS) if run.node_count <= options.most and options.only in run.name]
     done: dict[tuple[str, int], dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     began_s, used_s = time.monotonic(), 0.0
-    context = get_context("forkserver")  # a process of its own for each row, that need not import first nor tidy up at its end
+    # Each row is made in a forked process, which has the modules already, and whose memory the kernel frees at once at its end.
+    context = get_context("forkserver")
     context.set_forkserver_preload(["bench.fleet.scenarios"])
-    with context.Pool(given.processes, maxtasksperchild=1) as pool:
-        largest_first = sorted(
-            wanted, key=lambda one: (-one.node_count, one.trace)
-        )  # so that no process ends long after the others
+    with context.Pool(options.processes, maxtasksperchild=1) as pool:
+        # The largest first, so that no process ends long after the others.
+        largest_first = sorted(wanted, key=lambda run: (-run.node_count, run.trace))
         for row, cpu_s in pool.imap_unordered(run_timed, largest_first, chunksize=1):
-            told = f"{row['time_s']} s, bound {row['bound_s']} s, {cpu_s:.1f} s of CPU time"
-            print(f"{row['name']} {row['nodes']}: {told}", file=sys.stderr, flush=True)
+            summary = f"{row['time_s']} s, bound {row['bound_s']} s, {cpu_s:.1f} s of CPU time"
+            print(f"{row['name']} {row['nodes']}: {summary}", file=sys.stderr, flush=True)
             done[row["name"], row["nodes"]] = row
             used_s += cpu_s
             rows = _in_order(wanted, done)
-            write(rows, given.output)  # what is done is kept, whatever ends the run
+            write(rows, options.output)  # after each row, so that finished rows are kept if the run is interrupted
     took = f"{time.monotonic() - began_s:.0f} s, {used_s:.0f} s of CPU time"
-    print(f"{took} in {given.processes} processes", file=sys.stderr)
+    print(f"{took} in {options.processes} processes", file=sys.stderr)
     print(table(rows))
     return 0
 
 
 def _in_order(wanted: Sequence[Scenario], done: Mapping[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that are there, in the order of the report, whichever was done first."""
-    keys = [(one.name, one.node_count) for one in wanted]
+    """Return the finished rows in the order of the report."""
+    keys = [(run.name, run.node_count) for run in wanted]
     return [with_reference_scaled(done[key], list(done.values())) for key in keys if key in done]
 
 
@@ -73,7 +74,7 @@ def _fill(page: Path, output: Path) -> int:
 
 
 def write(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
-    """Write the report, the details beside it, the table for the docs, and the plot."""
+    """Write the report to `output`, and beside it a file with details, the tables for the docs, and the plot."""
     output.parent.mkdir(parents=True, exist_ok=True)
     bare = [{key: value for key, value in row.items() if key != "details"} for row in rows]
     output.write_text(json.dumps({"scenarios": bare}, indent=1) + "\n")

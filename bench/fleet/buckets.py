@@ -18,25 +18,25 @@ SIZES: Mapping[str, tuple[float, float]] = {
     "AttachNetworkInterface": (50.0, 5.0),
     "DetachNetworkInterface": (50.0, 5.0),
 }
-"""Tokens and tokens per second of the actions that change something. Attach and Detach have no row of their own there: they are of the
-general mutating kind."""
+"""Action that changes something -> tokens of a full bucket, and tokens per second. Attach and Detach have no row of their own in the
+source, so they have the numbers for other mutating actions."""
 
 DESCRIBE = (100.0, 20.0)
-"""Of every Describe that has a filter or asks for pages, as all of ours do."""
+"""The same for a Describe with a filter or with pages. All Describes of the daemon are such."""
 
 
 def size_of(api: str) -> tuple[float, float]:
-    """Tokens of a full bucket, and tokens per second."""
+    """Return the tokens of an action's full bucket, and its tokens per second."""
     return SIZES.get(api, DESCRIBE)
 
 
 def is_mutating(api: str) -> bool:
-    """Whether an action changes something: the ones that are scarce."""
+    """Whether an action changes something. EC2 limits such actions more than Describes."""
     return not api.startswith("Describe")
 
 
 class Buckets:
-    """All buckets of one account and region. `is_open`: nothing is refused, for the warm-up of a fleet."""
+    """All buckets of one account and region. `is_open`: whether no call is refused, for the warm-up of a fleet."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -58,6 +58,6 @@ class Buckets:
 
 
 def bound_s(api: str, count: int) -> float:
-    """Seconds in which EC2 accepts so many calls of an action at best, from a full bucket on."""
+    """Return the shortest time in which EC2 accepts `count` calls of an action, if the bucket is full at the beginning."""
     size, refill_per_s = size_of(api)
     return max(count - size, 0.0) / refill_per_s

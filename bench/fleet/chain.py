@@ -1,4 +1,5 @@
-"""Pods that come one by one: each when the one before has its address. Never more than one waits, so no look sees many of them."""
+"""Pods that come one by one, each after the one before has its address. At most one pod waits at a time, so the pool never sees that
+many are wanted."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from ipamd.settings import Settings
 INSTANCE_TYPE = "m5.4xlarge"
 POD_COUNT = 60
 GAP_S = 0.05
-"""Between an address and the next ADD. Ours: a runtime needs some 75 ms for a sandbox."""
+"""Pause between an address and the next ADD. Ours: of the order of the 75 ms that a runtime needs for a sandbox."""
 
 TARGETS = {"WARM_IP_TARGET": "5"}
 SEEDS = (1, 2, 3, 4, 5)
@@ -27,7 +28,11 @@ SEEDS = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Medians over the seeds: changing calls, ADDs that waited, for how long in all, and addresses held on average."""
+    """Medians of the runs with all seeds.
+
+    calls: EC2 calls that change something. waits: ADDs that waited. waited_s: their waits together. held: average number of addresses
+    that the node had at EC2.
+    """
 
     calls: float
     waits: float
@@ -36,18 +41,18 @@ class Growth:
 
 
 def growth(kind: type[FleetNode | ReferenceNode]) -> Growth:
-    """From no pod to POD_COUNT, on a node that has been up for a while."""
+    """Simulate the growth from no pod to POD_COUNT, on a node of this kind that has been up for WARM_UP_S."""
     pods = tuple(Pod(WARM_UP_S, math.inf) for _ in range(POD_COUNT))
     limits = from_table(INSTANCE_TYPE)
     if limits is None:
         raise LookupError(INSTANCE_TYPE)
     trace = Trace("one by one", (NodeTrace(0.0, pods, limits),), WARM_UP_S, WARM_UP_S + 300.0)
-    done = [run_fleet(trace, TARGETS, seed=seed, make_node=_chained(kind)) for seed in SEEDS]
+    outcomes = [run_fleet(trace, TARGETS, seed=seed, make_node=_chained(kind)) for seed in SEEDS]
     return Growth(
-        median(one.mutating_count for one in done),
-        median(len(one.waits_s) for one in done),
-        median(sum(one.waits_s) for one in done),
-        median(one.held for one in done),
+        median(outcome.mutating_count for outcome in outcomes),
+        median(len(outcome.waits_s) for outcome in outcomes),
+        median(sum(outcome.waits_s) for outcome in outcomes),
+        median(outcome.held for outcome in outcomes),
     )
 
 

@@ -1,8 +1,8 @@
 """A model of EC2 for a fleet: ENIs, subnets, latencies, request limits, and a time of disturbance.
 
-Answers have botocore's shape, and refusals EC2's codes, because the shipped adapter reads them. Modelled: what the pool's calls
-change. Not modelled: eventual consistency beyond the attachment (the chaos run has it), instance quotas, other users of the
-account.
+Answers have botocore's structure, and refusals EC2's codes, because the daemon's own adapter reads them. The model has the objects
+that the pool's calls change. It has no eventual consistency except for attachments (the chaos run has that), no instance quotas, and
+no other users of the account.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ LATENCY_S: Mapping[str, tuple[float, float]] = {
     "DetachNetworkInterface": (0.3, 0.8),
     "ModifyNetworkInterfaceAttribute": (0.2, 0.5),
 }
-"""Least and greatest time of an answer, in between uniform; a Describe's is `DESCRIBE_LATENCY_S`. Ours, of the order that
-operators see; no figure of the report depends on their exact values."""
+"""Shortest and longest time of an answer; times between are equally likely. A Describe has `DESCRIBE_LATENCY_S`. Ours: of the order
+that operators see; no figure of the report depends on the exact values."""
 
 DESCRIBE_LATENCY_S = (0.1, 0.3)
 
 ATTACHED_AFTER_S = (1.5, 4.0)
-"""From the answer to Attach until the ENI is attached and its link is there. Ours: attaches take 1 to 10 s."""
+"""Shortest and longest time from the answer to Attach until the ENI is attached and its link exists. Ours: within the 1 to 10 s that
+an attachment takes at EC2."""
 
 DETACHED_AFTER_S = (2.0, 5.0)
 
 NODES_PER_SUBNET = 250
 SUBNET_BITS = 14
-"""Of a /18: 16,379 addresses, 57 for each of its nodes and some to spare. Ours."""
+"""Host bits of a subnet: a /18 with 16,379 addresses. Ours: enough for 57 addresses on each of its NODES_PER_SUBNET nodes."""
 
 
 class Refused(Exception):
-    """EC2 refuses with a code."""
+    """EC2 refuses a call. `code`, `status`: EC2's error code and HTTP status."""
 
     def __init__(self, code: str, message: str = "", *, status: int = 400) -> None:
         super().__init__(code)
@@ -53,7 +54,13 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Disturbance:
-    """A brown-out: from when to when, how much is throttled, how much fails before and after it took effect, how much slower."""
+    """A time in which EC2 is disturbed, from `begins_s` to `ends_s`.
+
+    throttled: share of the calls that are throttled.
+    failed: share of the calls that fail without effect.
+    lost: share of the calls that take effect, but are answered with an error.
+    slowness: factor of the latencies.
+    """
 
     begins_s: float
     ends_s: float
@@ -63,13 +70,13 @@ class Disturbance:
     slowness: float = 5.0
 
     def is_on(self, now_s: float) -> bool:
-        """Whether it is going on."""
+        """Whether EC2 is disturbed now."""
         return self.begins_s <= now_s < self.ends_s
 
 
 @dataclass(slots=True)
 class ModelEni:
-    """One ENI. `attached_s`: when it is or was attached; `instance` -1: to none."""
+    """One ENI. `attached_s`, `detached_s`: the times at which an attachment and a detachment are complete. `instance`: -1 for none."""
 
     number: int
     subnet: int
@@ -86,17 +93,17 @@ class ModelEni:
 
     @property
     def eni_id(self) -> str:
-        """As EC2 spells it."""
+        """The ENI's ID, in EC2's form."""
         return f"eni-{self.number:017x}"
 
     @property
     def mac(self) -> str:
-        """As EC2 spells it."""
+        """The ENI's MAC, in EC2's form."""
         return ":".join(f"{self.number >> shift & 0xFF:02x}" for shift in (40, 32, 24, 16, 8, 0)).replace("00:", "02:", 1)
 
 
 class Subnet:
-    """One subnet: single addresses from its lower half, /28s from its upper one, what comes back is given again."""
+    """One subnet. Single addresses are from its lower half, and /28s from its upper half. Released ones are assigned again."""
 
     def __init__(self, number: int) -> None:
         base = (10 << 24) | (number << SUBNET_BITS)
@@ -107,11 +114,11 @@ class Subnet:
 
     @property
     def free_count(self) -> int:
-        """As DescribeSubnets tells it."""
+        """Number of free addresses, as in the answer of DescribeSubnets."""
         return len(self.singles) + 16 * len(self.blocks)
 
     def take(self, count: int) -> list[int]:
-        """Take single addresses."""
+        """Take single addresses. Raises: Refused."""
         while len(self.singles) < count and self.blocks:
             first = self.blocks.pop()
             self.singles.extend(range(first, first + 16))
@@ -120,14 +127,14 @@ class Subnet:
         return [self.singles.popleft() for _ in range(count)]
 
     def take_blocks(self, count: int) -> list[int]:
-        """Take /28s, by their first address."""
+        """Take /28s. Returns: their first addresses. Raises: Refused."""
         if len(self.blocks) < count:
             raise Refused("InsufficientCidrBlocks", f"subnet {self.subnet_id} has not enough free /28s")
         return [self.blocks.popleft() for _ in range(count)]
 
 
 class Ec2Model:
-    """EC2 of one account and region. `calls`: attempts by action, as EC2 counts them."""
+    """EC2 of one account and region. `calls`: action -> number of attempts, throttled ones included, as EC2 counts them."""
 
     def __init__(self, world: World, *, seed: int, disturbance: Disturbance | None = None) -> None:
         self.world = world
@@ -145,7 +152,7 @@ class Ec2Model:
         self._count = 0
 
     def add_instance(self, index: int, limits: InstanceLimits = NODE_TYPE) -> ModelEni:
-        """Start an instance: returns its primary ENI."""
+        """Start an instance. Returns: its primary ENI."""
         self._limits[index] = limits
         eni = self._new_eni(index // NODES_PER_SUBNET)
         eni.instance, eni.device, eni.ends_with_instance = index, 0, True
@@ -153,36 +160,36 @@ class Ec2Model:
         return eni
 
     def subnet(self, number: int) -> Subnet:
-        """One subnet."""
+        """Return the subnet with this number. It is made at the first call."""
         return self._subnets.setdefault(number, Subnet(number)) if number not in self._subnets else self._subnets[number]
 
     def enis_of(self, instance: int) -> Mapping[str, ModelEni]:
-        """The ENIs of an instance, coming and going ones included."""
+        """Return the ENIs of an instance by ID, also those that are attaching."""
         return self._of_instance[instance]
 
     def reset(self) -> None:
-        """Begin to measure: counters are zero and buckets full."""
+        """Begin to measure: set all counters to 0, and fill all buckets."""
         self.calls.clear()
         self.buckets = Buckets()
         self._held_s, self._held_since_s, self._begins_s = 0.0, self.world.now_s, self.world.now_s
 
     def held_average(self) -> float:
-        """Addresses for pods that are at EC2, on average since the measurement began."""
+        """Return how many addresses for pods the nodes had at EC2, on average since the measurement began."""
         self._hold(0)
         return self._held_s / max(self.world.now_s - self._begins_s, 1e-9)
 
     def call(self, api: str, params: Mapping[str, Any], *, instance: int) -> Mapping[str, Any]:
-        """Make one attempt: blocks for its latency. Raises: Refused."""
+        """Make one attempt of a call, which blocks for its latency. Returns: the answer. Raises: Refused."""
         self.world.sleep(self.latency_s(api))
         return self.answer(api, params, instance=instance)
 
     def latency_s(self, api: str) -> float:
-        """Seconds that one attempt takes from now on."""
+        """Draw the latency of an attempt that begins now, in seconds."""
         low, high = LATENCY_S.get(api, DESCRIBE_LATENCY_S)
         return (low + (high - low) * self._draw.random()) * self._slowness()
 
     def answer(self, api: str, params: Mapping[str, Any], *, instance: int) -> Mapping[str, Any]:
-        """Answer one attempt after its latency. Raises: Refused."""
+        """Answer one attempt, whose latency is over. Raises: Refused."""
         self.calls[api] += 1
         if not self.buckets.take(api, now_s=self.world.now_s):
             raise Refused("RequestLimitExceeded", "Request limit exceeded.", status=503)
@@ -209,7 +216,7 @@ class Ec2Model:
     def _CreateNetworkInterface(self, params: Mapping[str, Any], _: int) -> dict[str, Any]:
         eni = self._tokens.get(params["ClientToken"])
         if eni is None:
-            subnet = next(one for one in self._subnets.values() if one.subnet_id == params["SubnetId"])
+            subnet = next(known for known in self._subnets.values() if known.subnet_id == params["SubnetId"])
             eni = self._new_eni((int(subnet.cidr.network_address) >> SUBNET_BITS) & 0x3FF)
             self._fill(eni, params.get("SecondaryPrivateIpAddressCount", 0), params.get("Ipv4PrefixCount", 0))
             eni.tags = params["TagSpecifications"][0]["Tags"] if "TagSpecifications" in params else []

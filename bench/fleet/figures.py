@@ -1,4 +1,8 @@
-"""The report for people: a table, the curve of calls against addresses held, and a plot as SVG, made of text alone."""
+"""The report for people: tables, the curve of calls against held addresses, and a plot, whose SVG is written as text.
+
+*Held* addresses are those that the nodes have at EC2, and *used* ones those of pods. The *reference* is a fleet with the rules of
+amazon-vpc-cni-k8s.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ HOLD = "VPC_IPAMD_RELEASE_HOLD_SECONDS="
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line per scenario, as Markdown."""
+    """Return a Markdown table with a line for each scenario, except those of the curve."""
     lines = [
         "| scenario | nodes | time, s | bound, s | ratio | changing calls: ours / reference | throttled | held / reference | used "
         "| ADDs that waited (p50, p99 s) | p99 of nodes, s (in a perfect queue); by median | held the line |",
@@ -38,7 +42,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def curve(rows: Sequence[Row]) -> str:
-    """Calls against addresses held by hold window, as Markdown; the best point has the least sum of both."""
+    """Return a Markdown table of calls and held addresses for each hold window. The best window has the least sum of both ratios."""
     points = [(row["name"].partition(HOLD)[2], row["details"]) for row in rows if HOLD in row["name"]]
     sums = [told["mutating_ratio"] + told["held_ratio"] for _, told in points]
     lines = ["| hold window, s | changing calls / reference's | addresses held / reference's | sum |", "|---|---|---|---|"]
@@ -49,7 +53,7 @@ def curve(rows: Sequence[Row]) -> str:
 
 
 def auto(rows: Sequence[Row]) -> str:
-    """VPC_IPAMD_WARM_TARGET_MODE=auto beside the two targets that it is compared with, as Markdown."""
+    """Return a Markdown table that compares VPC_IPAMD_WARM_TARGET_MODE=auto with two fixed targets."""
     lines = [
         "| trace | nodes | held: auto / WARM_ENI_TARGET=1 | ADDs that waited: auto / WARM_IP_TARGET=2 | held the line |",
         "|---|---|---|---|---|",
@@ -64,16 +68,17 @@ def auto(rows: Sequence[Row]) -> str:
 
 
 def filled(text: str, rows: Sequence[Row]) -> str:
-    """Put the tables into a page: each between its mark, `<!-- figures -->`, `auto` or `curve`, and the next `<!-- end -->`."""
-    for name, made in (("figures", table(rows)), ("auto", auto(rows)), ("curve", curve(rows))):
+    """Return the text of a page with the tables in it. Each is put between its mark, such as `<!-- figures -->`, and the next
+    `<!-- end -->`."""
+    for name, markdown in (("figures", table(rows)), ("auto", auto(rows)), ("curve", curve(rows))):
         before, mark, rest = text.partition(f"<!-- {name} -->")
         _, end, after = rest.partition("<!-- end -->")
-        text = f"{before}{mark}\n\n{made}\n\n{end}{after}"
+        text = f"{before}{mark}\n\n{markdown}\n\n{end}{after}"
     return text
 
 
 def plot(rows: Sequence[Row]) -> str:
-    """The curve, with the reference at (1, 1), as one SVG picture."""
+    """Return the curve as an SVG picture. The reference is at (1, 1)."""
     points = [
         (row["details"]["held_ratio"], row["details"]["mutating_ratio"], row["name"]) for row in rows if HOLD in row["name"]
     ]

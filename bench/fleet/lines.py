@@ -1,4 +1,4 @@
-"""The lines that a scenario must hold (docs/performance.md): pure functions of its figures."""
+"""The bounds ("lines") that the figures of a scenario must keep (docs/performance.md)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ BURSTY = ("deploy", "brown-out", "day")
 
 
 def is_fair(details: Mapping[str, Any]) -> bool:
-    """Whether no node starves: the 99th percentile of the nodes' waits is at most twice their median; or, where EC2's buckets or a
-    disturbance make that impossible, a tenth more than in a perfect queue of all nodes (`bench/fleet/scenarios.py`)."""
+    """Whether no node waits much longer than others: the 99th percentile of the nodes' waits is at most twice their median.
+
+    EC2's buckets or a disturbance may make that impossible. Then the percentile may be a tenth more than in a perfect queue of all
+    nodes (`bench/fleet/scenarios.py`).
+    """
     if details["unfairness"] <= UNFAIRNESS_MOST:
         return True
     return bool(details["node_wait_p99_s"] <= QUEUE_SLACK * details["queue_p99_s"])
 
 
 def is_met(trace: str, mode: str, row: Mapping[str, Any], details: Mapping[str, Any]) -> bool:
-    """Whether the line of a scenario holds. `details`: the figures that the report leaves out."""
+    """Whether a scenario keeps its bounds. `row`: its row of the report. `details`: further figures, which are not in the report."""
     if mode == "auto" and not _auto_is_better(trace, row, details):
         return False
     if trace != "day":
@@ -39,15 +42,20 @@ def is_met(trace: str, mode: str, row: Mapping[str, Any], details: Mapping[str, 
         return calls <= 1.0 and is_calm(
             row["held"], reference_held=row["held"] / held, eni_size=row["nodes"] * NODE_TYPE.slots_per_eni
         )
-    return True  # no line but that every pod got an address
+    return True  # the only bound is that every pod got an address, which the caller checks
 
 
 def is_calm(held: float, *, reference_held: float, eni_size: int) -> bool:
-    """Whether the hold of whole ENIs costs little: 1.05 x of what the reference holds on average, or one ENI more."""
+    """Whether a fleet holds at most 1.05 x of the addresses that the reference holds on average, or those of one ENI more for each
+    node.
+
+    `eni_size`: addresses of an ENI, of all nodes together.
+    """
     return held <= max(CALM_RATIO_MOST * reference_held, reference_held + eni_size)
 
 
 def _auto_is_better(trace: str, row: Mapping[str, Any], details: Mapping[str, Any]) -> bool:
-    """Fewer addresses than WARM_ENI_TARGET=1, and no more waits than WARM_IP_TARGET=2, fewer of them where pods come in bursts."""
+    """Whether `auto` holds fewer addresses than WARM_ENI_TARGET=1, and has no more waits than WARM_IP_TARGET=2; if pods come in
+    bursts, fewer waits."""
     waits, most = details["waits"], details["ip2_waits"]
     return bool(row["held"] < details["default_held"] and (waits < most if trace in BURSTY else waits <= most))

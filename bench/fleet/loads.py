@@ -1,9 +1,11 @@
-"""`python -m bench.fleet.loads`: single nodes under loads that last, summed over seeds; what flaps shows here, and no burst hides it.
+"""`python -m bench.fleet.loads`: single nodes under loads that last for hours, summed over seeds. If the pool grows and shrinks
+needlessly, these loads show it.
 
-Constant load, a job at an ENI's edge, a day's sinus, hourly bursts and rolling replacements, on types of several shapes. The line: the
-shipped default makes no more changing calls than the reference, holds no more than 1.05 x of it or one ENI more, whichever is larger,
-and lets no more ADDs wait or be refused. An ADD of ours waits for an address; one of the reference is refused, and ten seconds later
-the kubelet sends another one for the same pod: each counts. `auto` is beside it, with what it holds and how many wait, without line.
+The loads are constant load, a job at the edge of an ENI, a load that follows the day, hourly bursts, and rolling replacements, on
+instance types of several sizes. The bounds: the daemon's default mode makes no more calls that change EC2 than the reference (the
+rules of amazon-vpc-cni-k8s); it holds at most 1.05 x as many addresses, or those of one ENI more, whichever is larger; and no more of
+its ADDs wait or are refused. An ADD of ours waits for an address. An ADD of the reference is refused, and ten seconds later the
+kubelet sends another one for the same pod; each of them counts. The table also shows the mode `auto`, which has no bounds here.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ Pods = Callable[[Random, InstanceLimits, float], Iterator[Pod]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One node under one load. `pods`: by drawn numbers, the node's limits and the hours that are measured."""
+    """One node under one load. `pods`: makes the pods from random numbers, the node's limits and the measured hours."""
 
     name: str
     pods: Pods
@@ -42,19 +44,23 @@ class Load:
 
     @property
     def limits(self) -> InstanceLimits:
-        """Of its type."""
+        """The limits of the instance type."""
         return from_table(self.instance_type) or NODE_TYPE
 
     def trace(self, seed: int) -> Trace:
-        """Of one node."""
+        """Return the trace of the one node."""
         pods = _that_fit(self.pods(Random(seed), self.limits, self.hours), self.limits.max_pods - 2)
         return Trace(self.name, (NodeTrace(0.0, pods, self.limits),), WARM_UP_S, WARM_UP_S + self.hours * HOUR_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Over all seeds: changing calls, addresses held on average of the runs, ADDs that waited or were refused, the pods that had such
-    a one, and for how long these waited in all."""
+    """The results of the runs with all seeds.
+
+    calls: calls that change EC2, of all runs. held: held addresses, the average of the runs. unserved: ADDs that waited or were
+        refused.
+    pods: pods with such an ADD. waited_s: the waits of these pods together.
+    """
 
     calls: int
     held: float
@@ -66,24 +72,25 @@ class Sum:
 def run(load: Load, mode: str, *, seeds: Iterable[int] = SEEDS) -> Sum:
     """Run a load with one of `MODES`, once for each seed."""
     make_node = reference if mode == "reference" else shipped
-    done = [run_fleet(load.trace(seed), MODES[mode], seed=seed, make_node=make_node) for seed in seeds]
+    outcomes = [run_fleet(load.trace(seed), MODES[mode], seed=seed, make_node=make_node) for seed in seeds]
     return Sum(
-        sum(one.mutating_count for one in done),
-        sum(one.held for one in done) / len(done),
-        sum(one.unserved_count for one in done),
-        sum(len(one.waits_s) for one in done),
-        sum(sum(one.waits_s) for one in done),
+        sum(outcome.mutating_count for outcome in outcomes),
+        sum(outcome.held for outcome in outcomes) / len(outcomes),
+        sum(outcome.unserved_count for outcome in outcomes),
+        sum(len(outcome.waits_s) for outcome in outcomes),
+        sum(sum(outcome.waits_s) for outcome in outcomes),
     )
 
 
 def constant(draw: Random, _: InstanceLimits, hours: float, *, busy_count: float = 12.0, life_s: float = 120.0) -> Iterator[Pod]:
-    """Jobs that come independently of each other, `busy_count` of them at once on average."""
+    """Yield jobs that come independently of each other. On average `busy_count` of them run at the same time."""
     yield from _residents(RESIDENT_COUNT)
     yield from _jobs_at_rate(draw, lambda _: 1.0, busy_count / life_s, hours=hours, life_s=life_s)
 
 
 def edge(draw: Random, limits: InstanceLimits, hours: float, *, life_s: float = 90.0, period_s: float = 180.0) -> Iterator[Pod]:
-    """So many residents that WARM_ENI_TARGET=1 is just met, and one job more that comes and goes."""
+    """Yield as many lasting pods as an ENI has slots, so that WARM_ENI_TARGET=1 is just met, and one further job that comes and
+    goes."""
     yield from _residents(limits.slots_per_eni)
     at_s = WARM_UP_S + draw.uniform(0.0, period_s)
     while at_s < WARM_UP_S + hours * HOUR_S:
@@ -94,7 +101,7 @@ def edge(draw: Random, limits: InstanceLimits, hours: float, *, life_s: float = 
 def diurnal(
     draw: Random, limits: InstanceLimits, hours: float, *, busy_share: float = 0.6, life_s: float = 600.0
 ) -> Iterator[Pod]:
-    """Jobs whose number follows a sinus over the day, from 0 to `busy_share` of what the node can carry."""
+    """Yield jobs whose number follows a sine curve over the day, from 0 to `busy_share` of the node's max-pods."""
     yield from _residents(RESIDENT_COUNT)
 
     def share(at_s: float) -> float:
@@ -104,7 +111,7 @@ def diurnal(
 
 
 def bursts(draw: Random, _: InstanceLimits, hours: float, *, count: int = 40, life_s: float = 300.0) -> Iterator[Pod]:
-    """`count` jobs at every full hour, within some seconds."""
+    """Yield `count` jobs in every hour, which come within some seconds."""
     yield from _residents(RESIDENT_COUNT)
     for hour in range(int(hours)):
         at_s = WARM_UP_S + hour * HOUR_S + draw.uniform(0.0, 60.0)
@@ -116,7 +123,8 @@ def bursts(draw: Random, _: InstanceLimits, hours: float, *, count: int = 40, li
 def rolling(
     draw: Random, limits: InstanceLimits, hours: float, *, busy_share: float = 0.5, every_s: float = 2 * HOUR_S
 ) -> Iterator[Pod]:
-    """Each `every_s` all pods are replaced by new ones, a quarter at a time; the new come half a minute before the old go."""
+    """Yield pods that are all replaced every `every_s`, a quarter at a time. A new pod comes half a minute before the old one
+    leaves."""
     count = int(busy_share * limits.max_pods)
     for number in range(count):
         at_s, begins_s = 0.0, WARM_UP_S + every_s / 2
@@ -145,7 +153,7 @@ LOADS = (
 
 
 def line(load: Load, sums: Mapping[str, Sum]) -> str:
-    """One row of the table in docs/performance.md."""
+    """Return a row of the table in docs/performance.md."""
     ours, theirs, auto = sums["default"], sums["reference"], sums["auto"]
     met, waits = "yes" if is_met(load, sums) else "no", f"{ours.unserved:,} / {theirs.unserved:,}"
     pods = "-"
@@ -158,7 +166,7 @@ def line(load: Load, sums: Mapping[str, Sum]) -> str:
 
 
 def is_met(load: Load, sums: Mapping[str, Sum]) -> bool:
-    """Whether the shipped default holds the line."""
+    """Whether the daemon's default mode keeps the bounds."""
     ours, theirs = sums["default"], sums["reference"]
     return (
         ours.calls <= theirs.calls
@@ -175,13 +183,13 @@ HEADER = (
 
 
 def main(names: list[str]) -> int:
-    """Print the table, as Markdown, of the loads whose name contains one of these; of all without any."""
+    """Print a Markdown table of the loads whose name contains one of `names`, or of all loads if there are no names."""
     wanted = [load for load in LOADS if not names or any(name in load.name for name in names)]
     print(HEADER)
     with get_context("fork").Pool(2) as pool:
-        found = pool.imap(_sum, [(load.name, mode) for load in wanted for mode in MODES])
+        sums = pool.imap(_sum, [(load.name, mode) for load in wanted for mode in MODES])
         for load in wanted:
-            print(line(load, {mode: next(found) for mode in MODES}), flush=True)
+            print(line(load, {mode: next(sums) for mode in MODES}), flush=True)
     return 0
 
 
@@ -195,7 +203,7 @@ def _residents(count: int) -> Iterator[Pod]:
 
 
 def _jobs_at_rate(draw: Random, share: Callable[[float], float], most: float, *, hours: float, life_s: float) -> Iterator[Pod]:
-    """Arrivals of a Poisson process: of one with the rate `most`, the share that a moment has."""
+    """Yield jobs that arrive by a Poisson process, whose rate is `most` times `share` of the moment."""
     at_s = 0.0
     while (at_s := at_s + draw.expovariate(most)) < WARM_UP_S + hours * HOUR_S:
         if draw.random() < share(at_s):
@@ -203,7 +211,7 @@ def _jobs_at_rate(draw: Random, share: Callable[[float], float], most: float, *,
 
 
 def _that_fit(pods: Iterable[Pod], most: int) -> tuple[Pod, ...]:
-    """Leave out what would come to a full node: the scheduler sends it elsewhere."""
+    """Return the pods without those that would come to a full node, because the scheduler would send them to another node."""
     kept: list[Pod] = []
     leaving: list[float] = []
     for pod in sorted(pods):

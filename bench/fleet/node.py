@@ -1,9 +1,9 @@
-"""One node of the fleet: the shipped pool over the shipped adapter, on the model of EC2, with pods that come and go.
+"""One node of the fleet: the daemon's pool and EC2 adapter on the model of EC2, with pods that come and go.
 
-The room `pool` is made by `ipamd.process.bootstrap` as in the daemon; planner, executor, intents, call budget and retries are the ones
-that ship. Left out: ADD and DEL beyond their changes in the datastore (wiring takes a millisecond, growth takes seconds), and
-what watches for other hands' changes. An ADD that finds no address waits until there is one, as it does in the daemon within its
-deadline, and counts as one for each deadline that it needed."""
+The pool is composed by `ipamd.process.bootstrap` as in the daemon. So planner, executor, intents, call budget and retries are the
+daemon's own. Of ADD and DEL only the changes in the datastore are made, because wiring takes a millisecond and growth takes seconds.
+The search for external changes is left out. An ADD that finds no address waits until there is one, as in the daemon, but without a
+deadline; it counts once for each deadline within its wait."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ INTACT = OpenReport(OpenOutcome.INTACT, "", was_restored=True)
 
 
 class ModelClient(Ec2Client):
-    """The adapter's HTTP client, answered by the model."""
+    """The adapter's EC2 client, whose calls the model answers."""
 
     def __init__(self, model: Ec2Model, instance: int) -> None:
         super().__init__(CloudConfig(), region=lambda: "us-west-2")
@@ -70,7 +70,7 @@ class ModelClient(Ec2Client):
 
 
 class VirtualEc2(BotoEc2):
-    """The shipped adapter, with budget and retries, over the model's client and in virtual time."""
+    """The daemon's EC2 adapter with its budget and retries, with the model as EC2 and in virtual time."""
 
     def __init__(self, model: Ec2Model, instance: int) -> None:
         world = model.world
@@ -85,7 +85,7 @@ class VirtualEc2(BotoEc2):
 
 
 class FleetNode:
-    """One node. `spawn` starts it; everything else happens by itself."""
+    """One node. `spawn` schedules its start and its pods; everything else follows from the events."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class FleetNode:
         measure: Measure,
         pools: PodPools = NO_POOLS,
     ) -> None:
-        """`pools`: of which the node's pods take turns, the node's own pool first."""
+        """`pools`: the pools of the node's pods. The pods use them in turn, beginning with the node's own pool."""
         self._world: World = model.world
         self._trace = trace
         self._index = index
@@ -147,13 +147,13 @@ class FleetNode:
         )
 
     def spawn(self) -> None:
-        """Start the node when the trace says so."""
+        """Schedule the start of the node, and the arrival of its pods, at the times of the trace."""
         self._world.spawn(self._trace.starts_s, self._run)
         for number, pod in enumerate(self._trace.pods):
             self._world.at(pod.arrives_s, lambda number=number, pod=pod: self._arrive(number, pod))  # type: ignore[misc]
 
     def _run(self) -> None:
-        """The pool's thread, from the start of the daemon on (`ipamd/process/cloud_loop.py`, `ipamd/process/lifecycle.py`)."""
+        """Do the work of the pool's thread, from the daemon's start (`ipamd/process/cloud_loop.py`, `ipamd/process/lifecycle.py`)."""
         while True:
             try:
                 identity = self._node_info.learn_identity()
@@ -168,8 +168,8 @@ class FleetNode:
             self.demand.wait_triggered(self.pool.maintainer.turn())
 
     def _arrive(self, number: int, pod: Pod) -> None:
-        """ADD."""
-        if not self._add(number, pod):  # as in the daemon: who comes asks first, and waits if there is none
+        """Do the ADD of a pod. If there is no free address, it waits."""
+        if not self._add(number, pod):
             pool = self._pool_of(number)
             self._waiting[pool].append((number, pod))
             self.demand.join(pool=pool)
@@ -179,7 +179,7 @@ class FleetNode:
         return self._pools[number % len(self._pools)]
 
     def _add(self, number: int, pod: Pod) -> bool:
-        """Give an address if there is one."""
+        """Assign an address to a pod. Returns: False if there is none."""
         key = AttachmentKey(ContainerId(f"{self._index}-{number}"), IFNAME)
         try:
             reserved = self._datastore.reserve(key, pool=self._pool_of(number))
@@ -208,7 +208,7 @@ class FleetNode:
         )
 
     def _leave(self, key: AttachmentKey, address: IpAddress) -> None:
-        """DEL; its link is swept before the address has cooled."""
+        """Do the DEL of a pod. The address then cools; the pod's link is deleted before the end of that."""
         with self._datastore.transaction() as uow:
             uow.unassign(key, cooldown=self._cooldown.period, reason="DEL")
         self._cooldown.start(address, dying_veth=None)

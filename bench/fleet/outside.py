@@ -1,7 +1,9 @@
-"""What is around one node: its kernel and its metadata, as far as the pool asks them, and a datastore without its disk.
+"""Replacements for the surroundings of a node: the parts of its kernel and metadata that the pool uses, and a datastore without a
+disk.
 
-The datastore is the shipped one: its unit of work, its checks and its memory. Only the SQLite file is left out, because five thousand
-files would measure the disk of this machine; so what SQL constraints refuse is not seen here, and the crash tests have that.
+The datastore is the daemon's, with its unit of work, its checks and its copy in memory. Only the SQLite file is left out, because with
+five thousand files the disk of this machine would be measured. So refusals by SQL constraints do not occur here; the crash tests cover
+them.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from ipamd.model.snapshot import Snapshot
 from ipamd.ports.process import Clock
 
 LINK_WAIT_S = 20.0
-"""How long the node waits for the link of an ENI that is being attached, as the kernel adapter does."""
+"""Longest wait for the link of an ENI that is being attached. The daemon's kernel adapter waits as long."""
 
 NOTHING_WIRED = KernelSurvey((), {}, frozenset(), {})
 
 
 class NoDisk(Disk):
-    """A file that takes everything. A unit of work reads nothing back; the ledger has no rows."""
+    """A datastore file that accepts every change and stores none. A unit of work never needs to read its changes back."""
 
     def __init__(self) -> None:
         self.path = Path("none")
@@ -39,25 +41,25 @@ class NoDisk(Disk):
         self._broken = ""
 
     def begin(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def commit(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def rollback(self) -> None:
-        """Nothing: the simulation has no failing unit of work to undo."""
+        """Do nothing, because no unit of work fails in the simulation."""
 
     def execute(self, statement: Any, params: Any = None, *, subject: str) -> Any:  # noqa: ARG002
-        """Answer that there are no rows."""
+        """Return a result without rows."""
         return SimpleNamespace(scalar_one=int, all=list)
 
     def write(self, statement: Any, params: Any, *, subject: str) -> int:  # noqa: ARG002
-        """Take a change of one row."""
+        """Return that one row was changed."""
         return 1
 
 
 def empty_datastore(clock: Clock) -> SqlDatastore:
-    """Make the shipped datastore over no disk."""
+    """Make the daemon's datastore with NoDisk as its file."""
     return SqlDatastore(NoDisk(), Snapshot({}, {}, {}, {}, {}), clock=clock)
 
 
@@ -89,7 +91,7 @@ class VirtualHost:
         return self._identity
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:  # noqa: ARG002
-        """See `Wiring`: no address is wired that the datastore does not know."""
+        """See `Wiring`. The survey is empty, so that no unrecorded sandbox is found."""
         return NOTHING_WIRED
 
     def links(self) -> frozenset[MacAddress]:
@@ -117,7 +119,7 @@ class VirtualHost:
         return {}
 
     def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
-        """See the port: there are none."""
+        """See `HostNetwork`. There are no such rules here."""
 
     def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
         """See `HostNetwork`."""

@@ -1,4 +1,4 @@
-"""Nodes of the fleet with two pools of pods beside their own (docs/adr/0084), in subnets of all nodes together."""
+"""Nodes of the fleet with two pools of pods (docs/adr/0084) besides their own pool. All nodes share the subnets of these pools."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ipamd.model.pod_pools import PodPool, PodPools
 from ipamd.settings import Settings
 
 SUBNETS = {"cards": 1001, "batch": 1002}
-"""Numbers of the pools' subnets. Ours: above those of the nodes of the largest fleet."""
+"""Pool -> number of its subnet. Ours: higher than the subnet numbers of the nodes in the largest fleet."""
 
 
 def with_pools(model: Ec2Model, trace: NodeTrace, index: int, settings: Settings, measure: Measure) -> Callable[[], None]:
-    """Make a node whose pods take turns between its own pool and two others. See `bench.fleet.run.shipped`."""
+    """Make a node whose pods use its own pool and the two others in turn. See `bench.fleet.run.shipped`."""
     pools = {}
     for name, number in SUBNETS.items():
         pools[name] = PodPool(name, subnet_ids=(SubnetId(model.subnet(number).subnet_id),))

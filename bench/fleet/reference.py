@@ -1,13 +1,16 @@
-"""A node that follows the rules of amazon-vpc-cni-k8s on the same model of EC2: its loop, its calls, its random choices.
+"""The reference: a node that follows the rules of amazon-vpc-cni-k8s on the same model of EC2, with its loop, calls and random
+choices.
 
-Every 5 s: one increase, or at most every 30 s one decrease; and at most one ENI released. Each action makes the calls that it
-makes there (pkg/awsutils/awsutils.go, AllocENI and FreeENI): Create, DescribeInstances, Attach, Modify with DescribeSubnets
-before and after; Describe, Detach, 2 s, Delete. Failed calls are tried three times, as the Go SDK does by default, and then by the
-next pass; a minute after the last change what it knows is compared with the instance, so what a lost answer made is found. An ADD
-that finds nothing fails, and the kubelet makes a new sandbox ten seconds later. Left out, in its favour: tags, security group
-refresh, leaked ENIs. A pass without anything to do is skipped: it makes no call.
+Every 5 s it makes one increase, or at most every 30 s one decrease; and it releases at most one ENI. An increase by an ENI makes the
+calls Create, DescribeInstances, Attach and Modify, with DescribeSubnets before and after. A release makes Describe, Detach, a pause of
+2 s, and Delete (amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, AllocENI and FreeENI). A failed call is tried three times, as the Go SDK
+does by default, and then by the next pass. A minute after the last change the node's data are compared with the instance, so that the
+effect of a call whose answer was lost is found. An ADD that finds no address fails, and the kubelet makes a new sandbox ten seconds
+later. Left out are tags, the refresh of security groups, and leaked ENIs; this makes the reference better than the original. A pass
+that has nothing to do is skipped, because it makes no call.
 
-A node is a generator that yields the seconds for which it waits, because its calls are millions: a thread for each costs too much."""
+A node is a generator that yields the seconds for which it waits, because a thread for each of millions of calls would cost too
+much."""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ DECREASE_S = 30.0
 NO_ROOM_S = 120.0
 RECONCILE_S = 60.0
 RECONCILE_COOLDOWN_S = 60.0
-"""For so long an address that was released is not found again. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go."""
+"""Time for which a released address is not found again by a comparison. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go."""
 
 KUBELET_RETRY_S = 10.0
 """The kubelet's pause after a sandbox that could not be made. Source: kubernetes pkg/kubelet, backOffPeriod."""
@@ -49,7 +52,7 @@ SLOTS_CODE = "PrivateIpAddressLimitExceeded"
 
 
 class ReferenceNode:
-    """One node. `spawn` starts it."""
+    """One node. `spawn` schedules its start and its pods."""
 
     def __init__(self, model: Ec2Model, trace: NodeTrace, index: int, *, settings: Settings, measure: Measure) -> None:
         self._model, self._world, self._trace, self._index, self._measure = model, model.world, trace, index, measure
@@ -72,22 +75,23 @@ class ReferenceNode:
         self._is_awake = False
 
     def spawn(self) -> None:
-        """Start the node when the trace says so."""
+        """Schedule the start of the node, and the arrival of its pods, at the times of the trace."""
         self._world.at(self._trace.starts_s, self._wake)
         for pod in self._trace.pods:
             self._world.at(pod.arrives_s, lambda pod=pod: self._add(pod))  # type: ignore[misc]
 
     def _add(self, pod: Pod) -> None:
-        """ADD: any free address that is not cooling, of any ENI."""
+        """Do the ADD of a pod: assign any free address that is not cooling, of any ENI. If there is none, repeat after
+        KUBELET_RETRY_S."""
         now_s = self._world.now_s
-        found = self._pick(now_s)
-        if found is None:
+        picked = self._pick(now_s)
+        if picked is None:
             self._measure.unserved(pod)
             self._world.at(now_s + KUBELET_RETRY_S, lambda: self._add(pod))
         else:
             self._measure.addressed(self._index, pod, now_s=now_s)
             if pod.leaves_s < math.inf:
-                self._world.at(max(pod.leaves_s, now_s + 1.0), lambda: self._leave(*found))
+                self._world.at(max(pod.leaves_s, now_s + 1.0), lambda: self._leave(*picked))
         self._wake()
 
     def _pick(self, now_s: float) -> tuple[KnownEni, Cidr, int] | None:
@@ -111,7 +115,7 @@ class ReferenceNode:
         self._wake()
 
     def _wake(self) -> None:
-        """See that the loop runs, at its own times."""
+        """Start the loop if it does not run. Its passes are at multiples of LOOP_S after an offset of the node."""
         if not self._is_awake:
             self._is_awake = True
             offset_s = self._trace.starts_s + self._index % 50 / 10
@@ -126,7 +130,7 @@ class ReferenceNode:
         self._is_awake = False
 
     def _pass(self) -> Generator[float, None, bool]:
-        """One pass. Returns: whether another one may have something to do."""
+        """Make one pass. Returns: whether another pass may have something to do."""
         stats, now_s = self._stats(), self._world.now_s
         is_busy = False
         if is_low(stats, self._targets):
@@ -158,12 +162,12 @@ class ReferenceNode:
         return Stats(total, assigned, len(prefixes), sum(not cidr.used for cidr in prefixes))
 
     def _eni_stats(self) -> list[EniStats]:
-        found = [eni.stats(now_s=self._world.now_s, cooldown_s=self._cooldown_s) for eni in self._enis]
-        self._draw.shuffle(found)
-        return found
+        stats = [eni.stats(now_s=self._world.now_s, cooldown_s=self._cooldown_s) for eni in self._enis]
+        self._draw.shuffle(stats)
+        return stats
 
     def _increase(self, stats: Stats) -> Generator[float, None, bool]:
-        """Grow by one EC2 success. Returns: whether growth is possible at all."""
+        """Try to add addresses or prefixes to one ENI, or to add an ENI. Returns: whether the node can grow at all."""
         if self._world.now_s - self._calls.no_room_s <= NO_ROOM_S:
             return True
         want = wanted(stats, self._targets)
@@ -177,7 +181,7 @@ class ReferenceNode:
         return True
 
     def _fill(self, eni: KnownEni, want: int) -> Steps:
-        """Ask for all that is wanted, then for one; what a full ENI has is read."""
+        """Request all wanted addresses for an ENI, and if that fails, one. If EC2 answers that the ENI is full, read its addresses."""
         for count in (min(self._targets.slot_count - len(eni.cidrs), want), 1):
             params = {"NetworkInterfaceId": eni.model.eni_id, **self._counts(count)}
             answer = yield from self._calls.call("AssignPrivateIpAddresses", params)
@@ -196,10 +200,10 @@ class ReferenceNode:
         yield from self._calls.call("DescribeSubnets", {})  # if it fails, the node's own subnet is used
         token = f"{self._index}/{self._world.now_s}"
         request = {"SubnetId": subnet_id, "ClientToken": token, "Description": "", **self._counts(count)}
-        made = yield from self._calls.call("CreateNetworkInterface", request)
-        if made is None:
+        created = yield from self._calls.call("CreateNetworkInterface", request)
+        if created is None:
             return
-        eni_id = made["NetworkInterface"]["NetworkInterfaceId"]
+        eni_id = created["NetworkInterface"]["NetworkInterfaceId"]
         if not (yield from self._attach(eni_id)):
             yield from self._calls.persist("DeleteNetworkInterface", {"NetworkInterfaceId": eni_id}, first_s=0.5)
             return
@@ -207,12 +211,12 @@ class ReferenceNode:
             yield from self._give_back(eni_id)
             return
         model = self._model.enis[eni_id]
-        yield max(model.attached_s - self._world.now_s, 0.0)  # it polls instance metadata
+        yield max(model.attached_s - self._world.now_s, 0.0)  # the original polls instance metadata until then
         yield from self._calls.call("DescribeSubnets", {})
         self._adopt(model)
 
     def _attach(self, eni_id: str) -> Generator[float, None, bool]:
-        """Attach at the first device number that EC2 shows as free."""
+        """Attach an ENI at the lowest device index that is free at EC2. Returns: whether that succeeded."""
         if (yield from self._calls.call("DescribeInstances", {})) is None:
             return False
         taken = {eni.device for eni in self._model.enis_of(self._index).values()}
@@ -228,7 +232,7 @@ class ReferenceNode:
         self._acted_s = self._world.now_s
 
     def _reconcile(self) -> Steps:
-        """Compare with the instance's metadata, and ask EC2 about what differs."""
+        """Compare the node's data with the instance's metadata, and ask EC2 about differences."""
         now_s = self._world.now_s
         self._hot = {first: until_s for first, until_s in self._hot.items() if until_s > now_s}
         present = {eni.eni_id: eni for eni in self._model.enis_of(self._index).values() if eni.attached_s <= now_s}
@@ -263,14 +267,14 @@ class ReferenceNode:
             params: dict[str, Any] = {"NetworkInterfaceId": eni.model.eni_id}
             params["PrivateIpAddresses"] = [cidr.first for cidr in gone if cidr.size == 1]
             params["Ipv4Prefixes"] = [(cidr.first, 28) for cidr in gone if cidr.size > 1]
-            yield from self._calls.call("UnassignPrivateIpAddresses", params)  # of a failure its next comparison learns
+            yield from self._calls.call("UnassignPrivateIpAddresses", params)  # if it fails, the next comparison finds them again
 
     def _free_eni(self, eni_id: str) -> Steps:
-        eni = next(one for one in self._enis if one.model.eni_id == eni_id)
+        eni = next(known for known in self._enis if known.model.eni_id == eni_id)
         if (yield from self._calls.call("DescribeNetworkInterfaces", {"NetworkInterfaceIds": [eni_id]})) is None:
             return
         if eni.assigned:
-            return  # a pod came meanwhile
+            return  # a pod got an address of this ENI meanwhile
         self._enis.remove(eni)
         yield from self._give_back(eni_id)
 
@@ -281,5 +285,5 @@ class ReferenceNode:
 
 
 def reference(model: Ec2Model, trace: NodeTrace, index: int, settings: Settings, measure: Measure) -> Callable[[], None]:
-    """Make a node that follows these rules."""
+    """Make a node of the reference. See `bench.fleet.run.shipped`."""
     return ReferenceNode(model, trace, index, settings=settings, measure=measure).spawn

@@ -1,4 +1,4 @@
-"""The EC2 calls of a node of the reference: repeated as the AWS SDK for Go and amazon-vpc-cni-k8s repeat them."""
+"""The EC2 calls of a node of the reference. They are repeated as the AWS SDK for Go and amazon-vpc-cni-k8s repeat them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ from bench.fleet.ec2 import Ec2Model, Refused
 SDK_TRIES = 3
 SDK_TOKENS = 500
 SDK_RETRY_COST = 5
-"""Tries of a call, and what limits repetitions while most calls fail: a bucket of tokens that successes refill. Waits between tries
-are a random part of 2 s, then of 4 s. Source: aws-sdk-go-v2 aws/retry/standard.go and jitter_backoff.go."""
+"""Attempts of a call, and the size and cost of a bucket of tokens, which limits repetitions while most calls fail: a repetition takes
+tokens, and a success returns some. The waits between attempts are a random part of 2 s, and then of 4 s. Source: aws-sdk-go-v2
+aws/retry/standard.go and jitter_backoff.go."""
 
 PERSIST_TRIES = 12
 PERSIST_MAX_S = 60.0
-"""Of Detach and Delete. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, maxENIEC2APIRetries and maxENIBackoffDelay."""
+"""Attempts of Detach and Delete, and the longest wait between two. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go,
+maxENIEC2APIRetries and maxENIBackoffDelay."""
 
 Answer = Mapping[str, Any] | None
 Steps = Generator[float, None, None]
-"""What a node does over time: it yields seconds to wait."""
+"""Actions of a node that take time: a generator that yields the seconds to wait."""
 
 
 class ReferenceCalls:
-    """Of one node. `code`: of the last refusal. `no_room_s`: when a subnet had no room. `is_in_doubt`: an answer was lost."""
+    """The calls of one node.
+
+    code: EC2's code of the last refusal.
+    no_room_s: time at which a subnet last had too few addresses.
+    is_in_doubt: whether an answer was lost, so that the node must compare its data.
+    """
 
     def __init__(self, model: Ec2Model, index: int, draw: Random) -> None:
         self.code = ""
@@ -35,7 +42,10 @@ class ReferenceCalls:
         self._tokens = SDK_TOKENS
 
     def persist(self, api: str, params: Mapping[str, Any], *, first_s: float) -> Generator[float, None, bool]:
-        """Twelve tries, doubling up to a minute."""
+        """Try a call PERSIST_TRIES times, with pauses that double up to PERSIST_MAX_S. `first_s`: the first pause.
+
+        Returns: whether it succeeded. An error that the object does not exist ends the attempts.
+        """
         wait_s = first_s
         for _ in range(PERSIST_TRIES):
             answer = yield from self.call(api, params)
@@ -46,7 +56,7 @@ class ReferenceCalls:
         return False
 
     def call(self, api: str, params: Mapping[str, Any]) -> Generator[float, None, Answer]:
-        """Make a call as the SDK does. Returns: None if it failed; `code` says how."""
+        """Make a call as the SDK does. Returns: the answer; None if it failed, with the code in `code`."""
         for attempt in range(1, SDK_TRIES + 1):
             yield self._model.latency_s(api)
             try:

@@ -1,8 +1,8 @@
-"""The pool rules of amazon-vpc-cni-k8s v1.23, restated as pure functions: what the fleet is compared with.
+"""The pool rules of amazon-vpc-cni-k8s v1.23 as pure functions. The reference, with which the fleet is compared, follows them.
 
 Sources: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go (datastoreTargetState, isDatastorePoolTooLow, isDatastorePoolTooHigh,
-shouldRemoveExtraENIs) and pkg/ipamd/datastore/data_store.go (getDeletableENI). Held against that project's own tables and tests
-(tests/unit/bench/test_fleet_reference.py). Cooling addresses count as available there.
+shouldRemoveExtraENIs) and pkg/ipamd/datastore/data_store.go (getDeletableENI). tests/unit/bench/test_fleet_reference.py compares them
+with that project's own tables and tests. As in that project, cooling addresses count as available.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ENI_MIN_AGE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The settings, and what a full ENI carries; 0 means not defined. `slot_count`: addresses or prefixes of one ENI."""
+    """The settings of the pool; a target of 0 is not defined. `slot_count`: most addresses or prefixes of one ENI."""
 
     warm_ip: int
     minimum_ip: int
@@ -28,18 +28,18 @@ class Targets:
 
     @property
     def are_defined(self) -> bool:
-        """Whether IP targets rule."""
+        """Whether the targets in addresses apply, instead of those in ENIs or prefixes."""
         return self.warm_ip > 0 or self.minimum_ip > 0
 
     @property
     def eni_size(self) -> int:
-        """Addresses of a full ENI."""
+        """Number of addresses of a full ENI."""
         return self.slot_count * (PREFIX_SIZE if self.by_prefix else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Addresses of the present mode, and prefixes."""
+    """Numbers of addresses, and of prefixes. With prefix delegation only addresses of prefixes count."""
 
     total: int
     assigned: int
@@ -48,13 +48,13 @@ class Stats:
 
     @property
     def available(self) -> int:
-        """Not assigned; cooling ones too."""
+        """Number of addresses that are not assigned, cooling ones included."""
         return self.total - self.assigned
 
 
 @dataclass(frozen=True, slots=True)
 class EniStats:
-    """One ENI for `deletable`. `free_prefixes`: without an assigned address."""
+    """The facts about an ENI that `deletable` needs. `free_prefixes`: number of prefixes without an assigned address."""
 
     name: str
     total: int
@@ -67,7 +67,8 @@ class EniStats:
 
 
 def short_and_over(stats: Stats, targets: Targets) -> tuple[int, int]:
-    """Addresses, or prefixes, short of the IP targets and above them; (0, 0) if none is defined."""
+    """Return how many addresses, or prefixes, the pool has too few and too many for the targets in addresses; (0, 0) if none is
+    defined."""
     if not targets.are_defined:
         return 0, 0
     short = max(targets.warm_ip - stats.available, targets.minimum_ip - stats.total, 0)
@@ -80,7 +81,7 @@ def short_and_over(stats: Stats, targets: Targets) -> tuple[int, int]:
 
 
 def is_low(stats: Stats, targets: Targets) -> bool:
-    """Whether the pool is to grow."""
+    """Whether the pool must grow."""
     if stats.total >= targets.max_pods:
         return False
     if targets.are_defined:
@@ -90,14 +91,14 @@ def is_low(stats: Stats, targets: Targets) -> bool:
 
 
 def is_high(stats: Stats, targets: Targets) -> bool:
-    """Whether addresses or prefixes are to be released."""
+    """Whether addresses or prefixes must be released."""
     if targets.are_defined:
         return short_and_over(stats, targets)[1] > 0
     return targets.by_prefix and stats.free_prefixes > targets.warm_prefix
 
 
 def looks_for_extra_eni(stats: Stats, targets: Targets, enis: Iterable[EniStats] = ()) -> bool:
-    """Whether an ENI to release is looked for."""
+    """Whether the pool searches for an ENI that it can release."""
     if targets.are_defined:
         return True
     target = targets.warm_prefix if targets.by_prefix else targets.warm_eni
@@ -107,7 +108,7 @@ def looks_for_extra_eni(stats: Stats, targets: Targets, enis: Iterable[EniStats]
 
 
 def deletable(enis: Iterable[EniStats], targets: Targets) -> str:
-    """The first ENI that may be released, in the order given; "" if none may."""
+    """Return the name of the first ENI in the given order that may be released; "" if there is none."""
     every = list(enis)
     for eni in every:
         if eni.is_primary or eni.is_special or eni.age_s < ENI_MIN_AGE_S or eni.has_cooling or eni.assigned:
@@ -125,7 +126,7 @@ def deletable(enis: Iterable[EniStats], targets: Targets) -> str:
 
 
 def wanted(stats: Stats, targets: Targets) -> int:
-    """Slots that one increase asks for at most."""
+    """Return the number of slots that one increase requests at most."""
     short = short_and_over(stats, targets)[0]
     if not targets.by_prefix:
         return short if targets.are_defined else targets.slot_count

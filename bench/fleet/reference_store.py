@@ -1,4 +1,4 @@
-"""What a node of the reference knows of its addresses (amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go)."""
+"""The addresses of a node of the reference, in the node's own data (amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.fleet.reference_rules import EniStats
 
 @dataclass(slots=True)
 class Cidr:
-    """A single address or a /28."""
+    """A single address or a /28. `used`: assigned addresses. `released_s`: address -> time at which its pod left."""
 
     first: int
     size: int
@@ -20,7 +20,7 @@ class Cidr:
     released_s: dict[int, float] = field(default_factory=dict)
 
     def take(self, now_s: float, cooldown_s: float) -> int | None:
-        """Use the lowest address that is neither used nor cooling."""
+        """Assign the lowest address that is neither used nor cooling. Returns: None if there is none."""
         for address in range(self.first, self.first + self.size):
             if address not in self.used and now_s - self.released_s.get(address, -math.inf) > cooldown_s:
                 self.released_s.pop(address, None)
@@ -31,7 +31,7 @@ class Cidr:
 
 @dataclass(slots=True)
 class KnownEni:
-    """One ENI as the node knows it. `total` and `assigned`: addresses."""
+    """One ENI in the node's data. `total`, `assigned`: numbers of addresses. `cidrs`: by first address."""
 
     model: ModelEni
     is_primary: bool
@@ -41,7 +41,8 @@ class KnownEni:
     assigned: int = 0
 
     def learn(self, hot: Mapping[int, float], now_s: float) -> None:
-        """Know what EC2 has on it, but what was released a moment ago."""
+        """Add the addresses and prefixes that EC2 has on the ENI. `hot`: recently released ones -> time until which they are left
+        out."""
         known = self.cidrs
         for firsts, size in ((self.model.addresses, 1), (self.model.prefixes, 16)):
             for first in sorted(firsts - known.keys()):
@@ -50,7 +51,7 @@ class KnownEni:
                     self.total += size
 
     def stats(self, *, now_s: float, cooldown_s: float) -> EniStats:
-        """What the rules must know of it."""
+        """Return the facts that the rules need."""
         free = sum(not cidr.used for cidr in self.cidrs.values())
         cooling = any(now_s - at <= cooldown_s for cidr in self.cidrs.values() for at in cidr.released_s.values())
         age_s = now_s - self.made_s

@@ -1,4 +1,4 @@
-"""Run one fleet over one trace, with the shipped pool or with the reference, and say what came of it."""
+"""Run one fleet with one trace, with the daemon's pool or with the reference, and return the outcome."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from bench.fleet.world import World
 from ipamd.settings import Settings, load
 
 LAST_S = 4 * 3600.0
-"""A fleet whose pods have no address so long after the trace's end never gets done: the run ends and says so. Ours."""
+"""A run ends this long after the trace's end, even if pods have no address yet. Ours: such a fleet would never finish."""
 
 MakeNode = Callable[[Ec2Model, NodeTrace, int, Settings, Measure], Callable[[], None]]
-"""Makes one node; what it returns starts it."""
+"""Makes one node. It returns a function that starts the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run. `time_s`: from the begin until the last pod had its address. Averages of addresses are over the measured time."""
+    """The outcome of one run.
+
+    is_done: whether every measured pod got an address.
+    time_s: seconds from the begin of the measurement until the last pod had its address.
+    calls: action -> EC2 calls.
+    held, used: addresses that the nodes had at EC2, and that pods had, on average over the measured time.
+    waits_s, unserved_count, node_waits_s: as in `Measure`.
+    """
 
     node_count: int
     is_done: bool
@@ -40,18 +47,18 @@ class Outcome:
 
     @property
     def mutating_count(self) -> int:
-        """Calls that change something, the throttled ones included."""
+        """Number of calls that change something, the throttled ones included."""
         return sum(count for api, count in self.calls.items() if is_mutating(api))
 
     @property
     def unfairness(self) -> float:
-        """The 99th percentile of the nodes' waits as a multiple of their median; 0.0 if nobody waited."""
+        """The 99th percentile of the nodes' waits divided by their median; 0.0 if the median is 0."""
         median = percentile(self.node_waits_s, 0.5)
         return percentile(self.node_waits_s, 0.99) / median if median > 0 else 0.0
 
 
 def shipped(model: Ec2Model, trace: NodeTrace, index: int, settings: Settings, measure: Measure) -> Callable[[], None]:
-    """Make a node with the pool that ships."""
+    """Make a node with the daemon's pool. Returns: a function that starts the node."""
     return FleetNode(model, trace, index, settings=settings, measure=measure).spawn
 
 
@@ -67,14 +74,13 @@ def run_fleet(
     """Run a fleet in virtual time.
 
     Args:
-        env: the settings as the daemon's environment.
-        is_unlimited: EC2 throttles nobody: what a node alone in its account would see.
-    Returns: what came of it; the same arguments give the same outcome.
+        env: the settings, as environment variables of the daemon.
+        is_unlimited: whether EC2 throttles no call, as for a node that is alone in its account.
+    Returns: the outcome. The same arguments give the same outcome.
     """
     logging.disable(logging.CRITICAL)
-    gc.set_threshold(
-        1_000_000, 50, 1000
-    )  # millions of objects live until the end: to look at them again and again takes half the time
+    # Millions of objects live until the end. With the default thresholds the garbage collector would take half of the time.
+    gc.set_threshold(1_000_000, 50, 1000)
     random.seed(f"fleet/{seed}")
     settings = load({"CLUSTER_NAME": "fleet", **env})
     world = World()

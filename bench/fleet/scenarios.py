@@ -1,4 +1,4 @@
-"""The scenarios, the best that EC2's buckets allow, and one row of the report for each."""
+"""The scenarios, the shortest times that EC2's buckets allow, and the row of the report for each scenario."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ MODES: Mapping[str, Mapping[str, str]] = {
     "prefix": {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"},
     "auto": {"VPC_IPAMD_WARM_TARGET_MODE": "auto"},
 }
-"""Targets, as the daemon's environment. The reference knows no `auto`: there it has its own default, WARM_ENI_TARGET=1."""
+"""Mode -> targets, as environment variables of the daemon. The reference has no mode `auto`; instead it has its own default,
+WARM_ENI_TARGET=1."""
 
 ALONE_COUNT = 25
-"""Nodes whose median says how long one needs that nobody throttles: latencies are drawn, and one node's are chance."""
+"""Number of nodes whose median wait is the wait of a node that is not throttled. Ours: latencies are random, so one node would not be
+enough."""
 
 REFERENCE_MOST = 1000
-"""Nodes of a larger fleet run without the reference: its throttled calls grow with the square of the fleet. Its calls are then those
-of a fleet of this many nodes for each node, which is in its favour (`with_reference_scaled`)."""
+"""Larger fleets are run without the reference, because its throttled calls grow with the square of the number of nodes. For them the
+reference's calls are scaled up from its largest fleet (`with_reference_scaled`), which makes it look better than it is."""
 
 TRACES: Mapping[str, Callable[..., Trace]] = {
     "bootstrap": bootstrap,
@@ -44,7 +46,7 @@ TRACES: Mapping[str, Callable[..., Trace]] = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One fleet. `hours` is of a trace `day`."""
+    """One fleet. `hours`: length of a trace `day`. `env`: further settings."""
 
     trace: str
     mode: str
@@ -54,22 +56,22 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """In the report."""
+        """The name in the report."""
         hours = f" of {self.hours} h" if self.is_day and self.hours < 24 else ""
         return f"{self.trace}{hours} {self.mode}{''.join(f' {name}={value}' for name, value in self.env)}"
 
     @property
     def is_day(self) -> bool:
-        """Whether calls against addresses held are what counts, and not time."""
+        """Whether the scenario measures calls and held addresses, and not time."""
         return self.trace == "day"
 
     @property
     def settings(self) -> dict[str, str]:
-        """The daemon's environment."""
+        """The settings, as environment variables of the daemon."""
         return {**MODES[self.mode], **dict(self.env)}
 
     def make_trace(self, node_count: int) -> Trace:
-        """Its trace, for this many nodes."""
+        """Make the scenario's trace for this many nodes."""
         options = {"hours": self.hours} if self.is_day else {}
         return TRACES[self.trace](node_count, seed=SEED, **options)
 
@@ -89,13 +91,13 @@ SCENARIOS = (
         )
     ),
 )
-"""In the order of the report."""
+"""All scenarios, in the order of the report."""
 
 
 def run_scenario(scenario: Scenario) -> dict[str, Any]:
-    """Run a fleet, and the reference over the same trace.
+    """Run a fleet with the daemon's pool, and with the reference on the same trace.
 
-    Returns: the row of the report, with `details` that the report leaves out.
+    Returns: the row of the report. Its entry `details` is not part of the report.
     """
     trace = scenario.make_trace(scenario.node_count)
     disturbance = Disturbance(*BROWN_OUT_S) if scenario.trace == "brown-out" else None
@@ -139,25 +141,29 @@ def run_scenario(scenario: Scenario) -> dict[str, Any]:
 
 
 def run_timed(scenario: Scenario) -> tuple[dict[str, Any], float]:
-    """Run one in a process of its own. Returns: its row, and the CPU seconds so far, which are no part of it."""
+    """Run a scenario in this process, which must be used for it alone. Returns: its row, and the CPU time of the process in s."""
     return run_scenario(scenario), time.process_time()
 
 
 def with_reference_scaled(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Fill in what the reference needs for a fleet that it was not run with: for each node what it needs in the largest one."""
-    smaller = [one for one in rows if one["name"] == row["name"] and one["nodes"] <= REFERENCE_MOST]
+    """Return a row with figures of the reference. If the reference was not run for this fleet, they are scaled by the number of nodes
+    from its largest fleet in the same scenario."""
+    smaller = [other for other in rows if other["name"] == row["name"] and other["nodes"] <= REFERENCE_MOST]
     if row["reference_calls"] or not smaller:
         return dict(row)
-    largest = max(smaller, key=lambda one: int(one["nodes"]))
+    largest = max(smaller, key=lambda other: int(other["nodes"]))
     factor = row["nodes"] / largest["nodes"]
     calls = {api: round(count * factor) for api, count in largest["reference_calls"].items()}
     held = round(largest["details"]["reference_held"] * factor, 1)
-    told = {"reference_scaled_from": largest["nodes"], "reference_held": held, "held_ratio": round(row["held"] / held, 3)}
-    return {**row, "reference_calls": calls, "details": {**row["details"], **told}}
+    scaled = {"reference_scaled_from": largest["nodes"], "reference_held": held, "held_ratio": round(row["held"] / held, 3)}
+    return {**row, "reference_calls": calls, "details": {**row["details"], **scaled}}
 
 
 def _compared(trace: Trace, disturbance: Disturbance | None) -> dict[str, Any]:
-    """What the shipped pool holds under WARM_ENI_TARGET=1, and how many ADDs wait under WARM_IP_TARGET=2, over the same trace."""
+    """Run the daemon's pool on the same trace with WARM_ENI_TARGET=1 and with WARM_IP_TARGET=2.
+
+    Returns: the addresses that it holds with the former, and the ADDs that wait with the latter.
+    """
     by_eni, by_ip = (run_fleet(trace, MODES[mode], seed=SEED, disturbance=disturbance) for mode in ("default", "ip2"))
     return {"default_held": round(by_eni.held, 1), "ip2_waits": len(by_ip.waits_s)}
 
@@ -171,13 +177,14 @@ def _waits(prefix: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def _bound(scenario: Scenario, trace: Trace) -> tuple[float, float]:
-    """Compute what EC2 allows at best: the time until all pods have addresses, and how long the slowest hundredth of nodes waits then.
+    """Compute the best that EC2 allows. Returns: the shortest time until all pods have addresses, and the 99th percentile of the
+    nodes' waits if EC2 serves the nodes in one perfect queue.
 
-    A node alone, which nobody throttles, shows which calls come before its last pod has an address, and some nodes how long that
-    takes. Of each action the fleet needs so many times that, and EC2 accepts a bucket at once and the rest at its refill. A
-    replacement cannot end before its last part has; a disturbance gives nothing while it lasts. If no node waits, what the trace
-    itself takes is the bound.
-    The queue is one of all nodes: EC2 serves them one after the other as they start, and after a disturbance.
+    A single node that is not throttled shows the calls that a node needs until its last pod has an address; ALONE_COUNT such nodes
+    show the time that this takes. The fleet needs these calls for each node. EC2 accepts a full bucket of them at once, and the rest
+    at the refill rate. A replacement cannot end before its last part has started. During a disturbance no call is assumed to succeed.
+    If no node waits, the length of the trace is the bound. In the perfect queue EC2 serves the nodes one after the other in the order
+    of their starts, and after a disturbance.
     """
     alone = run_fleet(scenario.make_trace(1), scenario.settings, seed=SEED, is_unlimited=True)
     arrivals_s = [pod.arrives_s - trace.begins_s for pod in trace.measured]
@@ -198,19 +205,19 @@ def _bound(scenario: Scenario, trace: Trace) -> tuple[float, float]:
 
 
 def queue_waits_s(calls: Mapping[str, int], starts_s: Sequence[float]) -> list[float]:
-    """How long each node waits if EC2 serves them one after the other, from full buckets on.
+    """Return how long each node waits if EC2 serves the nodes one after the other, beginning with full buckets.
 
     Args:
-        calls: how many of each action every node needs; the one that is accepted last counts.
-        starts_s: when each node starts, ascending.
-    Returns: seconds by node, without what a node needs that nobody throttles; empty without calls.
+        calls: action -> number of calls that every node needs. A node waits for the call that is accepted last.
+        starts_s: start time of each node, ascending.
+    Returns: seconds for each node, without the time that an unthrottled node needs; an empty list if there are no calls.
     """
     served_s = [_served_s(api, count, starts_s) for api, count in calls.items()]
-    return [max(one) - start_s for start_s, *one in zip(starts_s, *served_s, strict=True)] if served_s else []
+    return [max(times) - start_s for start_s, *times in zip(starts_s, *served_s, strict=True)] if served_s else []
 
 
 def _served_s(api: str, count: int, starts_s: Sequence[float]) -> list[float]:
-    """When EC2 has accepted the calls of each node."""
+    """Return for each node the time at which EC2 has accepted its `count` calls of an action."""
     size, refill_per_s = size_of(api)
     tokens, at_s, served_s = size, 0.0, []
     for start_s in starts_s:

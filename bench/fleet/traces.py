@@ -1,9 +1,9 @@
-"""What pods come and go on each node of a fleet, over time: the input of every comparison of targets.
+"""Traces: the times at which pods come and go on each node of a fleet. They are the input of every comparison of targets.
 
-A trace is a value: made from a seed, the same in every run and whatever else is simulated beside it. Times are seconds of virtual time
-since the trace's begin. The traces of a warm fleet begin with `WARM_UP_S` in which the nodes start and their resident pods get
-addresses; what is measured begins after that. Nodes are of one type, `NODE_TYPE`; in `bench/fleet/loads.py` of several.
-All shapes are ours; they are made to be hard: what comes, comes on all nodes in the same seconds, and on one node at once.
+A trace is made from a seed, and is the same in every run. Times are seconds of virtual time since the trace's begin. The trace of a
+warm fleet begins with `WARM_UP_S`, in which the nodes start and their resident pods get addresses; the measurement begins after it.
+All nodes have the type `NODE_TYPE`, except in `bench/fleet/loads.py`. All traces are ours. They are made to be hard: pods come on all
+nodes in the same seconds, and on each node at once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ NODE_TYPE = InstanceLimits("m5.xlarge", 4, 15)
 """4 ENIs with 15 addresses each: 56 for pods, maxPods 58. Source: amazon-vpc-cni-k8s pkg/vpc/vpc_ip_resource_limit.go."""
 
 WARM_UP_S = 600.0
-"""From the begin of a warm fleet's trace to what is measured."""
+"""Seconds from the begin of a warm fleet's trace until its measurement begins."""
 
 RESIDENT_COUNT = 8
-"""Pods that stay on each node of a warm fleet: agents and services. Ours."""
+"""Pods that stay on each node of a warm fleet, such as agents and services. Ours."""
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
 
 class Pod(NamedTuple):
-    """One pod. `leaves_s` is infinite for one that stays."""
+    """One pod. `leaves_s`: infinite if it stays."""
 
     arrives_s: float
     leaves_s: float = math.inf
@@ -38,7 +38,7 @@ class Pod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeTrace:
-    """One node: when it starts, and its pods by arrival. At no moment there are more than the node's maxPods."""
+    """One node: its start, and its pods in the order of arrival. It never has more pods than its maxPods."""
 
     starts_s: float
     pods: tuple[Pod, ...]
@@ -47,7 +47,7 @@ class NodeTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One fleet. `begins_s`: from then on it is measured. `ends_s`: until then, and until every pod has an address."""
+    """The trace of one fleet. The measurement lasts from `begins_s` to `ends_s`, and until every pod has an address."""
 
     name: str
     nodes: tuple[NodeTrace, ...]
@@ -56,12 +56,13 @@ class Trace:
 
     @property
     def measured(self) -> Iterator[Pod]:
-        """The pods that arrive in the measured part."""
+        """The pods that arrive after `begins_s`."""
         return (pod for node in self.nodes for pod in node.pods if pod.arrives_s >= self.begins_s)
 
 
 def bootstrap(node_count: int, *, seed: int, pod_count: int = 16) -> Trace:
-    """Start all nodes at the same instant; the pods of each arrive in its first two seconds, more than one ENI can carry."""
+    """Start all nodes at the same time. The pods of each arrive in the first two seconds; they are more than one ENI has addresses
+    for."""
 
     def pods(draw: Random) -> tuple[Pod, ...]:
         return (Pod(draw.uniform(0.0, 2.0)),) * pod_count
@@ -70,7 +71,8 @@ def bootstrap(node_count: int, *, seed: int, pod_count: int = 16) -> Trace:
 
 
 def replacement(node_count: int, *, seed: int, wave_count: int = 20, interval_s: float = 60.0, pod_count: int = 16) -> Trace:
-    """Replace every node by a new one, one part of `wave_count` each `interval_s`; the new ones get the pods of the old at once."""
+    """Replace all nodes by new ones in `wave_count` parts, one part each `interval_s`. The new nodes get the pods of the old ones at
+    once."""
 
     def node(index: int) -> NodeTrace:
         starts_s = interval_s * (index * wave_count // node_count)
@@ -81,7 +83,7 @@ def replacement(node_count: int, *, seed: int, wave_count: int = 20, interval_s:
 
 
 def deploy(node_count: int, *, seed: int, pod_count: int = 10) -> Trace:
-    """`pod_count` new pods on every node of a warm fleet, within one second."""
+    """Start `pod_count` new pods on every node of a warm fleet, within one second."""
 
     def pods(draw: Random) -> tuple[Pod, ...]:
         return (*_residents(draw), *_at_once(WARM_UP_S + draw.uniform(0.0, 1.0), pod_count))
@@ -90,11 +92,12 @@ def deploy(node_count: int, *, seed: int, pod_count: int = 10) -> Trace:
 
 
 BROWN_OUT_S = (WARM_UP_S, WARM_UP_S + 600.0)
-"""When EC2 is disturbed in the trace `brown_out`."""
+"""Begin and end of the time in which EC2 is disturbed, in the trace `brown_out`."""
 
 
 def brown_out(node_count: int, *, seed: int, pod_count: int = 10) -> Trace:
-    """A deploy as above, one minute into ten minutes in which EC2 refuses and delays (`BROWN_OUT_S`)."""
+    """Make a deploy as in `deploy`, one minute after the begin of ten minutes in which EC2 refuses and delays calls
+    (`BROWN_OUT_S`)."""
     at_s = BROWN_OUT_S[0] + 60.0
 
     def pods(draw: Random) -> tuple[Pod, ...]:
@@ -104,8 +107,9 @@ def brown_out(node_count: int, *, seed: int, pod_count: int = 10) -> Trace:
 
 
 def cron_day(node_count: int, *, seed: int, hours: int = 24) -> Trace:
-    """A day of a warm fleet: at every full hour 2 to 6 jobs on each node, at every half one, each four hours a dozen, and services
-    that grow by some pods over the working day. Jobs live one to three minutes, those of the dozen ten; they come within 5 s.
+    """Make a day of a warm fleet. At every full hour 2 to 6 jobs come to each node, every four hours a dozen instead, and at every
+    half hour one. Services grow by some pods over the working day. Jobs live one to three minutes, and those of the dozen ten minutes.
+    The jobs of a time come within 5 s on all nodes.
     """
 
     def pods(draw: Random) -> tuple[Pod, ...]:
@@ -133,7 +137,7 @@ def _jobs(draw: Random, hours: int) -> Iterator[Pod]:
 
 
 def _services(draw: Random, hours: int) -> Iterator[Pod]:
-    """Pods that come between 8 and 10 and go between 17 and 19; a shorter trace has none."""
+    """Yield pods that come between 8 and 10 o'clock and leave between 17 and 19; none in a trace shorter than a day."""
     if hours < 24:
         return
     for _ in range(draw.randint(4, 8)):
@@ -145,7 +149,7 @@ def _nodes(node_count: int, seed: int, pods: Callable[[Random], tuple[Pod, ...]]
 
 
 def _draw(seed: int, index: int) -> Random:
-    """Numbers of one node: another node more or less changes none of them."""
+    """Return the random numbers of one node. They do not depend on the number of nodes."""
     return Random(f"{seed}/{index}")
 
 

@@ -1,8 +1,8 @@
 """Virtual time: one queue of events, and threads that are greenlets.
 
-The shipped executor blocks: in EC2 calls, in sleeps, in waiting for a trigger. Here each node's pool thread is a greenlet that
-gives way to the queue at those three points and at no other, so that thousands of nodes run in one operating system thread, in
-one order, which a seed decides. No lock of the daemon is held at those points (I10), or the simulation would stand still."""
+The daemon's executor blocks in EC2 calls, in sleeps, and while it waits for a trigger. Here each node's pool thread is a greenlet. At
+these three points, and nowhere else, it lets the queue continue. So thousands of nodes run in one operating system thread, in an order
+that only the seed decides. The daemon holds no lock at these points (I10); otherwise the simulation would stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class World(Clock):
-    """The queue, and the clock of all nodes. Implements `Clock`; seconds since the trace's begin."""
+    """The queue of events, and the clock of all nodes (`Clock`). Times are seconds since the trace's begin."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -29,31 +29,31 @@ class World(Clock):
         self._now_at: tuple[float, datetime] = (0.0, EPOCH)
 
     def now(self) -> datetime:
-        """Aware UTC."""
+        """Return the virtual time as aware UTC."""
         if self._now_at[0] != self.now_s:
             self._now_at = (self.now_s, EPOCH + timedelta(seconds=self.now_s))
         return self._now_at[1]
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Return the virtual time in seconds."""
         return self.now_s
 
     def at(self, at_s: float, do: Callable[[], object]) -> None:
-        """Do something at a moment; what is due at one moment is done in the order in which it was asked for."""
+        """Call `do` at a time. Calls for the same time are made in the order in which they were scheduled."""
         self._count += 1
         heapq.heappush(self._queue, (max(at_s, self.now_s), self._count, do))
 
     def spawn(self, at_s: float, body: Callable[[], object]) -> None:
-        """Run a thread body from a moment on."""
+        """Start a greenlet that runs `body`, at a time."""
         self.at(at_s, greenlet(body, parent=self._hub).switch)
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling thread; others run meanwhile."""
+        """Block the calling greenlet. Others run meanwhile."""
         self.at(self.now_s + max(seconds, 0.0), getcurrent().switch)
         self._hub.switch()
 
     def drive(self, at_s: float, steps: Iterator[float]) -> None:
-        """Run what yields the seconds for which it waits, from a moment on: cheaper than a thread."""
+        """Run a generator that yields the seconds for which it waits, from a time on. This is cheaper than a greenlet."""
 
         def step() -> None:
             wait_s = next(steps, None)
@@ -63,11 +63,11 @@ class World(Clock):
         self.at(at_s, step)
 
     def park(self) -> None:
-        """Block the calling thread until something switches to it."""
+        """Block the calling greenlet until something switches to it."""
         self._hub.switch()
 
     def run(self, *, until_s: float, is_done: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass until a moment, or until `is_done` after an event."""
+        """Handle events until a time, or until `is_done` returns true after an event."""
         queue = self._queue
         while queue and queue[0][0] <= until_s:
             self.now_s, _, do = heapq.heappop(queue)
@@ -78,7 +78,7 @@ class World(Clock):
 
 
 class VirtualDemand(Demand):
-    """The shipped `Demand` with the waits of the pool's thread in virtual time. `on_supply` is called when addresses appeared."""
+    """The daemon's `Demand`, with the waits of the pool's thread in virtual time. `on_supply`: called when new addresses are free."""
 
     def __init__(self, world: World, *, on_supply: Callable[[], None]) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class VirtualDemand(Demand):
             self._world.at(self._world.now_s, sleeper.switch)
 
     def wait_triggered(self, timeout_s: float | None) -> bool:
-        """Sleep until triggered, as the pool's loop does; returns whether it was."""
+        """Sleep until the next trigger, as the pool's loop does. Returns: whether one came before the timeout."""
         if not self._is_triggered:
             self._wait_count += 1
             self._sleeper = getcurrent()

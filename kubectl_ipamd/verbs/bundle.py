@@ -23,10 +23,12 @@ from kubectl_ipamd.verbs.printing import Answer, columns_of, print_answer
 from kubectl_ipamd.verbs.where import EXEC_PARALLEL_MAX
 
 BUNDLE_TIMEOUT_S = 150.0
-"""For one node. Ours: `ipamctl bundle` takes 60 s at most."""
+"""Longest time for the archive of one node. Ours: `ipamctl bundle` takes 60 s at most; the rest is for the archive's way from the
+node."""
 
 WHOLE_STATUSES = (0, EXIT_ATTENTION)
-"""Exit statuses of `ipamctl bundle` with an archive; with 1 a part of it is missing, and its manifest says which."""
+"""Exit statuses with which `ipamctl bundle` has written an archive. With status 1 the archive lacks a part; its MANIFEST.json says
+which."""
 
 PIECE_BYTES = 1 << 20
 
@@ -34,7 +36,7 @@ COLUMNS = {"NODE": "node", "FILE": "file", "BYTES": "bytes", "PROBLEM": "problem
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
-    """Collect the archives. Returns: 0, or 1 if a node gave none, or an incomplete one. Raises: PluginError."""
+    """Collect the archives. Returns: 0, or 1 if a node's archive is missing or incomplete. Raises: PluginError."""
     nodes = _chosen(session, arguments)
     folder = Path(arguments.directory or f"vpc-ipamd-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     try:
@@ -56,7 +58,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
 
 
 def _chosen(session: Session, arguments: argparse.Namespace) -> Sequence[ClusterNode]:
-    """The nodes that were named, or all. Raises: PluginError."""
+    """Return the nodes that the operator named, or all nodes for `--all`. Raises: PluginError."""
     if bool(arguments.nodes) == arguments.all:
         raise CommandLineError("name nodes, or give --all")
     view = session.cluster()
@@ -66,7 +68,7 @@ def _chosen(session: Session, arguments: argparse.Namespace) -> Sequence[Cluster
 
 
 def _collect(session: Session, folder: Path, node: ClusterNode, *, may_debug: bool) -> Answer:
-    """Collect the archive of one node. A node that gives none is a row with a problem, and leaves no file."""
+    """Collect the archive of one node. Returns: its row for the answer; without an archive the row has a problem and no file."""
     file = folder / f"{node.name}.tar.gz"
     partial_file = folder / f".{node.name}.part"
     row: Answer = {"node": node.name, "file": "", "bytes": None, "problem": ""}
@@ -92,10 +94,10 @@ def _collect(session: Session, folder: Path, node: ClusterNode, *, may_debug: bo
 
 
 def _write(command: Sequence[str], path: Path) -> str:
-    """Run a command with its output into a file that only the operator can read.
+    """Run a command that writes an archive to standard output, and store the archive in a file that only the operator can read.
 
-    Returns: what is missing in the archive, "" if nothing is. Raises: OSError, subprocess.SubprocessError; ValueError if there is no
-    whole archive.
+    Returns: a sentence if `ipamctl` left out a part of the archive, else "".
+    Raises: OSError, subprocess.SubprocessError; ValueError if there is no archive, or if the archive is cut off.
     """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as stream:
         done = subprocess.run(

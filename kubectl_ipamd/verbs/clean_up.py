@@ -1,7 +1,7 @@
-"""`kubectl ipamd clean-up NODE`: remove what is ours from a node that has gone back to amazon-vpc-cni-k8s.
+"""`kubectl ipamd clean-up NODE`: remove what vpc-ipamd left on a node that was moved back to amazon-vpc-cni-k8s.
 
-No daemon of ours is there any more, so `ipamd clean-up` runs in a debug pod. `kubectl debug` alone shows neither its output, if the
-command ends before kubectl attaches to it, nor its exit status.
+The daemon of vpc-ipamd is gone from such a node, so `ipamd clean-up` runs in a debug pod, by `kubectl exec`. `kubectl debug` could run
+it too, but would not show its exit status, nor its output if the command ends before kubectl attaches to the pod.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from kubectl_ipamd.session import Session
 def run(session: Session, arguments: argparse.Namespace) -> int:
     """Run the command.
 
-    Returns: the exit status of `ipamd clean-up`: 0 all is gone; 1 pods of ours still need what it names; 2 it refused.
+    Returns: the exit status of `ipamd clean-up`. 0: all is gone. 1: pods that vpc-ipamd connected still need a part, which the output
+    names. 2: it refused.
     Raises: PluginError.
     """
     image = arguments.image or _image_of_daemons(session.cluster())
@@ -34,7 +35,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
 
 
 def _image_of_daemons(view: ClusterView) -> str:
-    """Return the image of the daemons on other nodes. Raises: CommandLineError if there is none, or more than one."""
+    """Return the image of the daemons on other nodes. Raises: CommandLineError if they have no image, or more than one."""
     images = {node.pod.image for node in view.nodes.values() if node.pod is not None}
     if len(images) != 1:
         raise CommandLineError(f"{len(images)} images of the daemon are in the cluster: name one with --image")

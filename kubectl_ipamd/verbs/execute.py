@@ -27,13 +27,15 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
 
 
 STANDARD_INPUT = "-"
-"""As a file's name, for `ipamctl plan --network -` and the like."""
+"""The word that means standard input in place of a file's name, for example in `ipamctl plan --network -`."""
 
 
 def _input_options(words: Sequence[str]) -> list[str]:
-    """Options that give `ipamctl` a terminal, if there is one: it then has its width, its colours and Ctrl-C.
+    """Return the options of `kubectl exec` for standard input and terminal.
 
-    Without a terminal it gets standard input only if it is to read it, because a loop of a shell may need the rest.
+    If this program has a terminal, `ipamctl` gets one too: then it knows the width, shows colours, and Ctrl-C reaches it. Without a
+    terminal `ipamctl` gets standard input only if a word says that it reads it. Otherwise it would take away the input of the caller,
+    for example the lines that a `while read` loop of a shell still needs.
     """
     if STANDARD_INPUT in words:
         return ["-i"]

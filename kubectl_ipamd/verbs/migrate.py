@@ -1,4 +1,4 @@
-"""`kubectl ipamd migrate --plan`: print the commands by which nodes come over from amazon-vpc-cni-k8s, or go back. It only reads."""
+"""`kubectl ipamd migrate --plan`: print the commands that move nodes from amazon-vpc-cni-k8s to vpc-ipamd or back. It only reads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def _choices(session: Session, arguments: argparse.Namespace) -> Choices:
 
 
 def _daemonsets(session: Session) -> DaemonSets:
-    """Both DaemonSets. Raises: PluginError, also if the operator may not list them: a plan by half would be wrong."""
+    """Return the DaemonSets of vpc-ipamd and amazon-vpc-cni-k8s.
+
+    Raises: PluginError, also if the operator may not list DaemonSets, because a plan without one of the two would be wrong.
+    """
     ours = session.api.list(f"/apis/apps/v1/namespaces/{quoted(session.namespace)}/daemonsets", labelSelector=session.selector)
     every = session.api.list(f"/apis/apps/v1/namespaces/{OTHER_NAMESPACE}/daemonsets")
     with_daemon = [daemonset for daemonset in ours if _container_names(daemonset) & {CONTAINER}]

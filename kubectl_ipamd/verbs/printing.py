@@ -36,7 +36,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def columns_of(columns: Mapping[str, str], *, wide_only: Iterable[str], output: str) -> Mapping[str, str]:
-    """Return the columns of an output: all of them if it is wide."""
+    """Return the columns of a table: all of them for the output "wide", else those that are not in `wide_only`."""
     if output == "wide":
         return columns
     hidden = set(wide_only)

@@ -14,7 +14,7 @@ from kubectl_ipamd.text import counted, printable, table
 from kubectl_ipamd.verbs.printing import Answer, columns_of, print_answer
 
 MANY = 1_000_000
-"""From this number on a count is that of a /80 of IPv6, which nobody counts. Source: docs/metrics.md."""
+"""From this number on, a count of addresses comes from an IPv6 /80 prefix. A table then says "many". Source: docs/metrics.md."""
 
 COLUMNS = {
     "NODE": "node",
@@ -51,7 +51,10 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
 
 
 def require_figures(readings: Iterable[NodeReading]) -> None:
-    """Raises: RightMissingError if the operator may read the figures of no node that has any."""
+    """Check that the operator may read figures.
+
+    Raises: RightMissingError if the API server refused the figures of every node that has any.
+    """
     silences = {reading.silence for reading in readings if reading.silence not in (Silence.NO_POD, Silence.NOT_RUNNING)}
     if silences == {Silence.FORBIDDEN}:
         raise RightMissingError("no node's figures may be read: docs/kubectl.md names the rights (get pods/proxy)")
@@ -69,7 +72,7 @@ def status_answer(readings: Iterable[NodeReading], notes: Iterable[str], *, shor
 
 
 def _by_severity(row: Answer) -> tuple[int, int, str]:
-    """Sort by state, then by the addresses that are left, then by name."""
+    """Return the sort key of a row: the state's rank, then the addresses that can still be given, then the name."""
     assignable = row["assignable"]
     if assignable is None:
         assignable = -1
@@ -138,7 +141,7 @@ def _summary(summary: Answer) -> str:
 
 
 def _shown_counts(row: Answer) -> dict[str, object]:
-    """Replace counts that nobody counts by a word."""
+    """Return "many" for each count of a row that is MANY or more, by the count's key."""
     shown: dict[str, object] = {}
     for key in ("assignable", "most"):
         if row[key] is not None and row[key] >= MANY:

@@ -1,7 +1,7 @@
 """`kubectl ipamd top`: free and used addresses by subnet and by zone, the fullest first.
 
-EC2's figures of a subnet are those of the node that asked EC2 last, as in the recording rules (manifests/monitoring/rules.yaml):
-nodes that are idle ask nothing, and their figures are old.
+Free and used addresses of a subnet come from the node that asked EC2 last, because idle nodes do not ask EC2 and have old figures.
+The recording rules (manifests/monitoring/rules.yaml) do the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kubectl_ipamd.verbs.printing import Answer, columns_of, print_answer
 from kubectl_ipamd.verbs.status import require_figures
 
 UNKNOWN_LAST = 1 << 62
-"""Sorts a subnet whose free addresses are not known behind all others."""
+"""Stands for a number of free addresses that is not known, so that the subnet is sorted behind all others."""
 
 SUBNET_COLUMNS = {
     "SUBNET": "subnet",
@@ -51,7 +51,11 @@ WIDE_ONLY = ("OTHER",)
 
 @dataclass
 class _SubnetSum:
-    """What all nodes know of a subnet: the youngest answer of EC2, and the sums of what nodes hold."""
+    """The figures of one subnet from all nodes.
+
+    `youngest`: EC2's youngest answer. `fragmented`: the highest number that a node reports. `nodes`: how many nodes hold addresses of
+    the subnet. `held`: the sums of those addresses by state.
+    """
 
     youngest: SubnetFigures | None = None
     fragmented: int | None = None
@@ -59,7 +63,7 @@ class _SubnetSum:
     held: Counter[str] = field(default_factory=Counter)
 
     def add(self, figures: SubnetFigures) -> None:
-        """Take in the figures of one node."""
+        """Add the figures of one node."""
         if figures.held:
             self.nodes += 1
             self.held.update(figures.held)
@@ -70,7 +74,8 @@ class _SubnetSum:
 
 
 def _order(figures: SubnetFigures) -> tuple[float, int]:
-    """Order answers: the younger first and, of two of one age, that with fewer free addresses."""
+    """Return the sort key of EC2's answers: the younger answer first; if both have the same age, the answer with fewer free
+    addresses."""
     age_s = figures.age_s
     if age_s is None:
         age_s = float("inf")
@@ -93,7 +98,10 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
 
 
 def top_answer(readings: Iterable[NodeReading], notes: Iterable[str]) -> Answer:
-    """Sum up by subnet and by zone. A zone's free addresses are those of its subnets that are known."""
+    """Sum up the readings by subnet and by zone.
+
+    The free addresses of a zone are the sum over those of its subnets whose free addresses are known.
+    """
     readings = list(readings)
     sums: dict[tuple[str, str], _SubnetSum] = {}
     for reading in readings:

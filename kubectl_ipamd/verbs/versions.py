@@ -12,7 +12,7 @@ from kubectl_ipamd.text import counted, table
 from kubectl_ipamd.verbs.printing import Answer, columns_of, print_answer
 
 NAMES_MAX = 3
-"""Nodes that a row names in a table. Ours: wide and JSON have all."""
+"""Most nodes that a row of the table names. Ours: some examples are enough, because the outputs wide and json name all nodes."""
 
 COLUMNS = {
     "VERSION": "version",
@@ -25,7 +25,10 @@ COLUMNS = {
 
 
 def run(session: Session, _: argparse.Namespace) -> int:
-    """Print one row for each release, image and mode. Returns: 0, or 1 if there is more than one release or one is not known."""
+    """Print one row for each release, image and mode.
+
+    Returns: 0, or 1 if nodes have different releases. An unknown release counts as a release of its own.
+    """
     readings, notes = session.fleet()
     if not readings:
         raise NoAnswerError("; ".join(notes))
@@ -41,7 +44,7 @@ def run(session: Session, _: argparse.Namespace) -> int:
 
 
 def versions_answer(readings: Iterable[NodeReading], notes: Iterable[str]) -> Answer:
-    """Group nodes by release, image and mode; the largest group first. The release of a node without figures is ""."""
+    """Group the nodes by release, image and mode; the largest group comes first. The release of a node without figures is ""."""
     groups: dict[tuple[str, str, str], Answer] = {}
     for reading in readings:
         version = mode = image = ""

@@ -1,7 +1,7 @@
 """`kubectl ipamd where`: which pod has an address, or which address a pod has, and on which node.
 
-By default the API server alone answers: it knows the address of each pod that runs. `--ask-nodes` asks the history of every daemon,
-which knows who had the address and when, but needs `pods/exec`.
+By default only the API server is asked: it knows the address of each pod that runs. With `--ask-nodes` the daemons are asked too. Each
+keeps a history of which pod had which address and when, but to ask it the operator needs the right `pods/exec`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from kubectl_ipamd.text import table
 from kubectl_ipamd.verbs.printing import Answer, columns_of, print_answer
 
 ENDED_PHASES = ("Succeeded", "Failed")
-"""A pod in one of these phases keeps its address in its status, and has it no more."""
+"""The phases of a pod that has ended. Its status still shows its address, but the pod does not have this address any more."""
 
 EXEC_PARALLEL_MAX = 8
-"""Processes of kubectl at once. Ours: each takes a tenth of a second of CPU, and a credential plugin a second."""
+"""Most processes of kubectl at once. Ours: each takes a tenth of a second of CPU time, and up to a second if kubectl runs a credential
+plugin; 8 of them do not overload the operator's machine."""
 
 EXEC_TIMEOUT_S = 30.0
 
@@ -35,7 +36,11 @@ NODE_COLUMNS = {"NODE": "node", "POD": "pod", "SINCE": "since", "UNTIL": "until"
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
-    """Print who has it. Returns: 0, or 1 if nobody that was asked knows it. Raises: PluginError."""
+    """Print who has the address, or which addresses the pod has.
+
+    Returns: 0, or 1 if neither the API server nor a daemon knows the address or pod.
+    Raises: PluginError.
+    """
     subject: str = arguments.subject
     pods = [_pod_row(pod) for pod in _pods(session, subject)]
     answer: Answer = {"subject": subject, "pods": pods, "nodes": [], "notes": []}
@@ -67,7 +72,7 @@ def _is_address(subject: str) -> bool:
 
 
 def _pods(session: Session, subject: str) -> list[dict[str, Any]]:
-    """The pods that the API server has for an address, `namespace/name` or name."""
+    """Return the pods that the API server knows with an address, or with a name `NAMESPACE/NAME` or `NAME`."""
     if _is_address(subject):
         canonical = str(ipaddress.ip_address(subject))
         return session.api.list("/api/v1/pods", fieldSelector=f"status.podIP={canonical}")
@@ -98,7 +103,7 @@ def _pod_row(pod: dict[str, Any]) -> Answer:
 
 
 def _node_rows(session: Session, subject: str, notes: list[str]) -> list[Answer]:
-    """A row for the node whose own address it is."""
+    """Return a row for the node whose own address (not a pod's) is `subject`, if there is such a node."""
     try:
         nodes = session.api.list("/api/v1/nodes")
     except PluginError as error:
@@ -116,9 +121,10 @@ def _node_rows(session: Session, subject: str, notes: list[str]) -> list[Answer]
 
 
 def _ask_nodes(session: Session, subject: str, holders: set[str]) -> list[Answer]:
-    """Ask the history of daemons: of a pod that runs those of its node, else all.
+    """Ask daemons for their history of `subject`. For a pod that runs only the daemon of its node is asked (`holders`), else all
+    daemons.
 
-    Returns: rows of nodes that know the subject, and of those that did not answer.
+    Returns: rows of the nodes that know the subject, and rows with a problem of the nodes that did not answer.
     """
     nodes = list(session.cluster().nodes.values())
     if not _is_address(subject) and holders:
@@ -146,7 +152,8 @@ def _history(session: Session, node: ClusterNode, subject: str) -> list[Answer]:
 
 
 TENURE_FIELDS = ("pod", "address", "since", "until", "ended_by")
-"""Of an entry of `tenures` in `ipamctl history -o json`. Source: docs/ipamctl.md."""
+"""The fields of an entry of `tenures` (the times in which a pod had an address) in `ipamctl history -o json`. Source:
+docs/ipamctl.md."""
 
 
 def _history_row(node: ClusterNode, **fields: str) -> Answer:

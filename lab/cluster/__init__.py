@@ -1,1 +1,2 @@
-"""A Kubernetes cluster on lab nodes: real control plane, kubelets and kube-proxies (tools/cluster.sh), vpc-ipamd by its chart."""
+"""A Kubernetes cluster on lab nodes: control plane, kubelets and kube-proxies are real (tools/cluster.sh builds them), and vpc-ipamd
+is installed by its chart."""

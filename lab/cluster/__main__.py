@@ -1,4 +1,7 @@
-"""`python -m lab.cluster`: build a cluster, install vpc-ipamd, do what a cluster does; build/cluster.json and an exit status."""
+"""`python -m lab.cluster`: build a cluster, install vpc-ipamd, and check it step by step (`story.py`).
+
+The results are in build/cluster.json and in the exit status.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ EXIT_FAILED, EXIT_NO_CLUSTER = 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run all; returns the exit status: 0 all holds, 1 something does not, 2 no cluster could be built."""
+    """Build the cluster and run the steps. Returns: the exit status: 0 if all verdicts hold, 1 if not, 2 if no cluster could be
+    built."""
     parser = argparse.ArgumentParser(prog="python -m lab.cluster", description="Kubernetes on two lab nodes, with vpc-ipamd.")
     parser.add_argument("--output", type=Path, default=BUILD / "cluster.json")
     parser.add_argument("--only", nargs="+", choices=STEPS, default=(), metavar="STEP", help=f"of: {', '.join(STEPS)}")

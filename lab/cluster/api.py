@@ -1,4 +1,4 @@
-"""A client of the API server: JSON over HTTPS from inside the control plane's namespace, and watches."""
+"""A client of the Kubernetes API server. It sends JSON over HTTPS from inside the control plane's network namespace, and can watch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab.cluster.http import TIMEOUT_S, Connection
 
 Object = dict[str, Any]
 
-POLL_S = 0.25  # ours, because: what is waited for takes seconds, and each look costs the two cores some milliseconds
+POLL_S = 0.25  # ours: waits take seconds, so this is exact enough, and each poll costs milliseconds of the two cores
 WATCH_SILENCE_S = 3600.0
 NOT_FOUND, CONFLICT = 404, 409
 
@@ -26,7 +26,7 @@ class Api:
     """Calls one API server with one user's token. Concurrency: any thread; each call has a connection of its own."""
 
     def __init__(self, netns_path: str, host: str, port: int, *, authority: str, token: str) -> None:
-        """`authority`: the certificate that signed the server's, as PEM."""
+        """`authority`: the certificate of the authority that signed the server's certificate, as PEM. `token`: the user's."""
         self._netns_path = netns_path
         self._host, self._port = host, port
         self._tls = ssl.create_default_context(cadata=authority)
@@ -34,7 +34,8 @@ class Api:
         self._acting: dict[str, str] = {}
 
     def acting_as(self, user: str) -> Api:
-        """The same client, in another user's name, with an administrator's rights. Only an administrator may."""
+        """Return a client that acts in another user's name (impersonation), with an administrator's rights. Only an administrator may
+        call it."""
         other = copy.copy(self)
         other._acting = {"Impersonate-User": user, "Impersonate-Group": "system:masters"}
         return other
@@ -45,19 +46,20 @@ class Api:
 
     def items(self, path: str) -> list[Object]:
         """Read a list's items. Raises: ApiError."""
-        found: list[Object] = self.get(path)["items"]
-        return found
+        items: list[Object] = self.get(path)["items"]
+        return items
 
     def create(self, path: str, body: Object) -> Object:
         """Create an object below the collection `path`. Raises: ApiError."""
         return self._ask("POST", path, body)
 
     def patch(self, path: str, body: Object) -> Object:
-        """Merge `body` into an object, lists replaced as a whole. Raises: ApiError."""
+        """Merge `body` into an object. Lists are replaced as a whole. Raises: ApiError."""
         return self._ask("PATCH", path, body, content="application/merge-patch+json")
 
     def delete(self, path: str, *, grace_s: int | None = None) -> None:
-        """Delete an object or a collection; one that is gone already is no error. Raises: ApiError."""
+        """Delete an object or a collection, if it exists. `grace_s`: seconds that a pod has to end; by default its own. Raises:
+        ApiError."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if grace_s is not None:
             body |= {"gracePeriodSeconds": grace_s}  # type: ignore[dict-item]
@@ -68,7 +70,7 @@ class Api:
                 raise
 
     def is_ready(self) -> bool:
-        """Whether the server says that it is."""
+        """Whether the API server reports that it is ready."""
         connection = self._connection()
         try:
             connection.request("GET", "/readyz", headers=self._headers())
@@ -79,11 +81,17 @@ class Api:
             connection.close()
 
     def watch(self, path: str, seen: Callable[[str, Object], None]) -> Watch:
-        """Have `seen` called with the type and object of each change from now on, and with ADDED for each that is there."""
+        """Call `seen` with type and object of each change from now on, after a call with ADDED for each object that exists."""
         return Watch(self._stream, path, seen)
 
     def wait(self, claim: Callable[[], str], *, what: str, timeout_s: float) -> float:
-        """Ask `claim` until it says "", which it does when all is well. Returns: seconds. Raises: ClusterError with its last words."""
+        """Call `claim` until it returns "".
+
+        Args:
+            claim: returns the problem that is waited for to end, or "" if there is none.
+            what: the state that is waited for, for the error.
+        Returns: the seconds that this took. Raises: ClusterError with the last problem.
+        """
         began = time.monotonic()
         problem = "nothing was seen"
         while True:
@@ -111,11 +119,11 @@ class Api:
             connection.close()
         if answer.status >= 300:
             raise ApiError(f"{method} {path}: {answer.status} {data.decode(errors='replace')[:400]}", status=answer.status)
-        found: Object = json.loads(data)
-        return found
+        document: Object = json.loads(data)
+        return document
 
     def _stream(self, path: str, opened: Callable[[Connection], bool]) -> Iterator[Object]:
-        """The lines of one watch, until it ends or `opened` says that nobody wants it. Raises: OSError, HTTPException."""
+        """Yield the changes of one watch until the server ends it; none if `opened` returns False. Raises: OSError, HTTPException."""
         connection = self._connection(timeout_s=WATCH_SILENCE_S)
         try:
             connection.connect()
@@ -136,7 +144,8 @@ class Api:
 
 
 class Watch:
-    """One watch in a thread of its own; a stream that ends is begun anew, so nothing is seen less than once."""
+    """One watch in a thread of its own. If the server ends the stream, it is opened again, and starts with all objects. So every
+    object is reported at least once."""
 
     def __init__(
         self,
@@ -144,7 +153,7 @@ class Watch:
         path: str,
         seen: Callable[[str, Object], None],
     ) -> None:
-        """For `Api.watch` only."""
+        """Only `Api.watch` calls this."""
         self._stream, self._path, self._seen = stream, f"{path}{'&' if '?' in path else '?'}watch=1", seen
         self._closed = threading.Event()
         self._connection: Connection | None = None
@@ -152,7 +161,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """End it; idempotent."""
+        """End the watch; idempotent."""
         self._closed.set()
         connection = self._connection
         if connection is not None and connection.sock is not None:

@@ -1,4 +1,4 @@
-"""Pods that come and go while something else happens."""
+"""Create and delete pods while something else happens to the cluster."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from lab.cluster import objects
 from lab.cluster.api import Api
 from lab.cluster.errors import ApiError
 
-EVERY_S = 1.0  # ours, because: two cores make a pod in a third of this, and have the rest for a cluster
+EVERY_S = 1.0  # ours: two cores make a pod in a third of a second, so the cluster has the rest of them
 ALIVE = 6
-"""At most so many at once: each lives about as many seconds."""
+"""Most pods at the same time. One is made each second, so each lives for about six seconds."""
 
 CONTROL_GROUP, ONE_IN = "of-host", 3
-"""Of so many pods one is of its node's network: what it takes to start is the machine's own time, on which no daemon has a say."""
+"""One pod of ONE_IN uses its node's network, so that it starts without the daemon. The start times of these pods, whose names begin
+with CONTROL_GROUP, show the time that the machine itself takes."""
 
 
 class Churn:
-    """Creates a pod each second and deletes the oldest of ALIVE, from its making until `close`. Concurrency: any thread."""
+    """Creates a pod each second, and deletes the oldest when there are more than ALIVE, until `close`. Concurrency: any thread."""
 
     def __init__(self, api: Api) -> None:
-        """It begins at once."""
+        """Start the thread."""
         self.problems: list[str] = []
         self._api = api
         self._alive: deque[str] = deque()
@@ -30,7 +31,7 @@ class Churn:
         self._thread.start()
 
     def close(self) -> None:
-        """End it, and delete what is left; idempotent."""
+        """End the thread and delete the remaining pods; idempotent."""
         self._closed.set()
         self._thread.join()
         while self._alive:

@@ -1,6 +1,7 @@
-"""A node that goes back for good: what `kubectl ipamd clean-up` and docs/migration.md leave of ours on it when its last pod is gone.
+"""A node goes back to amazon-vpc-cni-k8s for good: `kubectl ipamd clean-up` removes our objects, also after the last pod has gone.
 
-`migration.py` tries the same under pods that stay. The other software is that file's stand-in.
+The step checks which of our objects and files the commands of docs/migration.md leave. `migration.py` checks a node whose pods stay.
+Its stand-in for amazon-vpc-cni-k8s is used here too.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ KEPT_FILES = [
     "/run/vpc-ipamd",
     "/var/lib/vpc-ipamd",
 ]
-"""What a clean-up may leave, by the page. The runtime takes no file with such a name as a conflist."""
+"""The files that a clean-up may leave, by docs/migration.md. The runtime does not read conflists with such names."""
 
 PLACES = ("/opt/cni/bin/vpc-cni*", "/run/vpc-ipamd*", "/var/lib/vpc-ipamd*", "/etc/cni/net.d/*vpc-ipamd*")
 FOREIGN_PRIORITIES = {0, 512, 1024, 1536, 32765, 32766, 32767}
-"""Of the kernel's own rules and of amazon-vpc-cni-k8s's. Source of the latter: pkg/networkutils/network.go."""
+"""Priorities of the kernel's own rules, and of the rules of amazon-vpc-cni-k8s (its pkg/networkutils/network.go)."""
 
 
 class CleanUp:
-    """The step. Concurrency: one thread."""
+    """The step "clean-up" of the story. Concurrency: one thread."""
 
     def __init__(self, trial: Trial, report: Report, *, now: Release) -> None:
-        """Nothing happens yet. Args: now: what is installed."""
+        """Make the object; nothing happens yet. `now`: the release that is installed."""
         self._trial, self._cluster, self._api = trial, trial.cluster, trial.api
         self._report = report
         self._now = now
@@ -56,7 +57,7 @@ class CleanUp:
         return self._cluster.nodes[self._name]
 
     def run(self) -> None:
-        """Make the verdicts; the cluster is as it was afterwards."""
+        """Run the step and record its verdicts. Afterwards the cluster is as before."""
         cluster = self._cluster
         self._debug_pods = DebugPods(self._trial, self._report, now=self._now)
         cluster.kubectl("label", "node", *WORKERS, f"{LABEL}=yes")
@@ -82,7 +83,7 @@ class CleanUp:
         self._report.check("clean-up: is refused while our daemon runs", ok, f"status {done.returncode}; {said(done)}")
 
     def _under_pods(self) -> None:
-        """The page's steps 1 to 3."""
+        """Do steps 1 to 3 of docs/migration.md for a node that goes back, while its pods run."""
         flow = Flow(self._trial.control, self._trial.pods_on(self._name).values())
         try:
             self._trial.in_daemon(self._name, "ipamctl", "export")
@@ -96,7 +97,7 @@ class CleanUp:
         self._debug_pods.gone("clean-up: its debug pods are gone")
 
     def _without_pods(self) -> None:
-        """Step 4."""
+        """Do step 4 of docs/migration.md: after the last pod has gone, check what is left, and remove our files."""
         self._cluster.kubectl("drain", self._name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
         left = [*self._in_kernel()]
         self._report.check("clean-up: no table, rule and route of ours is left", not left, "; ".join(left) or "none")
@@ -123,14 +124,14 @@ class CleanUp:
         return "" if theirs and not ours else f"{len(ours)} pods of ours, {len(theirs)} of the other ready"
 
     def _in_kernel(self) -> Iterator[str]:
-        """What nobody else would have made, by nft and ip."""
-        yield from (one for one in self._node.run(["nft", "list", "tables"]).stdout.splitlines() if "vpc-ipamd" in one)
+        """Yield the nftables tables, rules and routes on the node that only vpc-ipamd makes."""
+        yield from (line for line in self._node.run(["nft", "list", "tables"]).stdout.splitlines() if "vpc-ipamd" in line)
         own_table = re.compile(rf"\btable ({OWN_TABLE}|{STRICT_TABLE})\b")
         for family in ("-4", "-6"):
             rules = json.loads(self._node.run(["ip", "-j", family, "rule"]).stdout)
-            yield from (f"ip {family} rule {one}" for one in rules if one["priority"] not in FOREIGN_PRIORITIES)
+            yield from (f"ip {family} rule {rule}" for rule in rules if rule["priority"] not in FOREIGN_PRIORITIES)
             routes = self._node.run(["ip", family, "route", "show", "table", "all"]).stdout.splitlines()
-            yield from (f"ip {family} route {one}" for one in routes if own_table.search(one))
+            yield from (f"ip {family} route {route}" for route in routes if own_table.search(route))
 
     def _files(self) -> list[str]:
         root = Path(self._node.root)

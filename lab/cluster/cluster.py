@@ -1,4 +1,4 @@
-"""The whole cluster in one object: a lab with two workers and a control plane, and vpc-ipamd on it, installed by its chart."""
+"""The whole cluster as one object: a lab with two workers and a control plane, on which vpc-ipamd can be installed by its chart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from lab.vpc.state import Vpc
 
 WORKERS, CONTROL = ("node-a", "node-b"), "control"
 INSTANCE_TYPE, MAX_PODS = "m5.xlarge", 57
-"""4 ENIs x (15 addresses - 1), and one pod of the host's network: nodeadm counts two, but here kube-proxy is none."""
+"""Most pods of a worker: 4 ENIs x (15 addresses - 1), and one pod of the host's network. nodeadm adds two such pods, but here
+kube-proxy is not a pod."""
 
 IMAGE = "docker.io/library/vpc-ipamd"
 ARCHIVE = REPOSITORY / "build" / "image" / f"vpc-ipamd-{'arm64' if platform.machine() == 'aarch64' else 'amd64'}.tar"
@@ -38,16 +39,20 @@ KUBECTL_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True)
 class Release:
-    """What is installed: the chart's folder, and the tag of its image, which every node has."""
+    """A release of vpc-ipamd to install.
+
+    chart: the chart's folder.
+    tag: the tag of its image, which every node must have.
+    values: values of the chart, besides those that point it to the lab.
+    """
 
     chart: Path
     tag: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the chart, beside those that point it to the lab."""
 
 
 class Cluster:
-    """One cluster; entering the context builds it, leaving removes all. Concurrency: one thread, but `api` is any thread's."""
+    """One cluster. Entering the context builds it, and leaving removes it. Concurrency: one thread; any thread may use `api`."""
 
     def __init__(
         self,
@@ -61,16 +66,16 @@ class Cluster:
         has_two_zones: bool = False,
         family: Family = IPV4,
     ) -> None:
-        """Nothing is built yet.
+        """Describe a cluster, which is built when the context is entered.
 
         Args:
-            proxy_mode: kube-proxy's, nftables or iptables.
-            instance_type, max_pods: of both workers.
-            vpc: one made by the caller; the cluster closes it.
-            names_by_dns: call the nodes by their private DNS names in Kubernetes, as EKS does, instead of by their lab names.
-            has_helm: False for who does not call `install` or `helm`.
-            has_two_zones: whether the second worker stands in another zone than the first, and so in another subnet.
-            family: of nodes', pods' and services' addresses in Kubernetes; for IPv6 `vpc` needs it.
+            proxy_mode: the mode of kube-proxy, nftables or iptables.
+            instance_type, max_pods: instance type and most pods of each worker.
+            vpc: a VPC that the caller made; the cluster closes it.
+            names_by_dns: whether the nodes' names in Kubernetes are their private DNS names, as on EKS; otherwise their lab names.
+            has_helm: whether the caller will use `install` or `helm`, so that helm must be there.
+            has_two_zones: whether the second worker is in another zone than the first, and so in another subnet.
+            family: address family of the nodes, pods and services in Kubernetes. For IPv6 `vpc` must have IPv6.
         """
         self.lab: Lab
         self.control: ControlPlane
@@ -101,7 +106,7 @@ class Cluster:
 
     @property
     def api(self) -> Api:
-        """The API server, as the administrator."""
+        """The client of the API server, with the administrator's rights."""
         if self._api is None:
             self._api = self.control.api
         return self._api
@@ -112,12 +117,12 @@ class Cluster:
         return {name: worker.node for name, worker in self.workers.items()}
 
     def load_image(self, tag: str, archive: Path) -> None:
-        """Give every worker an image of vpc-ipamd under this tag."""
+        """Load an image of vpc-ipamd into the containerd of every worker, under this tag."""
         for worker in self.workers.values():
             worker.load_image(archive, reference=f"{IMAGE}:{tag}")
 
     def install(self, release: Release) -> None:
-        """`helm upgrade --install`; returns when helm does, which does not wait for pods. Raises: NodeError with helm's words."""
+        """Run `helm upgrade --install`, which does not wait for pods. Raises: NodeError with helm's message."""
         environment = [{"name": name, "value": value} for name, value in self.towards_the_lab().items()]
         own = {"image": {"repository": RELEASE, "tag": release.tag}, "clusterName": "lab"}
         more = [*environment, *release.values.get("extraEnv", ())]
@@ -125,29 +130,33 @@ class Cluster:
         self.helm("upgrade", "--install", RELEASE, str(release.chart), "--values", VALUES)
 
     def helm(self, *words: str) -> str:
-        """Run helm as the administrator, in the namespace of vpc-ipamd; its output. Raises: NodeError with its words."""
+        """Run helm as the administrator, in the namespace of vpc-ipamd. Returns: its output. Raises: NodeError with helm's message."""
         access = ["--namespace", NAMESPACE, "--kubeconfig", f"{FOLDER}/admin.conf"]
         return self._run([str(programs.HELM), *words, *access], timeout_s=HELM_TIMEOUT_S)
 
     def kubectl(self, *words: str, timeout_s: float = KUBECTL_TIMEOUT_S, check: bool = True) -> str:
-        """Run kubectl as the administrator; its output. Raises: NodeError with its words if it fails, and `check` is true."""
+        """Run kubectl as the administrator. Returns: its output. Raises: NodeError with its message, if it fails and `check` is
+        true."""
         argv = [programs.program("kubectl"), "--kubeconfig", f"{FOLDER}/admin.conf", *words]
         return self._run(argv, timeout_s=timeout_s, check=check)
 
     def wait_nodes_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
-        """Wait until every worker's condition Ready is true. Returns: seconds."""
+        """Wait until every worker's condition Ready is true. Returns: the seconds that this took."""
         return self.api.wait(self._unready_nodes, what="all nodes ready", timeout_s=timeout_s)
 
     def wait_rolled_out(
         self, kind: str, name: str, *, namespace: str = objects.NAMESPACE, timeout_s: float = READY_TIMEOUT_S
     ) -> float:
-        """Wait until a Deployment or DaemonSet (`kind` in plural) is as its spec says, all ready. Returns: seconds."""
+        """Wait until all pods of a Deployment or DaemonSet have its present spec and are ready. `kind`: in plural.
+
+        Returns: the seconds that this took.
+        """
         path = f"{objects.collection(kind, namespace=namespace)}/{name}"
 
         def problem() -> str:
-            found = self.api.get(path)
-            status, generation = found.get("status", {}), found["metadata"]["generation"]
-            wanted = found["spec"].get("replicas", status.get("desiredNumberScheduled", -1))
+            workload = self.api.get(path)
+            status, generation = workload.get("status", {}), workload["metadata"]["generation"]
+            wanted = workload["spec"].get("replicas", status.get("desiredNumberScheduled", -1))
             updated = status.get("updatedReplicas", status.get("updatedNumberScheduled", 0))
             counts = updated, status.get("readyReplicas", status.get("numberReady", 0)), status.get("replicas", wanted)
             is_done = status.get("observedGeneration") == generation and counts == (wanted, wanted, wanted)
@@ -156,39 +165,39 @@ class Cluster:
         return self.api.wait(problem, what=f"rolled out: {name}", timeout_s=timeout_s)
 
     def pods(self, name: str = "", *, namespace: str = objects.NAMESPACE) -> list[Object]:
-        """The pods of a Deployment of ours, or of the whole namespace, by name."""
+        """List the pods of a Deployment of this module's tests (label `app`), or of the whole namespace, sorted by name."""
         query = f"?labelSelector=app%3D{name}" if name else ""
         return sorted(
             self.api.items(objects.collection("pods", namespace=namespace) + query), key=lambda pod: str(pod["metadata"]["name"])
         )
 
     def daemon_pods(self) -> list[Object]:
-        """The pods of vpc-ipamd."""
+        """List the pods of vpc-ipamd."""
         label = "app.kubernetes.io%2Fname%3Dvpc-ipamd"
         return self.api.items(f"{objects.collection('pods', namespace=NAMESPACE)}?labelSelector={label}")
 
     def reboot(self, name: str, *, forget: Sequence[str] = ()) -> None:
-        """Cut a worker's power and boot it; returns when its programs run. Args: forget: as in `Worker.reboot`."""
+        """Cut a worker's power and boot it. Returns when its programs run. `forget`: as in `Worker.reboot`."""
         enis = self.lab.vpc.enis_of(self.lab.vpc.instance(name).instance_id)
         self.workers[name].reboot(self.control, enis, forget=forget)
 
     def towards_the_lab(self) -> dict[str, str]:
-        """What points the daemon's AWS client to the lab."""
+        """Return the environment variables by which an AWS client calls the lab."""
         environment = next(iter(self.nodes.values())).daemon_environment(self.lab.vpc.region)
         return {name: value for name, value in environment.items() if name.startswith("AWS_")}
 
     def ended(self) -> list[str]:
-        """The workers' programs that ended by themselves."""
+        """List the programs of the workers that ended by themselves."""
         return [name for worker in self.workers.values() for name in worker.ended()]
 
     def keep_logs(self, folder: Path) -> None:
-        """Copy the logs of all programs and of vpc-ipamd's containers, for who looks for a failure."""
+        """Copy the logs of all programs and of vpc-ipamd's containers to `folder`, for the analysis of a failure."""
         for node in (self.control.node, *self.nodes.values()):
             target = folder / node.name
             target.mkdir(parents=True, exist_ok=True)
             for log in (*Path(node.root + "/var/log").glob("*.log"), *Path(node.root + "/var/log/pods").glob("*/*/*.log")):
                 if log.name.partition(".")[0] in (*programs.NAMES, "containerd") or any(
-                    one in str(log) for one in ("vpc-ipamd", "aws-node")
+                    part in str(log) for part in ("vpc-ipamd", "aws-node")
                 ):
                     name = "-".join(log.parts[-3:]) if "pods" in log.parts else log.name
                     (target / name).write_bytes(log.read_bytes())
@@ -237,28 +246,31 @@ class Cluster:
         return self.control.node.run(argv, timeout_s=timeout_s, check=check, env={"HOME": "/run"}).stdout
 
     def _unready_nodes(self) -> str:
-        found = {
-            one["metadata"]["name"]: conditions(one).get("Ready", ("", "no condition")) for one in self.api.items("/api/v1/nodes")
+        nodes = {
+            node["metadata"]["name"]: conditions(node).get("Ready", ("", "no condition"))
+            for node in self.api.items("/api/v1/nodes")
         }
-        lacking = [worker.name for worker in self.workers.values() if worker.name not in found]
-        unready = [f"{name}: {message}" for name, (status, message) in found.items() if status != "True"]
+        lacking = [worker.name for worker in self.workers.values() if worker.name not in nodes]
+        unready = [f"{name}: {message}" for name, (status, message) in nodes.items() if status != "True"]
         if gone := self.ended():
             raise ClusterError(f"{', '.join(gone)} has ended")
         return "; ".join([*unready, *(f"{name} did not register" for name in lacking)])
 
     def _why(self, namespace: str) -> str:
-        """The newest warning of a namespace, as a hint."""
-        found = [one for one in self.api.items(objects.collection("events", namespace=namespace)) if one.get("type") == "Warning"]
-        newest = max(found, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime")), default=None)
+        """Return the newest warning event of a namespace, as a hint to the cause."""
+        warnings = [
+            event for event in self.api.items(objects.collection("events", namespace=namespace)) if event.get("type") == "Warning"
+        ]
+        newest = max(warnings, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime")), default=None)
         return f"last warning: {newest['reason']} {newest['message'][:300]}" if newest else "no warning"
 
 
 def conditions(thing: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The conditions of a node or pod: type -> (status, message)."""
-    found = thing.get("status", {}).get("conditions") or []
-    return {one["type"]: (one["status"], one.get("message", one.get("reason", ""))) for one in found}
+    """Return the conditions of a node or pod: type -> (status, message)."""
+    entries = thing.get("status", {}).get("conditions") or []
+    return {entry["type"]: (entry["status"], entry.get("message", entry.get("reason", ""))) for entry in entries}
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod is ready and not on its way out."""
+    """Whether a pod is ready and is not being deleted."""
     return conditions(pod).get("Ready", ("", ""))[0] == "True" and "deletionTimestamp" not in pod["metadata"]

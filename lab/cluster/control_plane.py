@@ -1,6 +1,8 @@
-"""The control plane: etcd, API server, controller manager and scheduler on a lab node without pods, as EKS's is not on a worker.
+"""The control plane: etcd, API server, controller manager and scheduler. They run on a lab node without pods, because EKS's control
+plane is not on a worker either.
 
-Users have static tokens and roles of Kubernetes's own; the certificates are of openssl and of one day. All is in the node's /etc.
+Users have static tokens, and the roles that Kubernetes has by default. The certificates are made by openssl for one day. All files are
+in the node's /etc.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ _MASTERS = "system:masters"
 
 @dataclass(frozen=True)
 class ClusterAddresses:
-    """What a cluster of one family has of addresses.
+    """The addresses of a cluster of one address family.
 
-    cidr: the block of services' cluster addresses. api_server, dns: two of these. wildcard: what a server listens on for all.
+    cidr: the block of the services' cluster addresses.
+    api_server, dns: the cluster addresses of the API server and of the cluster DNS.
+    wildcard: the address on which a server listens for all addresses.
     """
 
     cidr: str
@@ -43,23 +47,24 @@ ADDRESSES = {
     IPV4: ClusterAddresses(cidr="10.100.0.0/16", api_server="10.100.0.1", dns="10.100.0.10", wildcard="0.0.0.0"),
     IPV6: ClusterAddresses(cidr="fd30:1c53:5f8a::/108", api_server="fd30:1c53:5f8a::1", dns="fd30:1c53:5f8a::a", wildcard="::"),
 }
-"""By the family of the cluster, as EKS chooses them. Source: "Learn about IPv6 addresses to clusters, pods, and services"."""
+"""Family of the cluster -> its addresses, in the blocks that EKS uses. Source: "Learn about IPv6 addresses to clusters, pods, and
+services"."""
 
 
 def kubelet_user(node: str) -> str:
-    """The user of a node's kubelet, as the Node authorizer knows it."""
+    """Return the user name of a node's kubelet, which Kubernetes' Node authorizer requires."""
     return f"system:node:{node}"
 
 
 class ControlPlane:
-    """One control plane, on `node`. Start it once; it ends with its node."""
+    """The control plane on `node`. It can be started once, and ends with its node."""
 
     def __init__(self, node: Node, address: str, *, workers: tuple[str, ...]) -> None:
-        """For one cluster.
+        """Make the object; no program is started yet.
 
         Args:
-            address: the node's, at which the API server is reached; its family is the cluster's.
-            workers: the names in Kubernetes of nodes that may join.
+            address: the node's address, on which the API server listens. Its family is the cluster's.
+            workers: the Kubernetes names of the nodes that may join.
         """
         self.node = node
         self.address = address
@@ -71,22 +76,22 @@ class ControlPlane:
 
     @property
     def api(self) -> Api:
-        """The API as the cluster's administrator has it."""
+        """A client of the API server, with the administrator's rights."""
         return Api(self.node.netns_path(), self.address, PORT, authority=self.authority, token=self._tokens[ADMIN])
 
     @property
     def url(self) -> str:
-        """The API server's, as nodes and pods reach it."""
+        """The API server's URL, for nodes and pods."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"https://{host}:{PORT}"
 
     @property
     def authority(self) -> str:
-        """The certificate that signed the API server's, as PEM."""
+        """The certificate of the authority that signed the API server's certificate, as PEM."""
         return Path(f"{self.node.root}{FOLDER}/ca.crt").read_text(encoding="ascii")
 
     def kubeconfig(self, user: str) -> str:
-        """What a client of this user reads."""
+        """Return the text of a kubeconfig file for a user."""
         cluster = {"server": self.url, "certificate-authority": f"{FOLDER}/ca.crt"}
         return json.dumps(
             {
@@ -100,13 +105,16 @@ class ControlPlane:
         )
 
     def join(self, worker: Node, name: str) -> None:
-        """Give a worker what its kubelet and kube-proxy read. Args: name: the worker's in Kubernetes."""
+        """Write the certificate and the kubeconfig files of kubelet and kube-proxy on a worker. `name`: its name in Kubernetes."""
         worker.write_file(f"{FOLDER}/ca.crt", self.authority.encode())
         worker.write_file(f"{FOLDER}/kubelet.conf", self.kubeconfig(kubelet_user(name)).encode(), 0o600)
         worker.write_file(f"{FOLDER}/kube-proxy.conf", self.kubeconfig(PROXY).encode(), 0o600)
 
     def start(self) -> float:
-        """Start all four; returns when the API server is ready. Returns: seconds. Raises: ClusterError."""
+        """Start the four programs.
+
+        Returns: the seconds until the API server was ready; the other programs start afterwards. Raises: ClusterError.
+        """
         self._write_files()
         options = ["--data-dir=/var/lib/etcd", f"--listen-client-urls={ETCD}", f"--advertise-client-urls={ETCD}"]
         options += ["--listen-peer-urls=http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level=warn"]
@@ -132,7 +140,7 @@ class ControlPlane:
         return spent
 
     def log_tail(self, name: str, lines: int = 12) -> str:
-        """The end of one program's log."""
+        """Return the last lines of a program's log."""
         path = Path(self.node.root + programs.log_path(name))
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
@@ -167,7 +175,7 @@ class ControlPlane:
         self.node.write_file(f"{FOLDER}/tokens.csv", tokens.encode(), 0o600)
         names = f"subjectAltName=IP:{self.address},IP:{self.addresses.api_server},DNS:kubernetes.default.svc"
         self.node.write_file(f"{FOLDER}/server.ext", names.encode())
-        # Elliptic curves: a key of RSA may take seconds of a busy core.
+        # Keys of elliptic curves, because an RSA key may take seconds of a busy core.
         curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
         script = f"""
             set -e; cd {FOLDER}

@@ -1,6 +1,6 @@
-"""Commands for a node on which no daemon runs, by the real kubectl: `kubectl ipamd --debug`, and `kubectl ipamd clean-up`.
+"""Run the operator's commands for a node on which no daemon runs: `kubectl ipamd --debug` and `kubectl ipamd clean-up`.
 
-Both start a privileged pod with the daemon's image by `kubectl debug`, as docs/kubectl.md and docs/migration.md say.
+Both start a privileged pod with the daemon's image by `kubectl debug`, as docs/kubectl.md and docs/migration.md describe.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ NAMED_FIRST = f"{NodeState.CRASH_LOOP}: "
 DEBUG_POD = "node-debugger-"
 WRONG_SETTING = "WARM_ENI_TARGET"
 FROM_DAEMON = {"status.json", "attachments.json", "metrics.txt"}
-"""Some of what a bundle cannot have while no daemon runs."""
+"""Some parts of a bundle that come from the daemon, so that the bundle lacks them while no daemon runs."""
 
 FROM_NODE = {"history.jsonl", "rules.jsonl", "routes.jsonl", "nft.txt", "log.txt", "MANIFEST.json"}
-"""What it has all the same."""
+"""The parts of a bundle that come from the node, so that the bundle always has them."""
 
 
 class DebugPods:
-    """Commands of an operator. Concurrency: one thread."""
+    """Runs the commands and records the verdicts. Concurrency: one thread."""
 
     def __init__(self, trial: Trial, report: Report, *, now: Release) -> None:
-        """Nothing happens yet. Args: now: whose image the commands name."""
+        """Make the object; nothing happens yet. `now`: the release whose image the commands name."""
         self._trial, self._cluster, self._report = trial, trial.cluster, report
         self._image = f"{IMAGE}:{now.tag}"
         self._operator = Operator(trial.cluster)
 
     def look_into_crash_loop(self) -> None:
-        """Find the node with the crash loop by `kubectl ipamd status`, and look into it by `--debug`. Makes the verdicts."""
+        """Find the node with the crash loop by `kubectl ipamd status`, inspect it by `--debug`, and record the verdicts."""
         shown = self._operator.run(f"{STATUS} -o json", {})
         rows: list[dict[str, Any]] = json.loads(shown.stdout)["nodes"]
-        found = [(row["node"], row["state"]) for row in rows]
-        first = found[0][0]
+        states = [(row["node"], row["state"]) for row in rows]
+        first = states[0][0]
         others = [(name, NodeState.READY) for name in WORKERS if name != first]
-        ok = found == [(first, NodeState.CRASH_LOOP), *others] and shown.returncode == EXIT_ATTENTION
-        self._report.check("crash loop: kubectl ipamd status names the node first", ok, f"{found}; {rows[0]['reason']}")
+        ok = states == [(first, NodeState.CRASH_LOOP), *others] and shown.returncode == EXIT_ATTENTION
+        self._report.check("crash loop: kubectl ipamd status names the node first", ok, f"{states}; {rows[0]['reason']}")
         pods = self._trial.pods_on(first)
         flow = Flow(self._trial.control, pods.values())
         try:
@@ -72,23 +72,24 @@ class DebugPods:
         self._report.check("crash loop: living pods answer all the time", *flow.verdict())
 
     def clean_up(self, node: str) -> Answer:
-        """Remove what is ours from a node that has gone back, by the command of docs/migration.md."""
+        """Remove our objects from a node that has gone back to amazon-vpc-cni-k8s, by the command of docs/migration.md."""
         return self._operator.run(CLEAN_UP, {"NODE": node})
 
     def run_by_hand(self, command: str, node: str) -> Answer:
-        """Run a command with `kubectl debug` on a terminal, as `-it` asks for, and delete the pod that it leaves."""
+        """Run a command with `kubectl debug` on a terminal, which its option `-it` needs, and delete the debug pod that it leaves."""
         done = self._operator.run(command, {"NODE": node, "IMAGE": self._image}, on_terminal=True)
         for name in self._debug_pods():
             self._operator.run(DELETE, {"DEBUG_POD": name})
         return done
 
     def gone(self, name: str) -> None:
-        """Make a verdict: no debug pod is left."""
+        """Wait until no debug pod is left, and record the verdict `name`."""
         spent = self._cluster.api.wait(lambda: ", ".join(self._debug_pods()), what=name, timeout_s=TIMEOUT_S)
         self._report.check(name, True, f"no pod is left after {spent:.1f} s")
 
     def _follow_next_step(self, node: str) -> None:
-        """What stands below the table: the log of the last end, and a bundle."""
+        """Check the next step that `kubectl ipamd status` prints below its table: to read the log of the last run, and then to collect
+        a bundle. Read that log."""
         lines = self._operator.run(STATUS, {}).stdout.splitlines()
         step = next((line for line in lines if line.startswith(NAMED_FIRST)), "")
         ok = step == f"{NAMED_FIRST}{PREVIOUS}; then {BUNDLE}"
@@ -128,16 +129,16 @@ class DebugPods:
 
 
 def said(done: Answer) -> str:
-    """What a command said, in one line."""
+    """Return the output of a command in one line of at most 900 characters."""
     return "; ".join(line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip())[:900]
 
 
 def _archive(file: Path) -> tuple[set[str], str]:
-    """The names of a bundle's parts, and the daemon's log in it."""
+    """Return the names of a bundle's parts, and the daemon's log in it."""
     if not file.exists():
         return set(), ""
     with tarfile.open(file) as archive:
-        members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}
+        members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
         stream = archive.extractfile(members["log.txt"]) if "log.txt" in members else None
         text = stream.read().decode(errors="replace") if stream is not None else ""
     return set(members), text

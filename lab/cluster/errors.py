@@ -1,16 +1,16 @@
-"""What goes wrong with the cluster; the tree is drawn in lab/errors.py."""
+"""The errors of the cluster; lab/errors.py shows the tree of the lab's errors."""
 
 from lab.errors import LabError
 
 
 class ClusterError(LabError):
-    """The cluster, or something that it should do, did not come about in time."""
+    """The cluster could not be built, or did not reach an expected state in time."""
 
 
 class ApiError(ClusterError):
-    """The API server refused; `status` is HTTP's, 0 if it did not answer."""
+    """The API server refused a request. `status`: the HTTP status; 0 if the server did not answer."""
 
     def __init__(self, message: str, *, status: int) -> None:
-        """The message is a sentence for the lab's operator."""
+        """`message`: a sentence for the person who runs the lab."""
         super().__init__(message)
         self.status = status

@@ -1,6 +1,7 @@
-"""Questions to pods that go on while something happens to their node, and connections that stood before it.
+"""Check that pods stay reachable while something happens to their node: by echo requests, and by connections that are open meanwhile.
 
-Echo requests are answered by the kernel of the pod's namespace, so a busy machine does not look like a lost packet.
+The kernel answers echo requests in the pod's namespace. So no program of the pod must run, and a busy machine does not look like a
+lost packet.
 """
 
 from __future__ import annotations
@@ -16,43 +17,52 @@ from lab.fabric.errors import FabricError
 from lab.fabric.ping import ping
 
 SILENCE_S = 0.5
-"""Ours: five echo requests. What is longer is a silence."""
+"""A pod that does not answer for this long counts as silent. Ours: five echo requests, so that one lost packet does not count."""
 
 EVERY_S = 0.1
 
 
 class Flow:
-    """Asks each address about ten times a second from the namespace at `netns_path`, and holds a connection to each, from its making
-    until `close`. Concurrency: one thread."""
+    """Sends an echo request to each address about ten times a second, and holds a connection to each address.
+
+    rounds: how often all addresses were asked.
+    silent: addresses that did not answer for SILENCE_S, once for each such time.
+    Concurrency: one thread.
+    """
 
     def __init__(self, netns_path: str, addresses: Iterable[str]) -> None:
-        """Raises: OSError if one does not take a connection now."""
+        """Connect to the addresses and start to ask. `netns_path`: the namespace from which that is done.
+
+        Raises: OSError if a connection cannot be made.
+        """
         self.rounds = 0
         self.silent: list[str] = []
-        """Addresses that did not answer for SILENCE_S, once for each such time."""
         self._addresses = sorted(addresses)
         self._netns_path = netns_path
         self._held = [Connection(netns_path, address, objects.PORT) for address in self._addresses]
         for connection in self._held:
             connection.connect()
-            connection.auto_open = 0  # one that was cut is not made anew
+            connection.auto_open = 0  # so that http.client does not replace a connection that was cut
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flow")
         self._thread.start()
 
     def close_asking(self) -> None:
-        """Ask no more; the connections stand. Idempotent."""
+        """Stop asking; the connections stay open. Idempotent."""
         self._closed.set()
         self._thread.join()
 
     def close(self) -> None:
-        """End it; idempotent."""
+        """Stop asking and close the connections; idempotent."""
         self.close_asking()
         for connection in self._held:
             connection.close()
 
     def verdict(self) -> tuple[bool, str]:
-        """End it. Returns: whether nothing was silent and each connection of before still answers, and the evidence."""
+        """Stop asking, try each connection once, and close all.
+
+        Returns: whether no address was silent and each connection still answers, and the evidence as a text.
+        """
         self.close_asking()
         answers = 0
         for connection in self._held:

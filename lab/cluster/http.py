@@ -1,4 +1,4 @@
-"""HTTP from inside a namespace: the connection is made there, and used from any thread of the lab."""
+"""HTTP connections that are made inside a network namespace. Any thread of the lab can use them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from functools import partial
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import run_inside
 
-TIMEOUT_S = 10.0  # ours, because: a busy machine, on which an API server answers within one second
+TIMEOUT_S = 10.0  # ours: an API server answers within one second, and within a few on a busy machine
 
 
 class Connection(http.client.HTTPConnection):
-    """A connection that begins in the namespace at `netns_path`, with TLS if `tls` is given."""
+    """A connection whose socket is in the namespace at `netns_path`, with TLS if `tls` is given."""
 
     def __init__(
         self, netns_path: str, host: str, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Nothing is connected yet."""
+        """Make the object; it is not connected yet."""
         super().__init__(host, port, timeout=timeout_s)
         self._netns_path = netns_path
         self._tls = tls
 
     def connect(self) -> None:
-        """Connect. Raises: OSError, also where the namespace cannot be entered."""
+        """Connect. Raises: OSError, also if the namespace cannot be entered."""
         make = partial(socket.create_connection, (self.host, self.port), self.timeout)
         try:
             plain = run_inside(self._netns_path, make)
@@ -35,7 +35,7 @@ class Connection(http.client.HTTPConnection):
 
 
 def get(netns_path: str, host: str, port: int, path: str, *, timeout_s: float = TIMEOUT_S) -> bytes | None:
-    """Ask for `path`; the answer's body, or None if there is none in time or it is not a 200."""
+    """Send a GET request. Returns: the body of the answer; None if no answer comes in time, or its status is not 200."""
     connection = Connection(netns_path, host, port, timeout_s=timeout_s)
     try:
         connection.request("GET", path)

@@ -1,7 +1,8 @@
-"""A node changes hands on the cluster: a stand-in for amazon-vpc-cni-k8s makes pods, vpc-ipamd takes them over, and back, and again.
+"""A node moves from a stand-in for amazon-vpc-cni-k8s to vpc-ipamd with its pods, back again, and over once more.
 
-As docs/migration.md says it, by its own commands, with a label and both DaemonSets' affinity. The stand-in is lab/node/aws_node.py,
-which runs in the node's own file system, from a pod named as the other's.
+The step uses the commands of docs/migration.md, and its way to move a node: a node label that the affinity of both DaemonSets reads.
+*The other* software is the stand-in lab/node/aws_node.py. It runs in the node's own file system, started by a pod that is named as a
+pod of amazon-vpc-cni-k8s.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from lab.node.node import Node
 LABEL = "vpc-ipamd"
 OTHER = "aws-node"
 TAKEOVER_TIMEOUT_S = 240.0
-"""A minute of the other's absence, and what starts around it on a busy machine."""
+"""Longest wait until vpc-ipamd serves. It first waits for a minute of the other's absence; the rest is for the start of pods on a busy
+machine."""
 
 OURS_ON_A_NODE = ("/etc/cni/net.d/*", "/opt/cni/bin/vpc-cni*", "/var/lib/vpc-ipamd")
 WAITING = "waiting"
@@ -39,21 +41,22 @@ CONFLISTS_OURS = ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
 STATUS, ATTACHMENTS, AUDIT = ("ipamctl", "status"), ("ipamctl", "attachments"), ("ipamctl", "audit")
 EXPORT, UNDO = ("ipamctl", "export"), ("ipamctl", "export", "--undo")
 COMMANDS = (STATUS, ATTACHMENTS, AUDIT, EXPORT, UNDO)
-"""Those of the page that are run in the daemon's container, in its order. `debug_pods` has `kubectl ipamd clean-up`."""
+"""The commands of docs/migration.md that are run in the daemon's container, in the order of the page. `debug_pods` runs
+`kubectl ipamd clean-up`."""
 
 
 class Migration:
-    """The step. Concurrency: one thread."""
+    """The step "migration" of the story. Concurrency: one thread."""
 
     def __init__(self, trial: Trial, report: Report, *, now: Release) -> None:
-        """Nothing happens yet. Args: now: what is installed."""
+        """Make the object; nothing happens yet. `now`: the release that is installed."""
         self._trial, self._cluster, self._api = trial, trial.cluster, trial.api
         self._report = report
         self._now = now
         self._name = WORKERS[1]
 
     def run(self) -> None:
-        """Make the verdicts; the cluster is as it was afterwards."""
+        """Run the step and record its verdicts. Afterwards the cluster is as before."""
         cluster = self._cluster
         cluster.kubectl("label", "node", *WORKERS, f"{LABEL}=yes")
         cluster.install(replace(self._now, values={"nodeSelector": {LABEL: "yes"}}))
@@ -78,7 +81,7 @@ class Migration:
         return self._cluster.nodes[self._name]
 
     def _begin_with_the_other(self) -> None:
-        """A node on which ours never was, and the other's pods on it."""
+        """Make the node one on which vpc-ipamd never ran, and start pods of the other software on it."""
         cluster, name = self._cluster, self._name
         cluster.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
         cluster.kubectl("label", "node", name, f"{LABEL}-")
@@ -94,7 +97,7 @@ class Migration:
         self._agree_with_the_other("migration: pods of the stand-in run beside a node of ours", want_ours=0)
 
     def _in(self) -> None:
-        """A node comes over: steps 1 to 3 of the page."""
+        """Move the node to vpc-ipamd: steps 1 to 3 of docs/migration.md."""
         name = self._name
         pods = self._trial.pods_on(name)
         rows = judge.sandboxes(self._node)
@@ -103,16 +106,16 @@ class Migration:
             self._api.create(objects.collection("pods"), objects.lone_pod(WAITING, node=name))
             waits = "amazon-vpc-cni-k8s may give addresses"
             self._api.wait(lambda: self._does_not_say(waits), what="waiting for the other's absence", timeout_s=START_TIMEOUT_S)
-            told = self._run(*STATUS)
+            status = self._run(*STATUS)
             self._report.check(
-                "migration in: ours waits for the other's absence, and ipamctl status says so", waits in told, told[:300]
+                "migration in: ours waits for the other's absence, and ipamctl status says so", waits in status, status[:300]
             )
             self._wait_ours_serves("migration_in_s")
         self._kept("migration in", rows)
         self._api.wait(self._is_not_tidy, what="rid of the other's conflist and chains", timeout_s=START_TIMEOUT_S)
         self._report.check("migration in: its conflist is renamed, its chains are removed", True, ", ".join(CONFLISTS_OURS))
-        told = self._run(*ATTACHMENTS)
-        lacking = [address for address in pods.values() if address not in told]
+        attachments = self._run(*ATTACHMENTS)
+        lacking = [address for address in pods.values() if address not in attachments]
         self._report.check(
             "migration in: ipamctl attachments lists each pod", not lacking, f"lacks {lacking}" if lacking else "all"
         )
@@ -123,19 +126,19 @@ class Migration:
         self._report.check("migration in: all parties agree", True, judge.settle(self._cluster))
 
     def _out(self) -> None:
-        """A node goes back: steps 1 to 3 of the page, with a pod of ours and pods of the other's."""
+        """Move the node back: steps 1 to 3 of docs/migration.md, with pods that we made and pods that the other made."""
         name = self._name
         self._scale(6)
         pods, rows = self._trial.pods_on(name), judge.sandboxes(self._node)
         with self._flow("migration out", pods):
-            told = self._trial.in_daemon(name, *EXPORT).strip()
-            detail = told.replace("\n", "; ")
-            self._report.check("migration out: ipamctl export has no problem", "problem" not in told, detail)
+            printed = self._trial.in_daemon(name, *EXPORT).strip()
+            detail = printed.replace("\n", "; ")
+            self._report.check("migration out: ipamctl export has no problem", "problem" not in printed, detail)
             self._cluster.kubectl("label", "node", name, f"{LABEL}-")
             self._api.wait(self._ours_is_here, what="without our daemon", timeout_s=START_TIMEOUT_S)
             self._api.wait(self._other_is_not_ready, what="the other's", timeout_s=START_TIMEOUT_S)
             done = DebugPods(self._trial, self._report, now=self._now).clean_up(name)
-        left = [one for one in self._node.run(["nft", "list", "tables"]).stdout.splitlines() if "vpc-ipamd" in one]
+        left = [line for line in self._node.run(["nft", "list", "tables"]).stdout.splitlines() if "vpc-ipamd" in line]
         left += [str(path) for path in Path(f"{self._node.root}/etc/cni/net.d").glob("*vpc-ipamd.conflist")]
         printed = f"{done.stdout} {done.stderr}".strip().replace("\n", "; ")
         detail = f"status {done.returncode}; left: {', '.join(left) or 'nothing'}; {printed}"
@@ -148,14 +151,14 @@ class Migration:
         self._agree_with_the_other("migration out: pods go again", want_ours=0)
 
     def _in_again(self) -> None:
-        """Once more, after an export: it holds until it is lifted."""
+        """Move the node to vpc-ipamd once more, after the export. The export blocks ADD until it is undone."""
         pods, rows = self._trial.pods_on(self._name), judge.sandboxes(self._node)
         with self._flow("migration in again", pods):
             self._label_for_ours()
             holds = "goes back to amazon-vpc-cni-k8s"
             self._api.wait(lambda: self._does_not_say(holds), what="held by the export", timeout_s=START_TIMEOUT_S)
-            told = self._run(*STATUS)
-            self._report.check("migration in again: the export holds", holds in told, told[:300])
+            status = self._run(*STATUS)
+            self._report.check("migration in again: the export holds", holds in status, status[:300])
             self._trial.in_daemon(self._name, *UNDO)
             self._wait_ours_serves("migration_in_again_s")
         self._kept("migration in again", rows)
@@ -164,11 +167,11 @@ class Migration:
     def _scale(self, replicas: int) -> None:
         self._cluster.kubectl("scale", f"deployment/{ECHO}", f"--replicas={replicas}", "--namespace", objects.NAMESPACE)
         self._cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
-        # A roll-out is done while pods are still being stopped: their sandboxes are not among those that keep their addresses.
+        # Wait for pods that are still being stopped after the roll-out, because their sandboxes do not keep their addresses.
         self._api.wait(self._trial.going, what="rid of pods that are stopped", timeout_s=START_TIMEOUT_S)
 
     def _label_for_ours(self) -> None:
-        """Step 1 and 2 of the page: one label, which both DaemonSets look at."""
+        """Do steps 1 and 2 of docs/migration.md: set the label that the affinity of both DaemonSets reads."""
         self._cluster.kubectl("label", "node", self._name, f"{LABEL}=yes", "--overwrite")
         self._api.wait(self._other_is_here, what="without the other's daemon", timeout_s=START_TIMEOUT_S)
         self._labelled_at = time.monotonic()
@@ -179,7 +182,8 @@ class Migration:
 
     @contextmanager
     def _flow(self, title: str, pods: dict[str, str]) -> Iterator[None]:
-        """The pods of the node, of both makers, are asked meanwhile."""
+        """Check during the block that all pods of the node answer, those of both software, and afterwards that they answer each
+        other."""
         flow = Flow(self._trial.control, pods.values())
         try:
             yield
@@ -195,38 +199,42 @@ class Migration:
 
     def _kept(self, title: str, rows: dict[str, str]) -> None:
         now = judge.sandboxes(self._node)
-        lost = {one: address for one, address in rows.items() if now.get(one) != address}
+        lost = {sandbox: address for sandbox, address in rows.items() if now.get(sandbox) != address}
         self._report.check(f"{title}: each sandbox keeps its address", not lost, str(lost) if lost else f"{len(rows)} sandboxes")
 
     def _agree_with_the_other(self, name: str, *, want_ours: int) -> None:
-        """containerd, the API server, the stand-in's file and EC2 agree on this node, and all parties on the other one."""
+        """Check that containerd, the API server, the stand-in's file and EC2 agree on this node, and all parties on the other node.
+
+        `want_ours`: fewest addresses that the stand-in's file must have.
+        """
         others = {self._name: self._checkpoint}
         judged = judge.disagreements
         self._api.wait(
             lambda: "; ".join(judged(self._cluster, others=others)), what="agreed on addresses", timeout_s=judge.SETTLE_TIMEOUT_S
         )
-        made = self._checkpoint()
-        detail = f"{len(made)} in the stand-in's file; containerd, API server and EC2 agree, all addresses answer"
-        self._report.check(name, len(made) >= want_ours and bool(made), detail)
+        rows = self._checkpoint()
+        detail = f"{len(rows)} in the stand-in's file; containerd, API server and EC2 agree, all addresses answer"
+        self._report.check(name, len(rows) >= want_ours and bool(rows), detail)
         self._report.check(f"{name}, and answer", *self._paired())
 
     def _checkpoint(self) -> dict[str, str]:
         text = Path(f"{self._node.root}/run/aws-node/{aws_node.CHECKPOINT.name}").read_text(encoding="utf-8")
-        return {one["containerID"]: one["ipv4"] for one in json.loads(text)["allocations"]}
+        return {entry["containerID"]: entry["ipv4"] for entry in json.loads(text)["allocations"]}
 
     def _is_not_tidy(self) -> str:
-        there = sorted(one.name for one in Path(f"{self._node.root}/etc/cni/net.d").iterdir() if not one.name.startswith("."))
-        if there != CONFLISTS_OURS:
-            return f"conflists: {', '.join(there)}"
+        names = sorted(path.name for path in Path(f"{self._node.root}/etc/cni/net.d").iterdir() if not path.name.startswith("."))
+        if names != CONFLISTS_OURS:
+            return f"conflists: {', '.join(names)}"
         saved = self._node.run(["iptables-nft-save", "-t", "nat"]).stdout.splitlines()
         return "; ".join(line for line in saved if "AWS" in line)
 
     def _run(self, *words: str) -> str:
-        """What a command says in the daemon's container, whatever its exit status."""
+        """Run a command in the daemon's container. Returns: its output, with any exit status."""
         return self._trial.in_daemon(self._name, *words, check=False).strip()
 
     def _does_not_say(self, words: str) -> str:
-        """Ask the daemon itself, which costs less than a command: "" if its verdict has these words."""
+        """Return "" if the daemon's verdict contains `words`, otherwise the verdict. The daemon is asked on its socket, which costs
+        less than a command."""
         try:
             with Client(f"{self._node.root}{DEFAULT_RUN_DIR}/ipamd.sock") as client:
                 verdict = str(client.ask("GetStatus")["verdict"])
@@ -256,9 +264,12 @@ class Migration:
 
 
 def other_daemon(environment: Mapping[str, str], release: Release) -> Object:
-    """The stand-in's DaemonSet: as the other's, it is kept off nodes with our label, and runs on the node's own network.
+    """Return the stand-in's DaemonSet. As that of amazon-vpc-cni-k8s, it does not run on nodes with our label, and uses the host's
+    network.
 
-    Args: environment: what points to the lab's EC2; release: whose image its container has, for nothing but a first program.
+    Args:
+        environment: the variables that point an AWS client to the lab.
+        release: the release whose image the container has. Only the image's Python is used, to enter the node's file system.
     """
     labels = {"k8s-app": OTHER}
     enter = "import os, sys; os.chroot('/host'); os.execv(sys.argv[1], sys.argv[1:])"

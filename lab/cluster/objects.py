@@ -1,4 +1,4 @@
-"""The Kubernetes objects that the cluster's tests make: pods that ask and answer, pods that only wait, services, cluster DNS."""
+"""The Kubernetes objects that the steps make: pods that ask and answer questions, pods that do nothing, a service, and cluster DNS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMESPACE = "trial"
 PORT, NODE_PORT = 8080, 30080
 DNS_IMAGE = "vpc-lab.local/coredns:1"
 PYTHON = "/usr/bin/python3.11"
-"""In vpc-ipamd's own image, which every node has; no further one is needed."""
+"""Path of Python in vpc-ipamd's image. Every node has this image, so the answering pods use it too."""
 
 ANSWER = """
 import http.client, json, os, socket, urllib.parse
@@ -43,17 +43,18 @@ class Answer(BaseHTTPRequestHandler):
 ThreadingHTTPServer.daemon_threads = True
 ThreadingHTTPServer(("", 8080), Answer).serve_forever()
 """
-"""Says who it is and whom it saw; asked with `/?host=H&port=P`, it asks there and says what it heard."""
+"""Program of the answering pods. It answers with its pod, its node, and the client's address. For `/?host=H&port=P` it sends a request
+to that address and adds the answer."""
 
 
 def collection(kind: str, *, namespace: str = NAMESPACE) -> str:
-    """The path of a namespaced collection: pods, services, deployments, daemonsets, events."""
+    """Return the API path of a namespaced collection. `kind`: pods, services, deployments, daemonsets, events and the like."""
     group = "/apis/apps/v1" if kind in ("deployments", "daemonsets") else "/api/v1"
     return f"{group}/namespaces/{namespace}/{kind}"
 
 
 def answering(name: str, *, image: str, replicas: int) -> Object:
-    """A Deployment of pods that answer on PORT, spread over the nodes."""
+    """Return a Deployment of pods that answer on PORT, spread over the nodes."""
     container = {
         "name": "answer",
         "image": image,
@@ -69,14 +70,16 @@ def answering(name: str, *, image: str, replicas: int) -> Object:
 
 
 def waiting(name: str, *, replicas: int) -> Object:
-    """A Deployment of pods that need nothing but an address."""
+    """Return a Deployment of pods that do nothing, and so need only an address."""
     return _deployment(name, NAMESPACE, {"name": "pause", "image": PAUSE, "imagePullPolicy": "Never"}, replicas=replicas)
 
 
 def lone_pod(name: str, *, node: str = "", of_host: bool = False) -> Object:
-    """One pod that needs nothing but an address.
+    """Return a pod that does nothing, and so needs only an address.
 
-    Args: node: where it must run; "" leaves it to the scheduler. of_host: on the node's network; it needs no address either.
+    Args:
+        node: the node on which it must run; "" lets the scheduler choose.
+        of_host: whether it uses the host's network, so that it needs no address either.
     """
     spec: Object = {
         "terminationGracePeriodSeconds": 1,
@@ -91,13 +94,13 @@ def lone_pod(name: str, *, node: str = "", of_host: bool = False) -> Object:
 
 
 def service(name: str) -> Object:
-    """A Service of both kinds, cluster address and node port, for the pods of the Deployment of that name."""
+    """Return a Service with a cluster address and a node port, for the pods of the Deployment of that name."""
     spec = {"type": "NodePort", "selector": {"app": name}, "ports": [{"port": 80, "targetPort": PORT, "nodePort": NODE_PORT}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
 def cluster_dns(*, family: Family = IPV4) -> list[tuple[str, Object]]:
-    """CoreDNS as a cluster has it: (collection, object), in the order in which they are made. Args: family: the cluster's."""
+    """Return the objects of CoreDNS as (path of the collection, object), in the order of their creation. `family`: the cluster's."""
     name, namespace = "coredns", "kube-system"
     meta = {"name": name, "namespace": namespace}
     zones = "cluster.local in-addr.arpa ip6.arpa"

@@ -1,4 +1,4 @@
-"""An operator's shell beside the cluster: kubectl and `kubectl ipamd` on the PATH, and the administrator's kubeconfig."""
+"""A shell as an operator has it: kubectl and `kubectl ipamd` are on the PATH, and the kubeconfig is the administrator's."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lab.node.process import BASE_ENVIRONMENT
 HOME = "/run/operator"
 TIMEOUT_S = 240.0
 COLUMNS = 1000
-"""Of a terminal: no sentence is broken within words that a verdict looks for."""
+"""Width of the terminal. Ours: wide enough that no line is broken within a sentence that a verdict searches for."""
 
 Answer = subprocess.CompletedProcess[str]
 
 
 class Operator:
-    """Runs commands as a page for operators has them. Concurrency: one thread."""
+    """Runs commands exactly as the documents for operators have them. Concurrency: one thread."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Put the plugin where kubectl finds it. An installed wheel would do the same: the checkout's needs no package index."""
+        """Put the kubectl plugin on the PATH. It runs from the checkout, because the installation of a wheel needs a package index."""
         self._node = cluster.control.node
         run = f"PYTHONPATH={REPOSITORY} exec {sys.executable} -m kubectl_ipamd"
         self._node.write_file(f"{HOME}/bin/kubectl-ipamd", f'#!/bin/sh\n{run} "$@"\n'.encode(), 0o755)
@@ -35,15 +35,15 @@ class Operator:
 
     @property
     def home(self) -> str:
-        """The folder in which commands run, as this process sees it."""
+        """The path, for this process, of the folder in which commands run."""
         return f"{self._node.root}{HOME}"
 
     def run(self, command: str, words: Mapping[str, str], *, on_terminal: bool = False) -> Answer:
-        """Have a shell run a command.
+        """Run a command in a shell.
 
         Args:
-            words: what stands for the reader's own in it, such as NODE.
-            on_terminal: whether kubectl's input and output are a terminal, for which `-it` asks.
+            words: placeholder of the document, such as NODE -> value.
+            on_terminal: whether input and output of the command are a terminal, which kubectl's option `-it` needs.
         """
         line = filled(command, words)
         argv = (
@@ -53,7 +53,7 @@ class Operator:
 
 
 def filled(command: str, words: Mapping[str, str]) -> str:
-    """A command with the reader's own words in it."""
+    """Return a command with its placeholders replaced by their values."""
     for word, value in words.items():
         command = re.sub(rf"\b{word}\b(?!=)", shlex.quote(value), command)
     return command

@@ -1,5 +1,8 @@
-"""What an API server makes of manifests/pod-eni: who is marked, and what nobody may write. The webhook that puts the limit on a pod is
-played by none here: the guard refuses a mark that a later change made untrue, whether the marking policy was asked again or not.
+"""Check the admission policies of manifests/pod-eni on a real API server: which pods get which mark, and which changes are refused.
+
+The *mark* is the annotation MARK. It says whether the pod must have a branch ENI. On EKS a webhook sets the resource limit of such a
+pod. No webhook runs here; the pods have the limit from the beginning. The guarding policy refuses a mark that a later change made
+wrong, even if the API server does not call the marking policy again after that change.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ COLLECTION = "/apis/admissionregistration.k8s.io/v1"
 MARK, POD_ENI = "vpc-ipamd/pod-eni", "vpc.amazonaws.com/pod-eni"
 CONTROLLER = "system:serviceaccount:kube-system:eks-vpc-resource-controller"
 REFUSED = 422
-TIMEOUT_S = 60.0  # ours, because: an API server reads new policies within seconds, which nothing announces
+TIMEOUT_S = 60.0  # ours: an API server applies new policies within seconds, but does not announce it, so the step polls
 
 GIVEN: Object = {POD_ENI: "[{}]"}
 MADE: tuple[tuple[str, Object, bool, bool, str], ...] = (
-    # name, annotations, whether a container limits the resource, hostNetwork; the mark, or "" if the pod is refused
+    # name; annotations; whether a container has the resource limit; hostNetwork; expected mark, or "" if the pod must be refused
     ("plain", {}, False, False, "none"),
     ("limits", {}, True, False, "required"),
     ("others", {"team": "blue"}, True, False, "required"),
@@ -35,15 +38,15 @@ MADE: tuple[tuple[str, Object, bool, bool, str], ...] = (
 
 
 def look(api: Api) -> list[str]:
-    """Apply the policies, try them, and remove them. Returns: what is not as it should be. Raises: ClusterError."""
-    made = [_path(one) for one in _policies()]
+    """Apply the policies, try them, and remove them. Returns: a sentence for each unexpected result. Raises: ClusterError."""
+    paths = [_path(policy) for policy in _policies()]
     try:
-        for one in _policies():
-            api.create(_path(one).rpartition("/")[0], one)
+        for policy in _policies():
+            api.create(_path(policy).rpartition("/")[0], policy)
         api.wait(lambda: _unready(api), what="in force", timeout_s=TIMEOUT_S)
         return [*_made(api), *_changed(api, api.acting_as(CONTROLLER))]
     finally:
-        for path in made:
+        for path in paths:
             api.delete(path)
         for name in ("ready", *(name for name, *_ in MADE)):
             _remove(api, name)
@@ -51,7 +54,9 @@ def look(api: Api) -> list[str]:
 
 def _policies() -> Iterator[Object]:
     for path in sorted(MANIFESTS.glob("*.yaml")):
-        yield from (one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one["kind"] != "Kustomization")
+        yield from (
+            document for document in yaml.safe_load_all(path.read_text(encoding="utf-8")) if document["kind"] != "Kustomization"
+        )
 
 
 def _path(policy: Object) -> str:
@@ -60,7 +65,7 @@ def _path(policy: Object) -> str:
 
 
 def _pod(name: str, annotations: Object, *, limits: bool, of_host: bool = False) -> Object:
-    """One that no scheduler takes."""
+    """Return a pod that stays unscheduled, because no scheduler has the name in its spec."""
     pod = objects.lone_pod(name, of_host=of_host)
     pod["metadata"] |= {"annotations": annotations} if annotations else {}
     pod["spec"]["schedulerName"] = "nobody"
@@ -74,7 +79,7 @@ def _remove(api: Api, name: str) -> None:
 
 
 def _try(api: Api, name: str, annotations: Object, *, limits: bool = False, of_host: bool = False) -> str:
-    """Make a pod. Returns: its mark, "-" if it has none, "" if it was refused."""
+    """Try to create a pod. Returns: its mark; "-" if it has none; "" if it was refused."""
     _remove(api, name)
     try:
         pod = api.create(objects.collection("pods"), _pod(name, annotations, limits=limits, of_host=of_host))
@@ -99,7 +104,8 @@ def _made(api: Api) -> Iterator[str]:
 
 
 def _changed(api: Api, controller: Api) -> Iterator[str]:
-    """Changes of a pod that is there, by anybody and by the controller; each with whether it is let through."""
+    """Change an existing pod as a user and as the controller. Yield a sentence for each change that is unexpectedly refused or let
+    through."""
     pod, bindings = f"{objects.collection('pods')}/limits", objects.collection("bindings")
 
     def patch(who: Api, annotations: Object, part: str = "") -> Callable[[], object]:
@@ -134,6 +140,6 @@ def _changed(api: Api, controller: Api) -> Iterator[str]:
         if refused == is_let:
             yield f"{what} is {'refused' if refused else 'let through'}"
     with suppress(ApiError):
-        found = api.get(pod)["metadata"]["annotations"]
-        if (found[MARK], found.get(POD_ENI), found.get("team")) != ("required", GIVEN[POD_ENI], "green"):
-            yield f"the pod ends with {found}"
+        final = api.get(pod)["metadata"]["annotations"]
+        if (final[MARK], final.get(POD_ENI), final.get("team")) != ("required", GIVEN[POD_ENI], "green"):
+            yield f"the pod ends with {final}"

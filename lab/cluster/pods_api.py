@@ -1,7 +1,7 @@
-"""What the kubelet's local pods API says of a pod whose first sandbox is being made (KEP-4188).
+"""Check whether the kubelet's local pods API (KEP-4188) lists a pod while its first sandbox is being made.
 
-Source of names: k8s.io/kubelet pkg/apis/pods/v1alpha1 and kubernetes pkg/kubelet/apis/pods/constants.go. The KEP has another
-path; a kubelet of 1.37 serves package v1alpha1 (nothing before it in the name), service Pods, at the path below, to root only.
+Sources of the names: k8s.io/kubelet pkg/apis/pods/v1alpha1 and kubernetes pkg/kubelet/apis/pods/constants.go. The KEP has another
+path. A kubelet of 1.37 serves the service Pods of the protobuf package `v1alpha1` (without a prefix) at SOCKET, to root only.
 """
 
 from __future__ import annotations
@@ -22,26 +22,31 @@ TIMEOUT_S = 30.0
 
 
 def look(cluster: Cluster, node: str) -> dict[str, object]:
-    """Freeze a node's daemon, so that an ADD waits, and ask for a pod that has no sandbox yet. Returns: what was found."""
-    pod = next(one for one in cluster.daemon_pods() if one["spec"].get("nodeName") == node)
+    """Stop a node's daemon by SIGSTOP, so that an ADD waits, and ask the API for a pod that has no sandbox yet. Returns: the facts for
+    the report."""
+    pod = next(candidate for candidate in cluster.daemon_pods() if candidate["spec"].get("nodeName") == node)
     worker = cluster.workers[node]
     container = pod["status"]["containerStatuses"][0]["containerID"].partition("//")[2]
     path = Path(worker.node.root + SOCKET)
     netns = Path(worker.node.root + "/run/netns")
-    there = {one.name for one in netns.iterdir()}
-    made = f"{objects.collection('pods')}/{NAME}"
+    before = {entry.name for entry in netns.iterdir()}
+    pod_path = f"{objects.collection('pods')}/{NAME}"
     worker.kill_container(container, signal.SIGSTOP)
     try:
         cluster.api.create(objects.collection("pods"), objects.lone_pod(NAME, node=node))
         spent = cluster.api.wait(lambda: "" if _is_listed(path) else "not listed", what="listed", timeout_s=TIMEOUT_S)
-        # The namespace is made just before the plugin is called; the daemon, which would answer it, is frozen.
+        # The runtime makes the namespace just before it calls the plugin, which then waits for the stopped daemon.
         wait = cluster.api.wait
-        wait(lambda: "" if {one.name for one in netns.iterdir()} - there else "no namespace", what="in ADD", timeout_s=TIMEOUT_S)
-        lists = _is_listed(path) and not any(one.name == NAME for one in worker.node.cri.list())
+        wait(
+            lambda: "" if {entry.name for entry in netns.iterdir()} - before else "no namespace",
+            what="in ADD",
+            timeout_s=TIMEOUT_S,
+        )
+        lists = _is_listed(path) and not any(sandbox.name == NAME for sandbox in worker.node.cri.list())
     finally:
         worker.kill_container(container, signal.SIGCONT)
         cluster.wait_rolled_out("daemonsets", "vpc-ipamd", namespace=NAMESPACE)
-        cluster.api.delete(made)
+        cluster.api.delete(pod_path)
     cluster.api.wait(lambda: _gone(cluster), what="rid of the pod", timeout_s=TIMEOUT_S)
     return {
         "socket": SOCKET,
@@ -61,7 +66,7 @@ def _is_listed(path: Path) -> bool:
 
 
 def _list(path: Path) -> bytes:
-    """The answer as it is: pods in protobuf, whose names stand in it as they are."""
+    """Return the undecoded answer. Its pods are protobuf messages, in which their names are readable text."""
     with grpc.insecure_channel(f"unix:{path}", options=[("grpc.default_authority", "localhost")]) as channel:
         call = channel.unary_unary(METHOD, bytes, bytes)
         try:

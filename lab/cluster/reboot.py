@@ -1,4 +1,5 @@
-"""A node loses its power under churn and boots again: its pods come back by themselves, and nobody gets an address too early."""
+"""A node loses its power while pods come and go, and boots again. Its pods must come back by themselves, and no address may be
+assigned again before its cooldown is over."""
 
 from __future__ import annotations
 
@@ -17,26 +18,28 @@ from lab.errors import LabError
 from lab.node.node import Node
 
 COOLDOWN_S = 30.0
-"""IP_COOLDOWN_PERIOD's default, which the chart leaves."""
+"""The default of IP_COOLDOWN_PERIOD, which the chart does not change."""
 
 SHORT_LIVED = 3
 LOOK_S = 0.25
 
 
 class Given:
-    """Notes when a node's containerd first has a sandbox with each address, from its making until `close`."""
+    """Records when the containerd of a node first has a sandbox with an address, until `close`.
+
+    first_at: address -> monotonic time in seconds.
+    """
 
     def __init__(self, node: Node) -> None:
-        """It begins at once; a node without a runtime has no sandbox."""
+        """Start the thread. While the node has no runtime, it has no sandboxes."""
         self.first_at: dict[str, float] = {}
-        """Address -> monotonic."""
         self._node = node
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="given")
         self._thread.start()
 
     def close(self) -> None:
-        """End it; idempotent."""
+        """End the thread; idempotent."""
         self._closed.set()
         self._thread.join()
 
@@ -48,22 +51,25 @@ class Given:
 
 
 def too_early(freed_at: Mapping[str, float], first_at: Mapping[str, float]) -> list[str]:
-    """The addresses that somebody had again within COOLDOWN_S, each with how soon. Both: address -> monotonic."""
-    soon = ((one, first_at[one] - at) for one, at in sorted(freed_at.items()) if one in first_at)
-    return [f"{address} after {spent:.1f} s" for address, spent in soon if spent < COOLDOWN_S]
+    """List the addresses that were assigned again within COOLDOWN_S, each with the time that had passed.
+
+    `freed_at`, `first_at`: address -> monotonic time in seconds when it was freed, and when a sandbox first had it afterwards.
+    """
+    spans = ((address, first_at[address] - at) for address, at in sorted(freed_at.items()) if address in first_at)
+    return [f"{address} after {spent:.1f} s" for address, spent in spans if spent < COOLDOWN_S]
 
 
 class Reboot:
-    """The step. Concurrency: one thread."""
+    """The step "reboot" of the story. Concurrency: one thread."""
 
     def __init__(self, trial: Trial, report: Report) -> None:
-        """Nothing happens yet."""
+        """Make the object; nothing happens yet."""
         self._trial, self._cluster, self._api = trial, trial.cluster, trial.api
         self._report = report
         self._name = WORKERS[1]
 
     def run(self) -> None:
-        """Make the verdicts."""
+        """Run the step and record its verdicts."""
         trial, cluster, name = self._trial, self._cluster, self._name
         pods = trial.pods_on(name)
         named = {pod["status"]["podIP"]: pod["metadata"]["name"] for pod in cluster.pods(ECHO)}
@@ -88,14 +94,17 @@ class Reboot:
         self._report.check("its reboot: all parties agree afterwards", True, judge.settle(cluster))
         self._api.wait(trial.service_problem, what="served again", timeout_s=START_TIMEOUT_S)
         address = next(iter(pods.values()))
-        told = trial.in_daemon(name, "ipamctl", "history", address)
-        ok = named[address] in told and "booted" in told
+        history = trial.in_daemon(name, "ipamctl", "history", address)
+        ok = named[address] in history and "booted" in history
         self._report.check(
             "its reboot: the history tells who had an address before it", ok, f"{address}: {named[address]}, booted"
         )
 
     def _cut_and_boot(self, freed_at: dict[str, float]) -> Given:
-        """Cut the power, and return when the node's pods are ready again; `freed_at` gets what its sandboxes had."""
+        """Cut the power, and return when the node's pods are ready again. The addresses of its sandboxes are added to `freed_at`.
+
+        Returns: the record of the addresses that sandboxes had since the boot.
+        """
         cluster, boot_id = self._cluster, self._boot_id()
         had, cut_at = judge.sandboxes(cluster.nodes[self._name]), time.monotonic()
         freed_at |= dict.fromkeys(had.values(), cut_at)
@@ -118,7 +127,8 @@ class Reboot:
         return given
 
     def _short_lived(self) -> dict[str, float]:
-        """Make some pods there and delete them. Returns: address -> when it was freed at the earliest."""
+        """Create some pods on the node and delete them. Returns: address -> earliest monotonic time at which it may have been
+        freed."""
         names = [f"short-lived-{number}" for number in range(SHORT_LIVED)]
         for name in names:
             self._api.create(objects.collection("pods"), objects.lone_pod(name, node=self._name))
@@ -129,11 +139,11 @@ class Reboot:
 
         wait = self._api.wait
         wait(lambda: "" if len(addresses()) == SHORT_LIVED else "not all have one", what="given", timeout_s=START_TIMEOUT_S)
-        found = dict.fromkeys(addresses().values(), time.monotonic())
+        freed_at = dict.fromkeys(addresses().values(), time.monotonic())
         for name in names:
             self._api.delete(f"{objects.collection('pods')}/{name}")
         wait(self._trial.left, what="rid of them", timeout_s=START_TIMEOUT_S)
-        return found
+        return freed_at
 
     def _boot_id(self) -> str:
         return str(self._api.get(f"/api/v1/nodes/{self._name}")["status"]["nodeInfo"]["bootID"])

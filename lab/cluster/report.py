@@ -1,4 +1,5 @@
-"""What a run found: verdicts in the order made, and figures; for people line by line, for programs build/cluster.json."""
+"""The results of a run: verdicts and figures. Verdicts are printed line by line for people; build/cluster.json has all for
+programs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, whether it held, the evidence or the reason, and how long after the run's begin it was made."""
+    """The result of one check.
+
+    name: the claim. ok: whether it is true. detail: the evidence, or the reason why it is not true. at_s: seconds since the run's
+        begin.
+    """
 
     name: str
     ok: bool
@@ -25,7 +30,7 @@ class Report:
     """Verdicts and figures of one run. Concurrency: one thread."""
 
     def __init__(self) -> None:
-        """The run begins now."""
+        """Start the run's clock."""
         self.verdicts: list[Verdict] = []
         self.figures: dict[str, Any] = {}
         self._began = time.monotonic()
@@ -36,13 +41,14 @@ class Report:
         return bool(self.verdicts) and all(verdict.ok for verdict in self.verdicts)
 
     def check(self, name: str, ok: bool, detail: str) -> None:
-        """Make a verdict, and print it."""
+        """Record a verdict and print it. The arguments are those of `Verdict`."""
         at_s = round(time.monotonic() - self._began, 1)
         self.verdicts.append(Verdict(name, ok, detail, at_s))
         print(f"{at_s:7.1f} s  {'ok  ' if ok else 'FAIL'}  {name}: {detail}", flush=True)
 
     def write(self, path: Path) -> None:
-        """Write `{"ok", "duration_s", "verdicts": [...], figures}`; pod start times are seconds from creation to ready."""
+        """Write `{"ok", "duration_s", "verdicts": [...]}` and the figures as further keys. A pod's start time is the seconds from its
+        creation until it is ready."""
         duration_s = round(time.monotonic() - self._began, 1)
         verdicts = [asdict(verdict) for verdict in self.verdicts]
         document = {"ok": self.is_good, "duration_s": duration_s, "verdicts": verdicts} | self.figures
@@ -51,14 +57,14 @@ class Report:
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
-    """Count, median, 99th percentile and maximum; empty if there are none."""
-    found = sorted(values)
-    if not found:
+    """Return count, median, 99th percentile and maximum of the values; an empty dict if there are none."""
+    ordered = sorted(values)
+    if not ordered:
         return {}
-    p99 = found[min(len(found) - 1, round(0.99 * (len(found) - 1)))]
+    p99 = ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]
     return {
-        "count": len(found),
-        "median": round(statistics.median(found), 2),
+        "count": len(ordered),
+        "median": round(statistics.median(ordered), 2),
         "p99": round(p99, 2),
-        "max": round(found[-1], 2),
+        "max": round(ordered[-1], 2),
     }

@@ -1,4 +1,5 @@
-"""What a cluster does, step by step; each step makes verdicts, and leaves the cluster as it found it."""
+"""The steps of `make cluster`. Each step does something that a real cluster does, records verdicts, and leaves the cluster as
+before."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ CROWD_SIZE, ROLLS = 100, 20
 HOGS, STARVED_LEAST, STARVED_AWAY_MAX_S = 2, 4, 50.0
 AFTER_ABSENCE_S = 2.0
 LOOPING_RESTARTS = 4
-"""Then kubelet waits 80 s before the next one, in which an operator can look into the node."""
+"""Number of restarts after which a daemon counts as in a crash loop. kubelet then waits 80 s before the next restart, so that there is
+time to inspect the node."""
 CRASH_LOOP_TIMEOUT_S = 240.0
 CROWD_TIMEOUT_S = 300.0
 STEPS = (
@@ -47,14 +49,19 @@ STEPS = (
     "clean-up",
     "short-of-cpu",
 )
-"""Names of the steps after the first, in order."""
+"""Names of all steps after the first ("pods run"), in the order of `Story._steps`."""
 
 
 class Story:
-    """The steps, on one cluster. Concurrency: one thread."""
+    """Runs the steps on one cluster. Concurrency: one thread."""
 
     def __init__(self, cluster: Cluster, watcher: Watcher, report: Report, *, now: Release, before: Release | None) -> None:
-        """Args: now: what is installed; before: what is tried besides, None: nothing."""
+        """Make the object; no step is run yet.
+
+        Args:
+            now: the release that is installed.
+            before: the release of the commit before, for the upgrade; None if it is not built.
+        """
         self._cluster = cluster
         self._api = cluster.api
         self._watcher = watcher
@@ -63,9 +70,9 @@ class Story:
         self._trial = Trial(cluster)
 
     def run(self, only: Collection[str] = ()) -> None:
-        """All steps, or the first and those of `only`; a step that fails is a failed verdict, and the next begins.
+        """Run all steps, or the first step and those of `only`. A step that raises becomes a failed verdict, and the next step is run.
 
-        If pods cannot run at all, no other step does.
+        If the first step fails, no pods can run, so no other step is run.
         """
         if not self._step("pods run", self._pods_run):
             return
@@ -106,7 +113,7 @@ class Story:
         except LabError as error:
             self._report.check(name, False, str(error))
             return False
-        except Exception as error:  # noqa: BLE001  # top of a step: the later ones and the report must come
+        except Exception as error:  # noqa: BLE001  # an error of one step must not prevent the later steps and the report
             self._report.check(name, False, f"{type(error).__name__}: {error}")
             return False
         return True
@@ -123,7 +130,7 @@ class Story:
         self._api.create(objects.collection("services"), objects.service(ECHO))
         spent = cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
         cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
-        # A service is there when both kube-proxies have heard of all its pods, which nothing announces.
+        # The service works when both kube-proxies know all its pods, which nothing announces, so it is polled.
         self._api.wait(self._unserved, what="served by kube-proxy", timeout_s=START_TIMEOUT_S)
         nodes = sorted({pod["spec"]["nodeName"] for pod in cluster.pods(ECHO)})
         self._report.check(
@@ -161,10 +168,10 @@ class Story:
         self._report.check("all parties agree on addresses", True, judge.settle(self._cluster))
 
     def _pods_api(self) -> None:
-        found = pods_api.look(self._cluster, WORKERS[0])
-        self._report.figures["pods_api"] = found
-        lists = bool(found["lists_during_add"])
-        self._report.check("the kubelet's pods API lists a pod whose first sandbox is being made", lists, json.dumps(found))
+        facts = pods_api.look(self._cluster, WORKERS[0])
+        self._report.figures["pods_api"] = facts
+        lists = bool(facts["lists_during_add"])
+        self._report.check("the kubelet's pods API lists a pod whose first sandbox is being made", lists, json.dumps(facts))
 
     def _pod_marks(self) -> None:
         wrong = pod_marks.look(self._api)
@@ -187,7 +194,7 @@ class Story:
             self._api.delete(path)
         self._api.wait(self._trial.left, what="rid of them", timeout_s=CROWD_TIMEOUT_S)
         self._report.check("nothing is left of them", True, judge.settle(cluster))
-        # They had nearly all addresses of the nodes: until these have cooled, a pod waits for one, daemon or not.
+        # The crowd had nearly all addresses of the nodes. Until these have cooled, a pod of a later step would wait for one.
         self._api.wait(lambda: judge.cooling(cluster), what="cooled", timeout_s=START_TIMEOUT_S)
 
     def _rolls(self) -> None:
@@ -196,9 +203,10 @@ class Story:
                 self._restart(WORKERS[number % len(WORKERS)])
 
     def _starved_rolls(self) -> None:
-        """Restarts beside loops that leave a third of each core, or less, to all else.
+        """Restart the daemons while endless loops leave a third of each core, or less, to all other programs.
 
-        STATUS passes over a minute of absences in ten, so there are fewer where one takes ten seconds: on a machine that others use.
+        STATUS bridges at most a minute of absence in ten minutes. So the restarts stop before a daemon's absences reach that. On a
+        slow machine, where a restart takes ten seconds, this happens before all ROLLS restarts are done.
         """
         done = 0
         hogs = [
@@ -223,7 +231,8 @@ class Story:
                 self._kill_daemon(node)
 
     def _crash_loop(self) -> None:
-        """A release that cannot start: the roll stops at the first node, its pods go on, and a roll-back mends it."""
+        """Install a release that cannot start: the roll must stop at the first node, the node's pods must run on, and a roll-back must
+        end the crash loop."""
         cluster = self._cluster
         bad = {"extraEnv": [{"name": "WARM_ENI_TARGET", "value": "several"}]}  # the schema refuses it among `settings`
         cluster.install(Release(self._now.chart, self._now.tag, bad))
@@ -262,7 +271,8 @@ class Story:
         self._api.wait(self._unserved, what="served by nftables again", timeout_s=START_TIMEOUT_S)
 
     def _other_release(self) -> None:
-        """Back to the commit before, and on again: each way both releases stand in the cluster for a while, under churn."""
+        """Roll back to the commit before, and forward again. Each time both releases are in the cluster for a while, and pods come and
+        go."""
         if self._before is None:
             self._report.check("upgrade from the commit before", False, "there is no image of it: tools/image_before.sh")
             return
@@ -280,7 +290,8 @@ class Story:
 
     @contextmanager
     def _churned(self, title: str) -> Iterator[None]:
-        """Pods come and go meanwhile; afterwards nobody may have noticed, and all parties agree."""
+        """Let pods come and go during the block. Afterwards check that no condition changed, no sandbox failed, no pod started late,
+        and that all parties agree on addresses."""
         self._watcher.begin()
         churn = Churn(self._api)
         try:
@@ -308,11 +319,12 @@ class Story:
         self._report.figures.setdefault("warnings", {})[title] = seen.warnings[:50]
 
     def _away(self, seen: Seen) -> dict[str, float]:
-        """How long each node's daemon was away, in seconds."""
+        """Return for each node the seconds in which its daemon was away."""
         return {node: sum(end - begin for name, begin, end in seen.absences if name == node) for node in WORKERS}
 
     def _starts(self, title: str, seen: Seen) -> None:
-        """No pod takes longer than its node's daemon was away, 2 s, and what pods take that need no daemon."""
+        """Check that no pod starts later than the sum of three times: the absence of its node's daemon during the start,
+        AFTER_ABSENCE_S, and the longest start of a pod that needs no daemon."""
         control = [pod.start_s for pod in seen.started() if pod.name.startswith(CONTROL_GROUP)]
         pods = [pod for pod in seen.started() if not pod.name.startswith(CONTROL_GROUP)]
         excess = {f"{pod.name} on {pod.node}": round(pod.start_s - seen.absent_s(pod), 2) for pod in pods}
@@ -326,14 +338,14 @@ class Story:
         self._report.check(name, ok, f"{times}{slow}")
 
     def _restart(self, node: str) -> None:
-        """Delete the daemon's pod of a node, as a roll does, and wait for the next."""
+        """Delete the daemon's pod of a node, as a roll does, and wait until the next one is ready."""
         old = self._trial.daemon_pod(node)
         name = old["metadata"]["name"]
         self._api.delete(f"{objects.collection('pods', namespace=NAMESPACE)}/{name}")
 
         def problem() -> str:
-            pods = [one for one in self._cluster.daemon_pods() if one["spec"].get("nodeName") == node]
-            fresh = [one for one in pods if one["metadata"]["uid"] != old["metadata"]["uid"] and containers_ready(one)]
+            pods = [pod for pod in self._cluster.daemon_pods() if pod["spec"].get("nodeName") == node]
+            fresh = [pod for pod in pods if pod["metadata"]["uid"] != old["metadata"]["uid"] and containers_ready(pod)]
             return "" if fresh and len(pods) == 1 else f"{len(pods)} daemon pods on {node}, none new and ready"
 
         self._api.wait(problem, what=f"restarted on {node}", timeout_s=START_TIMEOUT_S)
@@ -364,7 +376,7 @@ class Story:
 
 
 def _on_both(reached: dict[str, set[str]]) -> tuple[bool, str]:
-    """Whether every node's pods reach pods of every node, and the evidence."""
+    """Return whether the pods of every node reach pods of every node, and the evidence. `reached`: as from `Trial.reached`."""
     ok = reached == {node: set(WORKERS) for node in WORKERS}
     return ok, "; ".join(
         f"{node or 'failed'} reaches {', '.join(sorted(heard))}"[:300] for node, heard in sorted(reached.items())

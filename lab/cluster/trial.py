@@ -1,4 +1,4 @@
-"""What every step of the story asks of the cluster: who answers whom, which pod is a node's daemon, what is left of a step."""
+"""Questions that several steps ask the cluster: which pods answer each other, which pod is a node's daemon, which pods are left."""
 
 from __future__ import annotations
 
@@ -17,74 +17,80 @@ START_TIMEOUT_S = 120.0
 
 
 class Trial:
-    """One cluster and its answering pods. Concurrency: one thread."""
+    """One cluster and its answering pods, the Deployment ECHO. Concurrency: one thread."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """The pods are made by the first step."""
+        """Make the object. The first step of the story creates the pods."""
         self.cluster = cluster
         self.api = cluster.api
 
     @property
     def control(self) -> str:
-        """The namespace of the control plane, from which pods are asked."""
+        """The path of the control plane's network namespace, from which pods are asked."""
         return self.cluster.lab.node(CONTROL).netns_path()
 
     def ask(self, pod: Object, host: str, port: int) -> Object:
-        """Have a pod ask somewhere; what it says of it, with `heard` if there was an answer."""
+        """Let a pod send a request to a host and port. Returns: the pod's report, with the answer in `heard` if one came."""
         address = pod["status"].get("podIP", "")
         answer = get(self.control, address, objects.PORT, f"/?host={host}&port={port}") if address else None
-        said: Object = json.loads(answer) if answer is not None else {"error": f"{pod['metadata']['name']} does not answer"}
-        return said
+        report: Object = json.loads(answer) if answer is not None else {"error": f"{pod['metadata']['name']} does not answer"}
+        return report
 
     def deaf(self) -> list[str]:
-        """The pods that cannot ask the service by its name."""
+        """List the pods that get no answer from the service by its DNS name."""
         return [pod["metadata"]["name"] for pod in self.cluster.pods(ECHO) if "heard" not in self.ask(pod, NAME, 80)]
 
     def asked_by_name(self) -> tuple[bool, str]:
-        """Whether each pod gets an answer by name, and the evidence."""
+        """Return whether each pod gets an answer from the service by its DNS name, and the evidence."""
         deaf = self.deaf()
         return not deaf, f"{len(self.cluster.pods(ECHO))} pods ask by name" if not deaf else str(deaf)
 
     def service_problem(self) -> str:
-        """Say who gets no answer by name; "" if all do."""
+        """Return a problem if a pod gets no answer from the service by its DNS name, or if there are no pods; otherwise ""."""
         return "" if self.cluster.pods(ECHO) and not self.deaf() else "a pod gets no answer"
 
     def mispaired(self) -> list[str]:
-        """Each pair of pods that do not hear each other at their own addresses, as a sentence."""
+        """List, as sentences, the pairs of pods in which one does not answer the other, or sees it with another address than its
+        own."""
         pods, wrong = self.cluster.pods(ECHO), []
         for asker in pods:
             for target in pods:
-                said = self.ask(asker, target["status"]["podIP"], objects.PORT)
-                heard = said.get("heard", {})
+                report = self.ask(asker, target["status"]["podIP"], objects.PORT)
+                heard = report.get("heard", {})
                 if (heard.get("pod"), heard.get("seen")) != (target["metadata"]["name"], asker["status"]["podIP"]):
-                    wrong.append(f"{asker['metadata']['name']} to {target['metadata']['name']}: {said}")
+                    wrong.append(f"{asker['metadata']['name']} to {target['metadata']['name']}: {report}")
         return wrong
 
     def reached(self, host: str, port: int) -> dict[str, set[str]]:
-        """Which nodes' pods each pod reaches there, in eight questions, by the asking pod's node; {"": ...} says what failed."""
-        found: dict[str, set[str]] = {}
+        """Let each pod send eight requests to a host and port.
+
+        Returns: node of the asking pods -> nodes of the pods that answered; under "" the reports of requests that failed.
+        """
+        reached: dict[str, set[str]] = {}
         for pod in self.cluster.pods(ECHO):
             for _ in range(8):
-                said = self.ask(pod, host, port)
-                node = pod["spec"]["nodeName"] if "heard" in said else ""
-                found.setdefault(node, set()).add(said["heard"]["node"] if node else str(said))
-        return found
+                report = self.ask(pod, host, port)
+                node = pod["spec"]["nodeName"] if "heard" in report else ""
+                reached.setdefault(node, set()).add(report["heard"]["node"] if node else str(report))
+        return reached
 
     def daemon_pod(self, node: str) -> Object:
-        """The pod of vpc-ipamd on a node. Raises: ClusterError if there is none."""
+        """Return the pod of vpc-ipamd on a node. Raises: ClusterError if there is none."""
         for pod in self.cluster.daemon_pods():
             if pod["spec"].get("nodeName") == node and "deletionTimestamp" not in pod["metadata"]:
                 return pod
         raise ClusterError(f"{node} has no pod of vpc-ipamd")
 
     def in_daemon(self, node: str, *words: str, check: bool = True) -> str:
-        """Run a command in the daemon's container, through the kubelet; its output. Raises: NodeError with its words if it fails, and
-        `check` is true."""
+        """Run a command in the daemon's container, by `kubectl exec`.
+
+        Returns: its output. Raises: NodeError with its message, if it fails and `check` is true.
+        """
         name = self.daemon_pod(node)["metadata"]["name"]
         return self.cluster.kubectl("--namespace", NAMESPACE, "exec", name, "--container", "ipamd", "--", *words, check=check)
 
     def pods_on(self, node: str, name: str = ECHO) -> dict[str, str]:
-        """UID -> address of a Deployment's pods on a node."""
+        """Return UID -> address of a Deployment's pods on a node, without pods that are being deleted."""
         pods = self.cluster.pods(name)
         return {
             str(pod["metadata"]["uid"]): str(pod["status"].get("podIP", ""))
@@ -93,23 +99,23 @@ class Trial:
         }
 
     def respread(self) -> None:
-        """Have the Deployments' pods on both nodes again."""
+        """Restart the Deployments, so that their pods are spread over both nodes again."""
         for name, namespace in ((ECHO, objects.NAMESPACE), ("coredns", NAMESPACE)):
             self.cluster.kubectl("rollout", "restart", f"deployment/{name}", "--namespace", namespace)
             self.cluster.wait_rolled_out("deployments", name, namespace=namespace, timeout_s=START_TIMEOUT_S)
 
     def going(self) -> str:
-        """Say how many pods of the Deployment are on their way out; "" if none."""
+        """Return how many pods of the Deployment ECHO are being deleted, as a sentence; "" if none."""
         going = [pod["metadata"]["name"] for pod in self.cluster.pods(ECHO) if "deletionTimestamp" in pod["metadata"]]
         return f"{len(going)} pods are going" if going else ""
 
     def left(self) -> str:
-        """Say how many pods of a step are left in the trial's namespace; "" if none."""
+        """Return how many pods besides those of ECHO are left in the steps' namespace, as a sentence; "" if none."""
         others = [pod["metadata"]["name"] for pod in self.cluster.pods() if pod["metadata"].get("labels", {}).get("app") != ECHO]
         return f"{len(others)} pods are left" if others else ""
 
 
 def containers_ready(pod: Object) -> bool:
-    """Whether all containers of a pod that is not on its way out are ready."""
+    """Whether all containers of a pod are ready, and the pod is not being deleted."""
     statuses = pod["status"].get("containerStatuses", [])
-    return bool(statuses) and all(one["ready"] for one in statuses) and "deletionTimestamp" not in pod["metadata"]
+    return bool(statuses) and all(status["ready"] for status in statuses) and "deletionTimestamp" not in pod["metadata"]

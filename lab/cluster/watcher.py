@@ -1,4 +1,4 @@
-"""Watches as an operator does: conditions and taints of nodes, warnings, how long pods take, when daemons were away."""
+"""Record what an operator would notice: changes of node conditions and taints, warnings, start times of pods, absences of daemons."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from lab.cluster.api import Api, Object
 from lab.cluster.cluster import conditions, is_ready
 from lab.node.node import Node
 
-LOOK_S = 0.1  # ours, because: absences take seconds, and a question costs a daemon a fraction of a millisecond
+LOOK_S = 0.1  # ours: absences take seconds, so 0.1 s is exact enough, and a request costs a daemon less than a millisecond
 
 
 @dataclass
 class PodTime:
-    """When a pod was first seen and when it was ready, monotonic; `ready_at` 0: not yet."""
+    """The start of one pod. `seen_at`, `ready_at`: monotonic times in seconds when it was first seen, and when it was first ready; 0
+    if it was not ready yet."""
 
     name: str
     node: str = ""
@@ -29,40 +30,41 @@ class PodTime:
 
     @property
     def start_s(self) -> float:
-        """From creation to ready."""
+        """Seconds from the pod's creation until it was ready."""
         return self.ready_at - self.seen_at
 
 
 @dataclass
 class Seen:
-    """What was seen since the last `Watcher.begin`."""
+    """The observations since the last `Watcher.begin`.
+
+    changes: a sentence for each change of a node's condition or taint.
+    warnings: warning events.
+    pods: UID -> start of each pod that was created since.
+    absences: node, begin and end of each time in which its daemon did not report that it is ready (monotonic, in seconds).
+    """
 
     changes: list[str] = field(default_factory=list)
-    """Of node conditions and taints, one sentence each."""
-
     warnings: list[str] = field(default_factory=list)
     pods: dict[str, PodTime] = field(default_factory=dict)
-    """By UID, those that were made since."""
-
     absences: list[tuple[str, float, float]] = field(default_factory=list)
-    """Node, beginning and end (monotonic), of times in which its daemon did not say that it is ready."""
 
     def started(self) -> list[PodTime]:
-        """The pods that became ready, by name."""
+        """List the pods that became ready, sorted by name."""
         return sorted((pod for pod in self.pods.values() if pod.ready_at), key=lambda pod: pod.name)
 
     def absent_s(self, pod: PodTime) -> float:
-        """How much of a pod's start its node's daemon was away."""
+        """Return the seconds of a pod's start in which its node's daemon was away."""
         spans = ((max(a, pod.seen_at), min(b, pod.ready_at)) for node, a, b in self.absences if node == pod.node)
         return sum(end - begin for begin, end in spans if end > begin)
 
 
 class Watcher:
-    """Watches from its making until `close`. Concurrency: any thread."""
+    """Records the observations until `close`. Concurrency: any thread."""
 
     def __init__(self, api: Api, nodes: Mapping[str, Node]) -> None:
-        """Args: nodes: the workers, whose daemons are asked."""
-        self._lock = threading.Lock()  # a leaf: guards what was seen
+        """Start to watch. `nodes`: the workers, whose daemons are polled."""
+        self._lock = threading.Lock()  # guards the observations; no other lock is taken under it
         self._seen = Seen()
         self._states: dict[str, dict[str, str]] = {}
         self._known: set[str] = set()
@@ -77,13 +79,13 @@ class Watcher:
             thread.start()
 
     def begin(self) -> None:
-        """Forget what was seen; what is there now is no news."""
+        """Drop all observations. Objects that exist now are not reported again."""
         with self._lock:
             self._seen = Seen()
 
     @property
     def seen(self) -> Seen:
-        """What was seen since `begin`; a copy of the lists, not of the pods."""
+        """The observations since `begin`. The lists are copies; the `PodTime` objects are not, and may still change."""
         with self._lock:
             return Seen([*self._seen.changes], [*self._seen.warnings], dict(self._seen.pods), [*self._seen.absences])
 
@@ -98,7 +100,7 @@ class Watcher:
     def _node(self, kind: str, node: Object) -> None:
         name = node["metadata"]["name"]
         state = {f"condition {key}": status for key, (status, _) in conditions(node).items()}
-        state |= {f"taint {one['key']}": one["effect"] for one in node["spec"].get("taints", [])}
+        state |= {f"taint {taint['key']}": taint["effect"] for taint in node["spec"].get("taints", [])}
         with self._lock:
             old = self._states.get(name)
             self._states[name] = state
@@ -125,12 +127,12 @@ class Watcher:
             if kind == "ADDED" and uid not in self._known:
                 self._known.add(uid)
                 self._seen.pods[uid] = PodTime(pod["metadata"]["name"], seen_at=now)
-            found = self._seen.pods.get(uid)
-            if found is None:
+            pod_time = self._seen.pods.get(uid)
+            if pod_time is None:
                 return
-            found.node = pod["spec"].get("nodeName", "")
-            if not found.ready_at and is_ready(pod):
-                found.ready_at = now
+            pod_time.node = pod["spec"].get("nodeName", "")
+            if not pod_time.ready_at and is_ready(pod):
+                pod_time.ready_at = now
 
     def _look(self, node: Node) -> None:
         began = 0.0

@@ -1,9 +1,12 @@
 """A node of the cluster: the kubelet and kube-proxy on a lab node with containerd 2.
 
-Traps met: the kubelet sets sysctls of the whole kernel, so files of the node's own lie over them; where cgroup v2 carries no
-controllers (hybrid machines) it can make no cgroups for quality of service, so pods have no limits of CPU and memory there; it may
-not lower its own OOM score where CAP_SYS_RESOURCE is missing; what a full disk of the machine would make of pods is none of a lab's
-business, so nothing is evicted.
+The configuration avoids four problems of the lab:
+
+- The kubelet sets sysctls of the whole kernel. So files of the node are mounted over them.
+- If cgroup v2 has no controllers (hybrid machines), the kubelet cannot make cgroups for quality of service. So pods have no limits of
+  CPU and memory there.
+- Without CAP_SYS_RESOURCE the kubelet may not lower its own OOM score. So `oomScoreAdj` is 0.
+- A full disk of the machine must not change a test. So nothing is evicted.
 """
 
 from __future__ import annotations
@@ -32,22 +35,23 @@ KERNEL_SETTINGS = {
     "kernel/keys/root_maxkeys": 1000000,
     "kernel/keys/root_maxbytes": 25000000,
 }
-"""What the kubelet wants, and would set for the machine: kubernetes pkg/kubelet/cm/container_manager_linux.go, setupKernelTunables."""
+"""The sysctls that the kubelet would set for the whole machine, with its values. Source: kubernetes
+pkg/kubelet/cm/container_manager_linux.go, setupKernelTunables."""
 
 IMPORT_TIMEOUT_S = 180.0
 
 
 class Worker:
-    """One node's Kubernetes programs. Concurrency: one thread."""
+    """The Kubernetes programs of one node. Concurrency: one thread."""
 
     def __init__(self, node: Node, address: str, *, name: str, max_pods: int, provider_id: str) -> None:
-        """For one node.
+        """Make the object; nothing is started yet.
 
         Args:
-            address: the node's own, of the cluster's family.
-            name: the node's in Kubernetes.
-            max_pods: as nodeadm would compute it from the instance type.
-            provider_id: which instance the node is, as aws:///ZONE/INSTANCE.
+            address: the node's own address, of the cluster's family.
+            name: the node's name in Kubernetes.
+            max_pods: most pods of the node.
+            provider_id: the node's instance, as aws:///ZONE/INSTANCE.
         """
         self.node = node
         self.address = address
@@ -60,7 +64,7 @@ class Worker:
         self._proxy_mode = ""
 
     def prepare(self, control: ControlPlane) -> None:
-        """Start containerd 2 and write what kubelet and kube-proxy read."""
+        """Start containerd 2, and write the configuration of the kubelet and kube-proxy."""
         self.node.start_containerd(self._directories)
         control.join(self.node, self.name)
         for path, value in KERNEL_SETTINGS.items():
@@ -70,9 +74,11 @@ class Worker:
         self.node.write_file(f"{FOLDER}/kubelet.json", json.dumps(self._kubelet_config()).encode())
 
     def reboot(self, control: ControlPlane, enis: Iterable[Eni], *, forget: Sequence[str] = ()) -> None:
-        """Cut the power, and start all programs anew. The pods are the kubelet's then, as after any boot.
+        """Cut the node's power and start all programs again. As after any boot, the kubelet starts the pods.
 
-        Args: enis: the node's; forget: files that the next boot does not find either, as patterns of the shell.
+        Args:
+            enis: the ENIs of the node.
+            forget: files to remove before the next boot, as patterns of the shell.
         """
         self.kubelet = self.proxy = None
         reboot.reboot(self.node, enis, containerd=str(programs.CONTAINERD))
@@ -84,9 +90,11 @@ class Worker:
         self.start_proxy(self._proxy_mode)
 
     def load_image(self, archive: Path, *, reference: str = "") -> None:
-        """Put an image into containerd's store, as if it had been pulled.
+        """Import an image into containerd, as if it had been pulled.
 
-        Args: archive: seen by the node too; reference: for `tools/image.sh`'s, which name themselves vpc-ipamd only.
+        Args:
+            archive: path of the OCI archive, which must be the same in the node.
+            reference: name for the image; needed for archives of `tools/image.sh`, which have only the name vpc-ipamd.
         """
         ctr = [str(programs.CONTAINERD / "ctr"), "--namespace", "k8s.io", "images"]
         base = reference.replace(":", "-")
@@ -96,18 +104,18 @@ class Worker:
             self.node.run([*ctr, "tag", "--force", f"{base}:vpc-ipamd", reference])
 
     def kill_container(self, container: str, number: signal.Signals) -> None:
-        """Send a signal to a container's first process. Args: container: as the API server has it, without the runtime's name."""
+        """Send a signal to a container's first process. `container`: its ID in the API server, without the prefix containerd://."""
         ctr = [str(programs.CONTAINERD / "ctr"), "--namespace", "k8s.io", "tasks", "kill", "--signal", number.name, container]
         self.node.run(ctr)
 
     def start_kubelet(self) -> None:
-        """Start the kubelet; it registers the node."""
+        """Start the kubelet, which registers the node."""
         options = [f"--config={FOLDER}/kubelet.json", f"--kubeconfig={FOLDER}/kubelet.conf", "--root-dir=/var/lib/kubelet"]
         options += [f"--hostname-override={self.name}", f"--node-ip={self.address}"]
         self.kubelet = programs.start(self.node, "kubelet", options)
 
     def start_proxy(self, mode: str) -> None:
-        """Start kube-proxy, or start it anew in another mode. Args: mode: nftables or iptables."""
+        """Start kube-proxy, or restart it in another mode. `mode`: nftables or iptables."""
         if self.proxy is not None:
             programs.end(self.proxy)
             self.node.run([programs.program("kube-proxy"), "--cleanup"])
@@ -116,9 +124,13 @@ class Worker:
         self.proxy = programs.start(self.node, "kube-proxy", [f"--config={FOLDER}/kube-proxy.json"])
 
     def ended(self) -> list[str]:
-        """The programs that run no more though nobody ended them."""
-        running = {"kubelet": self.kubelet, "kube-proxy": self.proxy, "containerd": self.node.containerd}
-        return [f"{name} on {self.node.name}" for name, one in running.items() if one is not None and one.poll() is not None]
+        """List the programs that were started and have ended by themselves."""
+        started = {"kubelet": self.kubelet, "kube-proxy": self.proxy, "containerd": self.node.containerd}
+        return [
+            f"{name} on {self.node.name}"
+            for name, process in started.items()
+            if process is not None and process.poll() is not None
+        ]
 
     def _kubelet_config(self) -> Mapping[str, Any]:
         controllers = Path(f"{self.node.root}/sys/fs/cgroup/cgroup.controllers").read_text(encoding="ascii").split()
@@ -153,7 +165,7 @@ class Worker:
         }
 
     def _proxy_config(self, mode: str) -> Mapping[str, Any]:
-        # The table of tracked connections belongs to the whole kernel; zero leaves it alone.
+        # Zeros, with which kube-proxy does not change the table of tracked connections, because it belongs to the whole kernel.
         conntrack = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
         return {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

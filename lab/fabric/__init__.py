@@ -1,1 +1,1 @@
-"""The VPC's wires: one namespace that routes, one veth pair per attached ENI, and EC2's source check."""
+"""The network of the simulated VPC: a namespace that is the router, a veth pair for each attached ENI, and EC2's source check."""

@@ -1,7 +1,8 @@
-"""The VPC router's advertisements: one on each port when it is wired and at each solicitation, and again every few seconds.
+"""The VPC router's advertisements: on each port when it is wired, after each solicitation, and every few seconds.
 
-A node learns its IPv6 default route so, as on EC2, where the router is fe80:ec2::1 on every link. No prefix is announced as on-link:
-what EC2 gives is an address of its own (/128), and all else goes by the router (ours: whether EC2 announces one is not documented).
+From them a node learns its IPv6 default route, as on EC2, where the router is fe80:ec2::1 on every link. The lab announces no on-link
+prefix, because an instance has only its own address (/128) and reaches all others through the router (ours: whether EC2 announces a
+prefix is not documented).
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from ipaddress import IPv6Address
 from lab.fabric.netns import Netns
 
 ROUTER = IPv6Address("fe80:ec2::1")
-"""In each subnet ("VPC router", VPC user guide)."""
+"""The router's link-local address in each subnet ("VPC router", VPC user guide)."""
 
 LIFETIME_S = 65535
-"""The longest there is. EC2's lasts for half an hour and is renewed all the time; here the node's link is a veth, by which a daemon
-takes no advertisement before it knows the primary ENI, so the route of the boot has to last (found by a chaos run of half an hour).
-"""
-PERIOD_S = 5.0  # ours, because: a node that lost its route by mistake gets it back while a test waits
+"""Lifetime of the default route, the longest that an advertisement can carry. EC2's route lasts half an hour and is renewed all the
+time. A lab node's link is a veth, on which a daemon accepts no advertisement before it knows the primary ENI, so the route of the boot
+must last until then. In a chaos run of half an hour EC2's lifetime was too short."""
+PERIOD_S = 5.0  # ours: short enough that a node whose route was removed gets it back while a test waits
 SOLICITATION, ADVERTISEMENT = 133, 134  # RFC 4861
 MANAGED = 0x80  # addresses come by DHCPv6
 ALL_NODES, ALL_ROUTERS = "ff02::1", "ff02::2"
@@ -33,7 +34,7 @@ BLOCKS_ALL_BUT_SOLICITATIONS = b"".join(
 
 
 class Advertiser:
-    """One thread on one raw socket in the router's namespace. Close it."""
+    """Sends the advertisements, by a thread with a raw socket in the router's namespace. Call `close` at the end."""
 
     def __init__(self, router: Netns) -> None:
         self._router = router
@@ -44,7 +45,7 @@ class Advertiser:
         self._thread.start()
 
     def add(self, port: str) -> None:
-        """Advertise on a port from now on, at once too."""
+        """Advertise on a port now, and regularly from now on."""
         index = self._router.call(lambda: socket.if_nametoindex(port))
         group = socket.inet_pton(socket.AF_INET6, ALL_ROUTERS) + struct.pack("=I", index)
         self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
@@ -60,8 +61,8 @@ class Advertiser:
         with suppress(OSError):
             self._waker.send(b"x")
         self._thread.join()
-        for each in (self._socket, self._wake, self._waker):
-            each.close()
+        for sock in (self._socket, self._wake, self._waker):
+            sock.close()
 
     def _serve(self) -> None:
         while True:
@@ -75,7 +76,7 @@ class Advertiser:
                 self._send(port)
 
     def _send(self, index: int) -> None:
-        """To all nodes of a link; a port that is gone is forgotten."""
+        """Send an advertisement to all nodes of a link. If the link does not exist any more, stop advertising on it."""
         message = struct.pack("!BBHBBHII", ADVERTISEMENT, 0, 0, 64, MANAGED, LIFETIME_S, 0, 0)
         try:
             self._socket.sendto(message, (ALL_NODES, 0, 0, index))
@@ -84,8 +85,8 @@ class Advertiser:
 
 
 def _socket() -> socket.socket:
-    made = socket.socket(socket.AF_INET6, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_ICMPV6)
-    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
-    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
-    made.setsockopt(socket.IPPROTO_ICMPV6, ICMP6_FILTER, BLOCKS_ALL_BUT_SOLICITATIONS)
-    return made
+    sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_ICMPV6)
+    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+    sock.setsockopt(socket.IPPROTO_ICMPV6, ICMP6_FILTER, BLOCKS_ALL_BUT_SOLICITATIONS)
+    return sock

@@ -1,8 +1,8 @@
-"""eBPF programs and maps by bpf(2): load a filter with its state, pin both, find them again by their pins.
+"""eBPF programs and maps by bpf(2): load a filter and the map with its state, pin both, and open them again by their pins.
 
-The filter that the stand-in of the policy agent attaches (`lab/node/policy_agent_process.py`), the two halves of a VLAN link's
-stand-in (`vlan.py`), and nothing else. A program here is real: the kernel verifies it, a tc hook runs it, and a packet that it drops
-is gone. Source: bpf(2), linux/bpf.h, linux/filter.h.
+The programs are the filter of the policy agent's stand-in (`lab/node/policy_agent_process.py`), and the two programs of a VLAN link's
+stand-in (`vlan.py`). They are not simulated: the kernel verifies them, runs them in tc hooks, and drops the packets that they drop.
+Source: bpf(2), linux/bpf.h, linux/filter.h.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import struct
 from enum import IntEnum
 
 _SYSCALL = {"x86_64": 321, "aarch64": 280}
-"""__NR_bpf: asm/unistd_64.h, asm-generic/unistd.h."""
+"""Machine -> number of the system call bpf. Sources: asm/unistd_64.h, asm-generic/unistd.h."""
 
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD, _OBJ_PIN, _OBJ_GET, _INFO = 0, 1, 2, 5, 6, 7, 15
 _ARRAY, _SCHED_CLS = 2, 3
-_ATTR_BYTES = 128  # of a union that the kernel reads as far as it knows it: what is zero is not there
+_ATTR_BYTES = 128  # bytes that we pass for `union bpf_attr`; the kernel allows zeros behind the fields that it knows
 _LOG_BYTES = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PodState(IntEnum):
-    """What a program does with a pod's packets, as its map says. Source: aws-network-policy-agent pkg/ebpf/bpf_client.go."""
+    """The value in a program's map, which decides what happens to a pod's packets. Source: aws-network-policy-agent
+    pkg/ebpf/bpf_client.go."""
 
     POLICIES_APPLIED = 0
     DEFAULT_ALLOW = 1
@@ -33,20 +34,21 @@ class PodState(IntEnum):
 
 
 def load_filter(state_map: int, *, protocol: int, name: str) -> int:
-    """Load a tc program that drops packets of one Ethernet protocol while its map says deny, and passes all others.
+    """Load a tc program that drops packets of one Ethernet protocol while its map has DEFAULT_DENY. All other packets pass.
 
-    Neighbour discovery passes, as with the agent's own program (tc.v6ingress.bpf.c).
+    Neighbour discovery always passes, as with the real agent's program (tc.v6ingress.bpf.c).
 
     Args:
         state_map: descriptor of a map made by `make_state_map`.
-        name: at most 15 characters.
-    Returns: a descriptor. Raises: OSError with the verifier's words.
+        name: name of the program, at most 15 characters.
+    Returns: a descriptor. Raises: OSError with the message of the kernel's verifier.
     """
     return _load(_assemble(state_map, protocol), name)
 
 
 def load_push(vlan: int, *, ifindex: int) -> int:
-    """Load a tc program that puts a VLAN ID on each frame and sends it out of a link. Returns: a descriptor. Raises: OSError."""
+    """Load a tc program that tags each frame with a VLAN ID and sends it out of the link `ifindex`. Returns: a descriptor. Raises:
+    OSError."""
     code = [
         _ins(_MOV, 2, value=_SWAPPED_8021Q),
         _ins(_MOV, 3, value=vlan),
@@ -57,7 +59,9 @@ def load_push(vlan: int, *, ifindex: int) -> int:
 
 
 def load_pop(vlan: int, *, ifindex: int) -> int:
-    """Load a tc program that takes a VLAN ID off the frames that have it and sends them out of a link; others pass to the next filter.
+    """Load a tc program that removes the tag of frames with this VLAN ID and sends them out of the link `ifindex`.
+
+    All other frames pass to the next filter.
 
     Returns: a descriptor. Raises: OSError.
     """
@@ -77,7 +81,7 @@ def load_pop(vlan: int, *, ifindex: int) -> int:
 
 
 def _load(code: bytes, name: str) -> int:
-    text, licence, log = (ctypes.create_string_buffer(one) for one in (code, b"GPL", bytes(_LOG_BYTES)))
+    text, licence, log = (ctypes.create_string_buffer(content) for content in (code, b"GPL", bytes(_LOG_BYTES)))
     pointers = ctypes.addressof(text), ctypes.addressof(licence)
     attr = struct.pack(
         "<IIQQIIQII16s", _SCHED_CLS, len(code) // 8, *pointers, 1, _LOG_BYTES, ctypes.addressof(log), 0, 0, name.encode()
@@ -89,7 +93,7 @@ def _load(code: bytes, name: str) -> int:
 
 
 def make_state_map(name: str) -> int:
-    """Make an array of one state. Returns: a descriptor; the state is POLICIES_APPLIED."""
+    """Make a map with one state, which is POLICIES_APPLIED at first. Returns: a descriptor."""
     return _bpf(_MAP_CREATE, struct.pack("<IIIIIII16s", _ARRAY, 4, 4, 1, 0, 0, 0, name.encode()))
 
 
@@ -100,27 +104,27 @@ def set_state(state_map: int, state: PodState) -> None:
 
 
 def state_of(state_map: int) -> PodState:
-    """Read it."""
+    """Read the state of a map."""
     key, value = ctypes.c_uint32(0), ctypes.c_uint32(0)
     _bpf(_MAP_LOOKUP, struct.pack("<IIQQQ", state_map, 0, ctypes.addressof(key), ctypes.addressof(value), 0))
     return PodState(value.value)
 
 
 def program_id(program: int) -> int:
-    """The kernel's number of a program, which a tc filter names too."""
+    """Return the kernel's ID of a program, by which a tc filter names it too."""
     info = ctypes.create_string_buffer(8)  # struct bpf_prog_info begins with type and id
     _bpf(_INFO, struct.pack("<IIQ", program, len(info), ctypes.addressof(info)))
     return int(struct.unpack("<II", info.raw)[1])
 
 
 def pin(fd: int, path: str) -> None:
-    """Give a program or map a name in a bpf file system. Raises: OSError, FileExistsError if the name is taken."""
+    """Pin a program or map to a path in a bpf file system. Raises: FileExistsError if the path is taken; OSError."""
     text = ctypes.create_string_buffer(path.encode())
     _bpf(_OBJ_PIN, struct.pack("<QII", ctypes.addressof(text), fd, 0))
 
 
 def pinned(path: str) -> int:
-    """A new descriptor of what is pinned there. Raises: FileNotFoundError."""
+    """Open the program or map that is pinned at `path`. Returns: a new descriptor. Raises: FileNotFoundError."""
     text = ctypes.create_string_buffer(path.encode())
     return _bpf(_OBJ_GET, struct.pack("<QII", ctypes.addressof(text), 0, 0))
 
@@ -140,7 +144,7 @@ _EQUAL, _NOT_EQUAL, _LESS, _ABOVE, _CALL, _EXIT = 0x15, 0x55, 0xA5, 0x25, 0x85, 
 _AND = 0x57
 _LOOKUP, _LOAD_BYTES = 1, 26  # helpers bpf_map_lookup_elem, bpf_skb_load_bytes
 _VLAN_PUSH, _VLAN_POP, _REDIRECT_TO = 18, 19, 23  # helpers bpf_skb_vlan_push, bpf_skb_vlan_pop, bpf_redirect
-_SWAPPED_8021Q = 0x0081  # 0x8100 as on the wire, read by a little-endian machine
+_SWAPPED_8021Q = 0x0081  # 0x8100 in network byte order, as a little-endian machine reads it
 _SKB_PROTOCOL, _SKB_VLAN_PRESENT, _SKB_VLAN_TCI = 16, 20, 24  # struct __sk_buff
 _IPV6, _ICMPV6, _NEXT_HEADER_AT, _ICMPV6_TYPE_AT = 0x86DD, 58, 14 + 6, 14 + 40
 _ROUTER_SOLICITATION, _REDIRECT = 133, 137  # RFC 4861
@@ -149,11 +153,12 @@ _CONTEXT, _FRAME = 6, 10
 
 
 def _assemble(state_map: int, protocol: int) -> bytes:
-    """The program: `pass` unless the protocol is the one, it is no neighbour discovery, and the state is deny or unreadable."""
+    """Return the instructions of the filter. It drops a packet that has the protocol and is no neighbour discovery, if the state is
+    DEFAULT_DENY or cannot be read. Every other packet passes to the next filter."""
     discovery = _if_discovery() if protocol == _IPV6 else []
     verdict = [
         _ins(_STORE_WORD, _FRAME, at=-4, value=0),
-        _ins(_MAP_FD, 1, 1, value=state_map),  # 64 bits: the second half is all zero
+        _ins(_MAP_FD, 1, 1, value=state_map),  # a 64-bit value takes two instructions; the upper half is zero
         _ins(0),
         _ins(_MOV_REG, 2, _FRAME),
         _ins(_ADD, 2, value=-4),
@@ -165,13 +170,14 @@ def _assemble(state_map: int, protocol: int) -> bytes:
         _ins(_EXIT),
     ]
     skipped = len(discovery) + len(verdict)
-    swapped = int.from_bytes(protocol.to_bytes(2, "little"), "big")  # as on the wire, read by a little-endian machine
+    swapped = int.from_bytes(protocol.to_bytes(2, "little"), "big")  # network byte order, as a little-endian machine reads it
     head = [_ins(_MOV_REG, _CONTEXT, 1), _ins(_LOAD_WORD, 2, 1, at=_SKB_PROTOCOL), _ins(_NOT_EQUAL, 2, at=skipped, value=swapped)]
     return b"".join([*head, *discovery, *verdict, _ins(_MOV, 0, value=_PASS), _ins(_EXIT)])
 
 
 def _if_discovery() -> list[bytes]:
-    """Pass a router or neighbour message; go on behind these instructions with everything else."""
+    """Return instructions that pass messages of router and neighbour discovery. For other packets the program continues behind
+    them."""
     return [
         *_byte_at(_NEXT_HEADER_AT),
         _ins(_NOT_EQUAL, 1, at=12, value=_ICMPV6),
@@ -184,7 +190,7 @@ def _if_discovery() -> list[bytes]:
 
 
 def _byte_at(offset: int) -> list[bytes]:
-    """Eight instructions: the byte of the packet into register 1; 0 if it has none there."""
+    """Return eight instructions that load the byte at `offset` of the packet into register 1; 0 if the packet is shorter."""
     return [
         _ins(_STORE_WORD, _FRAME, at=-4, value=0),
         _ins(_MOV_REG, 1, _CONTEXT),

@@ -1,7 +1,7 @@
-"""What goes wrong in the fabric; the tree is drawn in lab/errors.py."""
+"""The error of the lab's network; lab/errors.py shows the tree of all errors."""
 
 from lab.errors import LabError
 
 
 class FabricError(LabError):
-    """The fabric or one of its namespaces could not be built, changed or read."""
+    """The lab's network or one of its namespaces could not be built, changed or read."""

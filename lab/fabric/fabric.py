@@ -1,12 +1,11 @@
-"""The VPC router: follows EC2's events and makes the kernel agree with them.
+"""The VPC router: a network namespace that follows the events of the simulated EC2.
 
-Guards: a packet passes only if EC2 says that its source is on the ENI it comes from, and arrives only where EC2
-says that its destination is. Events come in commit order from one thread, and each is applied before the next is
-taken, so after `Vpc.drain` the wires are as EC2 says. An address that moves from one ENI to another is given up
-first: two ports never own it.
+A *port* is the router's end of the veth pair of an ENI. A packet passes the router only if EC2 has its source address on the ENI of
+the port on which it arrives, and it leaves by the port of the ENI that has its destination address. Events come in commit order from
+one thread, and each is applied before the next is taken. So after `Vpc.drain` the router agrees with EC2. If an address moves to
+another ENI, it is first removed from the old port, so that two ports never have it.
 
-Lifetime: the namespace is held by this object alone; closing it, or the death of the process, destroys every port, and
-with the ports the nodes' interfaces.
+Only this object holds the namespace. When it is closed or the process dies, the kernel removes every port, and with it the node's end.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ ROUTE_S, ROUTE_POLL_S = 10.0, 0.05
 WITHOUT_IPV6 = {"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"}
 WITH_IPV6 = {
     "ipv6/conf/all/forwarding": "1",
-    "ipv6/conf/default/addr_gen_mode": "1",  # none: the router has the address that it is given
+    "ipv6/conf/default/addr_gen_mode": "1",  # no generated link-local address, because `port.ipv6_lines` gives the router its own
     "ipv6/conf/all/accept_redirects": "0",
     "ipv6/icmp/ratelimit": "0",
 }
@@ -58,11 +57,12 @@ WITH_IPV6 = {
 
 @dataclass
 class _Plug:
-    """One plugged ENI: what EC2 says of it, and what of that the kernel has been told."""
+    """An ENI that is in an instance. `told`: the networks that routes and source check of its port have; None while it has no port,
+    because the namespace of its instance is not known yet."""
 
     eni: Eni
     instance_id: str
-    told: frozenset[Network] | None = None  # None: no wire yet, its instance has no namespace
+    told: frozenset[Network] | None = None
 
 
 @dataclass
@@ -70,12 +70,12 @@ class _State:
     netns_of: dict[str, Netns] = field(default_factory=dict)
     plugs: dict[str, _Plug] = field(default_factory=dict)
     wanted: dict[str, frozenset[Network]] = field(default_factory=dict)
-    admitted: dict[str, frozenset[Network] | None] = field(default_factory=dict)  # who may send to an ENI; None: everybody
-    port_owner: dict[str, str] = field(default_factory=dict)  # port name -> ENI, also of ENIs long gone: drops outlive them
+    admitted: dict[str, frozenset[Network] | None] = field(default_factory=dict)  # ENI -> networks that may send to it; None: all
+    port_owner: dict[str, str] = field(default_factory=dict)  # port -> ENI, also of removed ports, whose counters stay
 
 
 class Fabric:
-    """Subscribe `handle` to a Vpc, `connect` each instance's namespace; the rest follows from events."""
+    """The router. Subscribe `handle` to a Vpc, and call `connect` for each instance; everything else follows from the events."""
 
     def __init__(self, *, has_ipv6: bool = False) -> None:
         self._state = _State()
@@ -83,22 +83,22 @@ class Fabric:
         self._problems: list[str] = []
         self._netns = Netns.new("fabric")
         self._netns.sysctl(ROUTER_SYSCTLS | (WITH_IPV6 if has_ipv6 else WITHOUT_IPV6))
-        self._netns.tool(["nft", "-f", "-"], script=source_check.RULESET + groups.RULESET)  # from now on nothing passes
+        self._netns.tool(["nft", "-f", "-"], script=source_check.RULESET + groups.RULESET)  # at first they let no packet pass
         self._advertiser = Advertiser(self._netns) if has_ipv6 else None
 
     @property
     def router(self) -> Netns:
-        """The router's namespace, for what else stands in it (internet.py); this object closes it."""
+        """The router's namespace, in which internet.py adds its gateways. This object closes it."""
         return self._netns
 
     @property
     def problems(self) -> list[str]:
-        """Events that could not be applied, in words; a sound lab has none."""
+        """A text for each event that could not be applied. A sound lab has none."""
         with self._changed:
             return list(self._problems)
 
     def connect(self, instance_id: str, netns: Netns) -> None:
-        """Tell which namespace an instance is, and wire the ENIs that it has by now."""
+        """Set the namespace of an instance, and wire the ENIs that the instance has already."""
         with self._changed:
             self._state.netns_of[instance_id] = netns
             for plug in self._state.plugs.values():
@@ -107,7 +107,7 @@ class Fabric:
             self._changed.notify_all()
 
     def handle(self, event: VpcEvent) -> None:
-        """Apply one event of the Vpc; a failure is recorded in `problems`, for the dispatcher has other listeners."""
+        """Apply one event of the Vpc. A failure is recorded in `problems` and not raised, because other listeners follow."""
         with self._changed:
             try:
                 self._apply(event)
@@ -117,7 +117,7 @@ class Fabric:
             self._changed.notify_all()
 
     def wait_for(self, claim: Callable[[Fabric], bool], *, timeout_s: float) -> bool:
-        """Wait until `claim` holds, looking after each event; False at the deadline."""
+        """Wait until `claim` is true, and check it after each event. Returns: whether it became true in time."""
         with self._changed:
             return self._changed.wait_for(lambda: claim(self), timeout_s)
 
@@ -128,31 +128,31 @@ class Fabric:
             return plug is not None and plug.told is not None
 
     def drops(self) -> list[Drop]:
-        """Tell what the source check refused since the start, by ENI and source address, ascending."""
+        """List the packets that the source check dropped since the start, by ENI and source address, ascending."""
         counts = source_check.drop_counts(self._netns)
         with self._changed:
             owner = dict(self._state.port_owner)
-        found = [Drop(owner.get(name, name), source, count) for (name, source), count in counts.items()]
-        return sorted(found, key=lambda drop: (drop.eni_id, drop.source.version, int(drop.source)))
+        drops = [Drop(owner.get(name, name), source, count) for (name, source), count in counts.items()]
+        return sorted(drops, key=lambda drop: (drop.eni_id, drop.source.version, int(drop.source)))
 
     def dropped(self, source: Address) -> int:
-        """Count the refused packets of one source address over all ENIs."""
+        """Count the packets with one source address that the source check dropped, from all ENIs."""
         return sum(drop.packet_count for drop in self.drops() if drop.source == source)
 
     def refusals(self) -> list[Refusal]:
-        """Tell what security groups kept away since the start, by ENI and source address, ascending."""
+        """List the packets that security groups dropped since the start, by destination ENI and source address, ascending."""
         counts = groups.refusal_counts(self._netns)
         with self._changed:
             owner = dict(self._state.port_owner)
-        found = [Refusal(owner.get(name, name), source, count) for (name, source), count in counts.items()]
-        return sorted(found, key=lambda one: (one.eni_id, one.source.version, int(one.source)))
+        refusals = [Refusal(owner.get(name, name), source, count) for (name, source), count in counts.items()]
+        return sorted(refusals, key=lambda refusal: (refusal.eni_id, refusal.source.version, int(refusal.source)))
 
     def refused(self, eni_id: str, source: Address) -> int:
-        """Count the packets of one source that the groups of an ENI kept away."""
-        return sum(one.packet_count for one in self.refusals() if (one.eni_id, one.source) == (eni_id, source))
+        """Count the packets with one source address that the security groups of an ENI dropped."""
+        return sum(item.packet_count for item in self.refusals() if (item.eni_id, item.source) == (eni_id, source))
 
     def close(self) -> None:
-        """Destroy the router and every wire; idempotent."""
+        """Remove the router and all ports; idempotent."""
         if self._advertiser is not None:
             self._advertiser.close()
             self._advertiser = None
@@ -187,12 +187,12 @@ class Fabric:
 
     def _name_members(self) -> None:
         guarded = [eni_id for eni_id, sources in self._state.admitted.items() if sources is not None]
-        groups.name_members(self._netns, [one for eni_id in guarded for one in self._state.wanted.get(eni_id, ())])
+        groups.name_members(self._netns, [network for eni_id in guarded for network in self._state.wanted.get(eni_id, ())])
 
     def _wire(self, plug: _Plug) -> None:
         node = self._state.netns_of.get(plug.instance_id)
         if node is None:
-            return  # `connect` comes back to it
+            return  # `connect` wires the ENI later
         if plug.eni.association is not None:
             self._wire_branch(plug, plug.eni.association)
             return
@@ -217,10 +217,10 @@ class Fabric:
                 self._await_route(self._advertiser, eni, node)
 
     def _wire_branch(self, plug: _Plug, bond: TrunkAssociation) -> None:
-        """A port of its own for a branch, on the trunk's; what the node makes of the tagged frames is the node's affair."""
+        """Make the port of a branch ENI: a VLAN link on the trunk's port. The daemon makes the VLAN link on the node's side."""
         trunk = self._state.plugs.get(bond.trunk_id)
         if trunk is None or trunk.told is None:
-            return  # the trunk's own event comes first; its instance has no namespace
+            return  # the trunk's event came before, so it has no port because the namespace of its instance is unknown
         eni, name = plug.eni, port.port_name(plug.eni.eni_id)
         self._state.port_owner[name] = eni.eni_id
         self._netns.call(lambda: vlan.make(port.port_name(bond.trunk_id), name, bond.vlan))
@@ -234,7 +234,10 @@ class Fabric:
             self._advertiser.add(name)
 
     def _await_route(self, advertiser: Advertiser, eni: Eni, node: Netns) -> None:
-        """Advertise until an instance has its default route, as one has that has booted: its link may not hear the first."""
+        """Advertise until an instance has its default route, as it has after a boot. Its link may miss the first advertisement.
+
+        Raises: FabricError after ROUTE_S.
+        """
         deadline = time.monotonic() + ROUTE_S
         while not node.tool(["ip", "-6", "route", "show", "default"]):
             if time.monotonic() > deadline:
@@ -243,7 +246,7 @@ class Fabric:
             time.sleep(ROUTE_POLL_S)
 
     def _tell(self, plug: _Plug) -> None:
-        """Bring routes and source check from what the kernel was told to what EC2 wants."""
+        """Change routes and source check of a port from the networks in `told` to those that its ENI has at EC2."""
         eni_id, told = plug.eni.eni_id, plug.told or frozenset()
         wanted = self._state.wanted.get(eni_id, frozenset())
         added, removed = wanted - told, told - wanted
@@ -267,7 +270,7 @@ class Fabric:
         node, trunk_index = self._state.netns_of.get(plug.instance_id), 0
         if plug.eni.interface_type == "trunk":
             self._cut_branches(plug)
-            with suppress(OSError):  # the node may have lost the link by itself
+            with suppress(OSError):  # the link may have been removed in the node
                 trunk_index = node.call(lambda: socket.if_nametoindex(port.interface_name(plug.eni))) if node is not None else 0
         source_check.change(self._netns, name, added=(), removed=plug.told)
         self._netns.ip([f"link del {name}"])
@@ -276,7 +279,8 @@ class Fabric:
             node.call(lambda: vlan.lose_all(trunk_index))
 
     def _cut_branches(self, trunk: _Plug) -> None:
-        """As the kernel does on the VPC's side: the links on a trunk go with it. On the node's they do after it (`vlan.lose_all`)."""
+        """Remove the ports of a trunk's branches before the trunk's port, as the kernel removes VLAN links with their parent. On the
+        node's side `vlan.lose_all` removes the links afterwards."""
         for plug in self._state.plugs.values():
             if plug.eni.association is not None and plug.eni.association.trunk_id == trunk.eni.eni_id:
                 self._cut(plug)

@@ -1,7 +1,8 @@
-"""Sends from inside a namespace what no honest program sends: a source that is not its own, a fragment, a router advertisement.
+"""Send forged packets from inside a namespace: with a foreign source address, as fragments, or as router advertisements.
 
-Packets are built here whole and given to the kernel past its own checks: by a raw socket that takes a packet with its header (raw(7),
-IP_HDRINCL), for which routes say where to send it and nobody asks whose the source is; router advertisements by packet(7).
+The packets are built here with all headers, so that the kernel does not check them. They are sent by a raw socket with IP_HDRINCL
+(raw(7)): the kernel looks a route up, but does not check the source address. Router advertisements are sent by a packet socket
+(packet(7)).
 """
 
 from __future__ import annotations
@@ -36,9 +37,12 @@ def udp(
     port: int = PORT,
     behind: tuple[int, ...] = (),
 ) -> None:
-    """Send one datagram that says it comes from `source`. Raises: FabricError if the namespace cannot be entered.
+    """Send one UDP datagram with the source address `source`.
 
-    `behind`: in IPv6 the extension headers before it, of HOP_BY_HOP, DESTINATION_OPTIONS and FRAGMENT, which is a whole datagram's.
+    Args:
+        behind: for IPv6, the extension headers before the UDP header: HOP_BY_HOP, DESTINATION_OPTIONS or FRAGMENT. The fragment
+            header says that the packet is the whole datagram.
+    Raises: FabricError if the namespace cannot be entered.
     """
     datagram = _datagram(source, target, payload, source_port, port)
     if isinstance(source, IPv6Address):
@@ -55,7 +59,12 @@ def udp(
 def udp_fragment(
     netns_path: str, *, source: Address, target: Address, payload: bytes, part: tuple[int, int], number: int
 ) -> None:
-    """Send the bytes of `part` of the same datagram, header included, as its fragment; both ends count in 8 bytes. `number`: not 0."""
+    """Send one fragment of the datagram that `udp` would send.
+
+    Args:
+        part: first byte, and the byte after the last one, counted from the UDP header; multiples of 8, except at the end.
+        number: identifies the datagram to which the fragment belongs; not 0.
+    """
     datagram = _datagram(source, target, payload, 5999, PORT)
     start, end = part
     more = end < len(datagram)
@@ -68,9 +77,10 @@ def udp_fragment(
 
 
 def redirect(netns_path: str, *, source: Address, target: Address, of: Address, to: Address) -> None:
-    """Tell `target`, as `source`, that the way to `of` leads by `to`.
+    """Send `target` an ICMP redirect in the name of `source`: packets to `of` should go by `to`.
 
-    It speaks of an echo reply that the target sent: for these the kernel looks for no socket (its net/ipv4/icmp.c, icmp_err).
+    In IPv4 the redirect quotes an echo reply of the target, because for these the kernel does not look for a socket (net/ipv4/icmp.c,
+    icmp_err).
     """
     if isinstance(source, IPv6Address):
         _send(netns_path, _icmp6(source, target, REDIRECT_6, bytes(4) + to.packed + of.packed), target)
@@ -83,14 +93,15 @@ def redirect(netns_path: str, *, source: Address, target: Address, of: Address, 
 
 
 def neighbour_claim(netns_path: str, *, link: str, target: IPv6Address, of: IPv6Address) -> None:
-    """Tell `target`, in the name of `of`, that the sender's MAC on `link` is that of `of`, whatever was known before."""
+    """Send `target` a neighbour advertisement in the name of `of`: the MAC of `of` is the sender's on `link`. It overrides the entry
+    that the target has."""
     mac = bytes.fromhex(run_inside(netns_path, lambda: link_mac(link)).replace(":", ""))
     claim = struct.pack("!I", OVERRIDE) + of.packed + struct.pack("!BB6s", 2, 1, mac)
     _send(netns_path, _icmp6(of, target, NEIGHBOUR_ADVERTISEMENT, claim), target)
 
 
 def router_advertisement(netns_path: str, *, link: str, prefix: IPv6Address) -> None:
-    """Say on `link` that the sender is a router, and that everybody may make an address of `prefix`/64."""
+    """Send on `link` a router advertisement: the sender is a router, and all nodes may make themselves an address in `prefix`/64."""
     mac = bytes.fromhex(run_inside(netns_path, lambda: link_mac(link)).replace(":", ""))
     source = IPv6Address(b"\xfe\x80" + bytes(6) + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:])  # RFC 4291, EUI-64
     head = struct.pack("!BBHII", 64, 0, _ROUTER_LIFETIME_S, 0, 0)
@@ -107,7 +118,7 @@ def router_advertisement(netns_path: str, *, link: str, prefix: IPv6Address) -> 
 
 
 def checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the Internet checksum (RFC 1071)."""
     data += bytes(len(data) % 2)
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
@@ -115,7 +126,7 @@ def checksum(data: bytes) -> int:
 
 
 def _datagram(source: Address, target: Address, payload: bytes, source_port: int, port: int) -> bytes:
-    datagram = struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload  # checksum 0: none, RFC 768
+    datagram = struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload  # 0: no checksum (RFC 768)
     if family_of(source) is not IPV6:
         return datagram
     total = checksum(_pseudo(source, target, len(datagram), socket.IPPROTO_UDP) + datagram) or 0xFFFF  # RFC 8200, section 8.1
@@ -146,7 +157,8 @@ def _ipv4(
     number: int = 0,
     fragment: int = 0,
 ) -> bytes:
-    # The kernel fills in length, checksum and an ID of 0 of what is sent: raw(7); not of a packet within the packet.
+    # Of the packet that is sent, the kernel fills in the length, the checksum, and the ID if it is 0 (raw(7)). It does not do so for a
+    # packet that is quoted in the payload.
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, number, fragment, _TTL, protocol, 0, source.packed, target.packed)
     return head + content
 

@@ -1,8 +1,9 @@
-"""Security groups as one nftables table for each family: only a source that its groups name begins a conversation with a guarded ENI.
+"""Security groups as one nftables table for each family.
 
-Judged where a packet leaves the router towards the ENI's port, so by the destination's groups alone. Stateful, as groups are: what
-belongs to a conversation that was let in, or that the ENI began, passes. What is refused is counted by (port, source) and dropped
-without an answer. A port that nobody guards admits everybody.
+A *guarded* ENI has groups that limit who may send to it. Packets to it are checked when they leave the router towards its port, so
+only the groups of the destination decide. A packet passes if its source is admitted, or if it belongs to a connection that was
+admitted or that the ENI began, because groups are stateful. Other packets are counted by (port, source) and dropped without an answer.
+All packets to an ENI that is not guarded pass.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from lab.vpc.model import Address, Network
 
 TABLES = {4: "ip groups", 6: "ip6 groups"}
 TRACKED = 0x1
-"""Mark of what a guarded ENI sends or is sent, within the router only: a conversation of it is known, also within the VPC."""
+"""Mark of packets from and to guarded ENIs, inside the router only. Their connections are tracked also within the VPC, where other
+connections are not (internet.py)."""
 
 _TABLE = """
 table WORD groups {
@@ -43,12 +45,12 @@ table WORD groups {
 """.replace("TRACKED", str(TRACKED))
 
 RULESET = "".join(_TABLE.replace("WORD", word).replace("TYPE", of) for word, of in (("ip", "ipv4_addr"), ("ip6", "ipv6_addr")))
-"""The empty tables, for the router's namespace: with them nobody is guarded."""
+"""The tables with empty sets, for the router's namespace. With them no ENI is guarded."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Packets from `source` that the groups of `eni_id` kept away."""
+    """Packets from `source` that the groups of the ENI `eni_id` dropped."""
 
     eni_id: str
     source: Address
@@ -56,7 +58,7 @@ class Refusal:
 
 
 def change(netns: Netns, port: str, *, before: frozenset[Network] | None, after: frozenset[Network] | None) -> None:
-    """Say who may send to a port, in one transaction; None: everybody."""
+    """Replace the networks that may send to a port, `before` by `after`, in one transaction. None: everybody may."""
     had, has = before or frozenset(), after or frozenset()
     script = ""
     for version, table in TABLES.items():
@@ -70,16 +72,16 @@ def change(netns: Netns, port: str, *, before: frozenset[Network] | None, after:
 
 
 def name_members(netns: Netns, members: Iterable[Network]) -> None:
-    """Say which addresses the guarded ENIs have, all of them: what is sent to or by these is known to be part of a conversation."""
-    script, known = "", frozenset(members)
+    """Replace the set of the addresses of all guarded ENIs. Packets from and to these addresses are marked TRACKED."""
+    script, networks = "", frozenset(members)
     for version, table in TABLES.items():
-        spans = ", ".join(_spans(known, version))
+        spans = ", ".join(_spans(networks, version))
         script += f"flush set {table} members\n" + (f"add element {table} members {{ {spans} }}\n" if spans else "")
     netns.tool(["nft", "-f", "-"], script=script)
 
 
 def refusal_counts(netns: Netns) -> dict[tuple[str, Address], int]:
-    """Read refused packets by (port name, source address)."""
+    """Read the number of dropped packets by (port name, source address)."""
     return {key: count for table in TABLES.values() for key, count in _refused_of(netns, table)}
 
 

@@ -1,19 +1,20 @@
-"""What is outside the VPC: an internet gateway, a NAT gateway, load balancers, and one host beyond them.
+"""The connection of the VPC to the outside: an internet gateway, a NAT gateway, load balancers, and one host beyond them.
 
     fabric  igw ---- eth0  outside        1500 bytes; larger packets with DF set are answered with "fragmentation needed"
 
 The router does the gateways' work in one nftables table of its own, made anew as a whole at each change:
 
-    internet gateway   translates an address to its public one and back, one to one; an address without a public one is not
-                       carried ("Enable internet access for a VPC using an internet gateway", VPC user guide)
-    NAT gateway        translates what has no public address to its own ("NAT gateways", VPC user guide)
-    load balancer      sends what came to its public address to a target, as the client or as itself (load_balancer.py)
+    internet gateway   translates an address to its public address and back, one to one; packets from an address without a public one
+                       do not pass ("Enable internet access for a VPC using an internet gateway", VPC user guide)
+    NAT gateway        translates addresses without a public address to its own ("NAT gateways", VPC user guide)
+    load balancer      sends packets for its public address to a target, with the client's or its own source address
+                       (load_balancer.py)
 
-IPv6 is carried as it is: an address of the VPC is its own public one, and nothing is translated but what a load balancer hands on.
+IPv6 packets are not translated, except by a load balancer, because an IPv6 address of the VPC is public.
 
-Different from AWS: there a subnet's route table leads to one of the two gateways; here an address with a public one takes the internet
-gateway and all others the NAT gateway, so that a test sees by the source whether the node or somebody else translated. Within the VPC
-nothing is tracked, as before, but for what a security group must know.
+Different from AWS: there a subnet's route table leads to one of the two gateways. Here an address with a public address uses the
+internet gateway, and all others the NAT gateway, so that a test sees by the source address whether the node translated it. Connections
+within the VPC are not tracked, except those that a security group or a load balancer must recognise.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from lab.vpc.family import IPV4, IPV6, Family, family_of
 from lab.vpc.model import Address
 
 MTU = 1500  # bytes; "Network MTU for your EC2 instance", EC2 user guide: through an internet gateway
-OUTSIDE = IPv4Network("198.51.100.0/24")  # ours, because: RFC 5737, addresses for documentation; whom nodes talk to
-AMAZON = IPv4Network("203.0.113.0/24")  # ours, because: RFC 5737; public addresses of the VPC
-OUTSIDE_6 = IPv6Network("2001:db8:51::/64")  # ours, because: RFC 3849, addresses for documentation
+OUTSIDE = IPv4Network("198.51.100.0/24")  # of the outside host; ours: a range for documentation (RFC 5737), so nobody else has it
+AMAZON = IPv4Network("203.0.113.0/24")  # public addresses of the VPC; ours: a range for documentation too (RFC 5737)
+OUTSIDE_6 = IPv6Network("2001:db8:51::/64")  # of the outside host; ours: a range for documentation (RFC 3849)
 OUTSIDE_HOST, OUTSIDE_HOST_6 = OUTSIDE[10], OUTSIDE_6[0x10]
 NAT_GATEWAY = AMAZON.broadcast_address - 1
 LINK = "igw"
-_NEAR, _FAR = IPv4Address("169.254.254.1"), IPv4Address("169.254.254.2")  # ours, because: link-local, and no route leads here
+_NEAR, _FAR = IPv4Address("169.254.254.1"), IPv4Address("169.254.254.2")  # ours: link-local, because only this wire uses them
 
 _NEAR_6, _FAR_6 = IPv6Address("fe80::1"), IPv6Address("fe80::2")
 
 
 @dataclass(frozen=True)
 class Forwarding:
-    """One listener of a load balancer: TCP to `public`:`port` goes to one of the targets.
+    """One listener of a load balancer: TCP connections to `public`:`port` go to one of the targets.
 
-    It speaks to them as the client, or as `private`.
+    `keeps_client`: whether a target sees the client's address; otherwise it sees `private`.
     """
 
     public: Address
@@ -60,7 +61,10 @@ class Internet:
     def __init__(
         self, router: Netns, *, vpc_cidrs: Sequence[IPv4Network], nat_gateway: bool = True, ipv6_cidr: IPv6Network | None = None
     ) -> None:
-        """Wire the outside host to the router, in IPv6 too if the VPC has it. Raises: FabricError, with nothing left behind."""
+        """Wire the outside host to the router, also for IPv6 if the VPC has it.
+
+        Raises: FabricError if that fails; the outside host is removed then.
+        """
         self._router = router
         self._vpc_cidrs = tuple(vpc_cidrs)
         self._has_nat_gateway = nat_gateway
@@ -79,13 +83,13 @@ class Internet:
             raise
 
     def add_address(self, number: int, family: Family = IPV4) -> Address:
-        """Give the outside host the address OUTSIDE or OUTSIDE_6 + `number`; returns it."""
+        """Add the address with this number in OUTSIDE or OUTSIDE_6 to the outside host. Returns: the address."""
         address = (OUTSIDE if family is IPV4 else OUTSIDE_6)[number]
         self.outside.ip([f"addr replace {address}/{address.max_prefixlen} dev eth0 {'' if family is IPV4 else 'nodad'}"])
         return address
 
     def associate(self, private: IPv4Address) -> IPv4Address:
-        """Give an address of the VPC a public one, for good; the same again if it has one."""
+        """Return the public address of an address of the VPC. It gets one at the first call, and keeps it."""
         if private not in self._public:
             self._public[private] = self._next_public()
             self._tell()
@@ -96,7 +100,7 @@ class Internet:
         return self._next_public()
 
     def forward(self, forwarding: Forwarding) -> None:
-        """Set or replace a load balancer's listener; one without targets answers nothing."""
+        """Set or replace a load balancer's listener. A listener without targets does not answer."""
         self._forwardings[forwarding.public, forwarding.port] = forwarding
         self._tell()
 
@@ -105,7 +109,7 @@ class Internet:
         return self._forwardings[public, port]
 
     def close(self) -> None:
-        """Let the outside host go, and with it the wire; idempotent."""
+        """Remove the outside host, and with it the wire to it; idempotent."""
         self.outside.close()
 
     def _next_public(self) -> IPv4Address:
@@ -132,7 +136,7 @@ class Internet:
 
     def _wire_ipv6(self, vpc_cidr: IPv6Network) -> None:
         self._router.ip([f"addr add {_NEAR_6}/64 dev {LINK} nodad"])
-        # Its link is up already: a solicitation of its may have been answered.
+        # The link is up already, so the outside host may have sent a solicitation and got an answer. Its route is set here instead.
         self.outside.sysctl({"ipv6/conf/eth0/accept_ra": "0"})
         self.outside.ip(
             [
@@ -141,7 +145,7 @@ class Internet:
                 f"route replace default via {_NEAR_6} dev eth0 src {OUTSIDE_HOST_6}",
             ]
         )
-        # What no ENI has goes nowhere, not out again.
+        # Packets to an address of the VPC that no ENI has must not follow the default route to the outside.
         self._router.ip([f"route add default via {_FAR_6} dev {LINK}", f"route add blackhole {vpc_cidr}"])
         source_check.change(self._router, LINK, added=[OUTSIDE_6], removed=())
 
@@ -167,9 +171,10 @@ class Internet:
             yield from (*self._balanced(IPV6, str(self._ipv6_cidr)), " }", *self._as_itself(IPV6), " }\n}")
 
     def _balanced(self, family: Family, vpc: str) -> Iterator[str]:
-        """The beginning of the table: what is not tracked, and an open chain that begins with the listeners."""
+        """Yield the beginning of the table: the chain that exempts packets from tracking, and a chain that begins with the listeners
+        and is not closed, so that the caller can add rules."""
         ip, forwardings = family.nft, self._forwardings_of(family)
-        kept = f" {ip} daddr != {{ {_words({each.private for each in forwardings})} }}" if forwardings else ""
+        kept = f" {ip} daddr != {{ {_words({forwarding.private for forwarding in forwardings})} }}" if forwardings else ""
         yield f"add table {ip} internet\ndelete table {ip} internet\ntable {ip} internet {{"
         yield " chain within { type filter hook prerouting priority raw;"
         yield f"  {ip} saddr {vpc} {ip} daddr {vpc}{kept} meta mark != {groups.TRACKED} notrack\n }}"
@@ -178,15 +183,16 @@ class Internet:
             yield from _listener(forwarding)
 
     def _as_itself(self, family: Family) -> Iterator[str]:
-        """An open chain that begins with what load balancers send as themselves."""
+        """Yield the beginning of the chain for source addresses, with the rules of load balancers that use their own address. The
+        chain is not closed, so that the caller can add rules."""
         yield " chain gateway_out { type nat hook postrouting priority srcnat;"
-        for each in self._forwardings_of(family):
-            if not each.keeps_client:
-                to = f"ct original {family.nft} daddr {each.public} ct original proto-dst {each.port}"
-                yield f"  meta l4proto tcp {to} snat to {each.private}"
+        for forwarding in self._forwardings_of(family):
+            if not forwarding.keeps_client:
+                to = f"ct original {family.nft} daddr {forwarding.public} ct original proto-dst {forwarding.port}"
+                yield f"  meta l4proto tcp {to} snat to {forwarding.private}"
 
     def _forwardings_of(self, family: Family) -> list[Forwarding]:
-        return [each for each in self._forwardings.values() if family_of(each.public) is family]
+        return [forwarding for forwarding in self._forwardings.values() if family_of(forwarding.public) is family]
 
 
 def _listener(forwarding: Forwarding) -> Iterator[str]:

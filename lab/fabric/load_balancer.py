@@ -1,10 +1,10 @@
-"""A network load balancer: one public address, health checks from its own address in the VPC, targets that pass them.
+"""A network load balancer: it has one public address, checks targets from its own address in the VPC, and forwards to healthy ones.
 
-Targets are nodes (at a NodePort) or sandboxes (at their own address: "IP mode"). It speaks to a target as the client, or as itself
-("Edit target group attributes for your Network Load Balancer", NLB user guide, client IP preservation: always for instance targets of
-TCP unless switched off, and off by default for IP targets). The packets are the router's (internet.py); here is who gets them.
-Different from AWS: health checks run when `check` is called, not every ten seconds; there is no fail-open: without a healthy
-target nobody answers.
+Targets are nodes (at a NodePort) or sandboxes (at their own address: "IP mode"). A target sees the client's address or the load
+balancer's own ("Edit target group attributes for your Network Load Balancer", NLB user guide: client IP preservation is on by default
+for instance targets of TCP, and off by default for IP targets). This module chooses the targets; the router forwards the packets
+(internet.py). Different from AWS, health checks run when `check` is called, and not every ten seconds. If no target is healthy, nobody
+answers, whereas AWS would use all targets ("fail-open").
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from lab.fabric.internet import Forwarding, Internet
 from lab.fabric.talk import ask
 from lab.vpc.model import Address
 
-CHECK_TIMEOUT_S = 1.0  # ours, because: longer than a lost ARP answer in the lab, and short where nobody answers
+CHECK_TIMEOUT_S = 1.0  # ours: a lost ARP answer costs 0.1 s (port.py), so a target that is silent for 1 s is not healthy
 
 Target = tuple[Address, int]
 
 
 class LoadBalancer:
-    """One load balancer. Concurrency: one thread at a time, and none that changes the Internet meanwhile."""
+    """One load balancer. Concurrency: one thread at a time, while no other thread changes the `Internet`."""
 
     def __init__(self, internet: Internet, *, netns_path: str, private: Address) -> None:
-        """Take a public address, which in IPv6 is the private one.
+        """Take a public address. In IPv6 it is the private address.
 
         Args:
-            netns_path: the namespace of the host in the VPC that stands for it; `private` is that host's address.
+            netns_path: the namespace of the VPC's host that is the load balancer; it sends the health checks.
+            private: the address of that host.
         """
         self._internet = internet
         self._netns_path = netns_path
@@ -40,21 +41,22 @@ class LoadBalancer:
     def listen(
         self, port: int, targets: Iterable[Target], *, keeps_client: bool = True, health_port: int | None = None
     ) -> list[Target]:
-        """Balance `port` over those of the targets that are healthy now, and return these.
+        """Forward `port` to those of the targets that are healthy now, and return these.
 
         Args:
-            health_port: where to check, by a TCP connection; by default the target's own port.
+            keeps_client: whether targets see the client's address.
+            health_port: the port of the health check, which is a TCP connection; by default the target's own port.
         """
         self._checks[port] = {target: (target[0], health_port or target[1]) for target in targets}
         self._internet.forward(Forwarding(self.public, port, (), self._private, keeps_client))
         return self.check(port)
 
     def check(self, port: int) -> list[Target]:
-        """Check all targets of a listener once and balance over the healthy ones, which are returned."""
+        """Check all targets of a listener once, forward to the healthy ones, and return these."""
         healthy = [target for target, where in self._checks[port].items() if self._is_healthy(where)]
         self._internet.forward(replace(self._internet.forwarding(self.public, port), targets=tuple(healthy)))
         return healthy
 
     def _is_healthy(self, where: Target) -> bool:
-        heard = ask(self._netns_path, where[0], port=where[1], tcp=True, timeout_s=CHECK_TIMEOUT_S)
-        return heard is not None and bool(heard.by)
+        answer = ask(self._netns_path, where[0], port=where[1], tcp=True, timeout_s=CHECK_TIMEOUT_S)
+        return answer is not None and bool(answer.by)

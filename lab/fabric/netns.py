@@ -1,8 +1,8 @@
-"""A network namespace held by a file descriptor, and the one thread that stays in it.
+"""A network namespace that is held by a file descriptor, and the thread that works in it.
 
-`setns` and `unshare` belong to a thread, so each namespace gets a thread of its own, and all work inside it
-(sockets, `ip`, `nft`, sysctls) is sent there; child processes and sockets that the thread makes start inside.
-The lab's own threads never leave the machine's namespace, and nothing is ever run in the machine's namespace.
+`setns` and `unshare` change the namespace of one thread. So each namespace gets a thread of its own, which does all work in it (`ip`,
+`nft`, sysctls). Sockets and child processes that this thread makes are in the namespace too. The lab's other threads stay in the
+machine's namespace, and change nothing there.
 Rejected: named namespaces (a name outlives a crash), `ip netns exec` (remounts /sys), pyroute2 (opens its sockets
 lazily in whichever thread calls, that is, in the wrong namespace).
 """
@@ -33,13 +33,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Netns:
-    """One network namespace; lives until `close` (or the process's end) unless somebody else holds it too.
+    """One network namespace. It exists until `close` or the end of the process, and longer if something else holds it too.
 
     Concurrency: calls from many threads are run one after another in the namespace's thread.
     """
 
     def __init__(self, name: str, enter: Callable[[], None]) -> None:
-        """Prefer `new` and `at`; `enter` is run once in the namespace's thread and must put it into the namespace."""
+        """`new` and `at` call this. `enter`: moves the calling thread into the namespace; it is called once, in the new thread."""
         self.name = name
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"netns-{name}")
         try:
@@ -50,7 +50,7 @@ class Netns:
 
     @classmethod
     def new(cls, name: str) -> Netns:
-        """Make a namespace with its loopback up."""
+        """Make a new namespace. Its loopback is up."""
 
         def enter() -> None:
             _syscall("unshare", CLONE_NEWNET)
@@ -69,7 +69,7 @@ class Netns:
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run `function` inside and return what it returns; its exceptions come out here."""
+        """Run `function` in the namespace. Returns: its result. Raises: its exceptions; FabricError if this object is closed."""
         try:
             return self._thread.submit(function).result()
         except RuntimeError as exc:
@@ -78,16 +78,16 @@ class Netns:
             raise
 
     def ip(self, lines: Iterable[str]) -> None:
-        """Run lines of `ip -batch` inside, stopping at the first failure.
+        """Run lines of `ip -batch` in the namespace, until the first failure.
 
-        Raises: FabricError naming the line that failed.
+        Raises: FabricError, whose text names the line that failed.
         """
         script = "\n".join(lines)
         if script:
             self.tool(["ip", "-batch", "-"], script=script)
 
     def tool(self, argv: list[str], *, script: str = "") -> str:
-        """Run a command inside with `script` on its standard input; return its standard output."""
+        """Run a command in the namespace with `script` as standard input. Returns: its standard output. Raises: FabricError."""
         try:
             done = self.call(
                 lambda: subprocess.run(argv, input=script, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
@@ -99,7 +99,7 @@ class Netns:
         return done.stdout
 
     def sysctl(self, settings: dict[str, str]) -> None:
-        """Write settings below /proc/sys/net; the kernel resolves that path by the writing thread's namespace."""
+        """Write settings below /proc/sys/net. The kernel changes the namespace of the thread that writes."""
 
         def write() -> None:
             for key, value in settings.items():
@@ -108,7 +108,7 @@ class Netns:
         self.call(write)
 
     def listener(self, address: str, port: int, *, link: str = "") -> socket.socket:
-        """Make a TCP socket that listens inside, to be served by any thread outside; with `link`, only to what arrives there."""
+        """Make a TCP socket that listens in the namespace. Any thread may serve it. `link`: listen only on this link; "" for all."""
 
         def listen() -> socket.socket:
             server = socket.create_server((address, port), backlog=64)
@@ -119,7 +119,7 @@ class Netns:
         return self.call(listen)
 
     def interfaces(self) -> dict[str, str]:
-        """Tell name and MAC of every interface inside but the loopback."""
+        """Return name and MAC of every interface in the namespace, except the loopback."""
 
         def look() -> dict[str, str]:
             names = [name for _, name in socket.if_nameindex() if name != "lo"]
@@ -128,7 +128,7 @@ class Netns:
         return self.call(look)
 
     def close(self) -> None:
-        """End the thread and let the namespace go; idempotent."""
+        """End the thread and release the namespace; idempotent."""
         if self._fd >= 0:
             self._thread.shutdown(wait=True)
             os.close(self._fd)
@@ -136,7 +136,7 @@ class Netns:
 
 
 def enter_netns(path: str) -> None:
-    """Move the calling thread into the namespace at `path`; for threads made for it, never the main thread."""
+    """Move the calling thread into the namespace at `path`. Call this only in a thread made for it, never in the main thread."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _syscall("setns", fd, CLONE_NEWNET)
@@ -145,9 +145,9 @@ def enter_netns(path: str) -> None:
 
 
 def run_inside(path: str, function: Callable[[], T]) -> T:
-    """Run a function inside the namespace at `path`, in a thread that ends with it.
+    """Run a function in the namespace at `path`, in a thread of its own. Returns: the function's result.
 
-    Raises: FabricError for any OSError, whether of entering or of the function.
+    Raises: FabricError if the namespace cannot be entered, or if the function raises OSError.
     """
     result: list[T] = []
     failure: list[OSError] = []
@@ -178,7 +178,8 @@ def link_mac(interface: str) -> str:
 
 
 def raise_loopback() -> None:
-    """Raise the loopback of the calling thread's namespace, without a process of `ip`: tests make thousands of namespaces."""
+    """Set the loopback of the calling thread's namespace up. No process of `ip` is started, because tests make thousands of
+    namespaces."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", IFF_UP))
 

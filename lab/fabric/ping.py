@@ -1,7 +1,7 @@
-"""Asks from inside a namespace which addresses answer: ICMP echo to many targets at once, in well under a second.
+"""Find out from inside a namespace which addresses answer: ICMP echo to many targets at once, in well under a second.
 
-A thread enters the namespace, opens a raw socket and ends; there is no `ping` binary and no process. A target that has not
-answered is asked again every 100 ms until the deadline, because the first echo through cold neighbour tables may be late.
+A thread enters the namespace and sends by a raw socket, so no process is started. A target that has not answered is asked again every
+100 ms until the deadline, because the first echo may be late while the kernel looks up neighbours.
 """
 
 from __future__ import annotations
@@ -24,41 +24,39 @@ ECHO_REQUEST, ECHO_REPLY = 8, 0  # RFC 792
 ECHO_REQUEST_6, ECHO_REPLY_6 = 128, 129  # RFC 4443
 _SOCKETS = {4: (socket.AF_INET, socket.IPPROTO_ICMP), 6: (socket.AF_INET6, socket.IPPROTO_ICMPV6)}
 ASK_AGAIN_S = 0.1
-TIMEOUT_S = (
-    2.5  # ours, because: one lost ARP request costs the kernel a second (lab/fabric/port.py), and that is not lost traffic
-)
-GRACE_S = 5.0  # beyond the deadline, for a thread on a busy machine
+TIMEOUT_S = 2.5  # ours: the kernel repeats a lost ARP request after a second, so a target that is silent for 2.5 s is unreachable
+GRACE_S = 5.0  # wait beyond the deadline, because a thread may be late on a busy machine
 
 
 def ping(
     netns_path: str, *, targets: Iterable[Address | str], timeout_s: float = TIMEOUT_S, source: Address | None = None
 ) -> Mapping[Address, bool]:
-    """Ask each target whether it answers within `timeout_s`; return earlier when all have.
+    """Send echo requests to the targets. Returns: target -> whether it answered within `timeout_s`. It returns early if all did.
 
     Args:
-        netns_path: opens the asking namespace from this process (`/proc/PID/ns/net` or `/proc/PID/root/run/netns/X`).
-        targets: n >= 0 addresses; duplicates are asked once.
-        source: speak as this address (it must be local there, and of the targets' family); None leaves the choice to the kernel.
-    Raises: FabricError if the namespace cannot be entered or the source is not an address in it.
+        netns_path: the path by which this process opens the sender's namespace (`/proc/PID/ns/net` or `/proc/PID/root/run/netns/X`).
+        targets: any number of addresses; each is asked once, even if it is given twice.
+        source: the source address, which must be local in the namespace and of the targets' family; None lets the kernel choose.
+    Raises: FabricError if the namespace cannot be entered, or if the source is not an address in it.
     """
     asked = {ip_address(target) for target in targets}
     answered: set[Address] = set()
     failure: list[OSError] = []
     deadline = time.monotonic() + timeout_s
 
-    def ask(family: int, protocol: int, of_it: set[Address]) -> None:
+    def ask(family: int, protocol: int, family_targets: set[Address]) -> None:
         try:
             enter_netns(netns_path)
             with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
                 sock.bind((str(source) if source else "", 0))
-                _exchange(sock, of_it, answered, deadline=deadline)
+                _exchange(sock, family_targets, answered, deadline=deadline)
         except OSError as exc:
             failure.append(exc)
 
     threads = [
-        threading.Thread(target=ask, args=(*_SOCKETS[version], of_it), name="ping", daemon=True)
+        threading.Thread(target=ask, args=(*_SOCKETS[version], family_targets), name="ping", daemon=True)
         for version in _SOCKETS
-        if (of_it := {target for target in asked if target.version == version})
+        if (family_targets := {target for target in asked if target.version == version})
     ]
     for thread in threads:
         thread.start()
@@ -93,18 +91,18 @@ def _send(sock: socket.socket, target: Address, identifier: int, sequence: int) 
     header = struct.pack("!BBHHH", ECHO_REQUEST, 0, _checksum(header), identifier, sequence)
     if target.version == 6:
         header = struct.pack("!BBHHH", ECHO_REQUEST_6, 0, 0, identifier, sequence)  # the kernel fills in the checksum
-    with suppress(OSError):  # no route, or the neighbour is known not to answer: the same as silence
+    with suppress(OSError):  # no route, or a neighbour that does not answer; the target counts as silent
         sock.sendto(header, (str(target), 0))
 
 
 def _is_reply(packet: bytes, identifier: int, *, is_ipv6: bool) -> bool:
-    payload = packet if is_ipv6 else packet[(packet[0] & 15) * 4 :]  # IPv6 gives no header
+    payload = packet if is_ipv6 else packet[(packet[0] & 15) * 4 :]  # raw sockets of IPv6 return packets without the IP header
     reply = ECHO_REPLY_6 if is_ipv6 else ECHO_REPLY
     return len(payload) >= 8 and payload[0] == reply and payload[4:6] == identifier.to_bytes(2, "big")
 
 
 def _checksum(data: bytes) -> int:
-    """RFC 1071, for data of even length."""
+    """Return the Internet checksum (RFC 1071) of data of even length."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF

@@ -1,9 +1,9 @@
-"""What one attached ENI needs of the kernel, as text for `ip -batch`; pure, so that it can be read and tested as text.
+"""The kernel objects of an attached ENI as text for `ip -batch`. No function changes anything, so that tests can compare the text.
 
-The fabric's end of the veth pair is the *port*. EC2 never asks who has a secondary address: it knows which ENI it
-is on. So every address and prefix is routed to one made-up next hop per port, and that next hop has a permanent
-neighbour entry with the ENI's MAC (one entry per ENI instead of one per address). In the other direction the port
-answers ARP for every address (proxy ARP), because a node believes its whole subnet to be on the wire.
+The router's end of an ENI's veth pair is its *port*. EC2 sends no ARP request for a secondary address, because it knows the address's
+ENI. So the router routes all addresses and prefixes of an ENI to one made-up next hop on its port, and this next hop has a permanent
+neighbour entry with the ENI's MAC. That needs one entry for each ENI instead of one for each address. In the other direction the port
+answers ARP requests for every address (proxy ARP), because a node sends such requests for all addresses of its subnet.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from lab.vpc.ipv6 import SUBNET_LENGTH
 from lab.vpc.model import Eni, Network
 
 MTU = 9001  # bytes; "Network MTU for your EC2 instance", EC2 user guide
-NEXT_HOP = "169.254.255.1"  # ours, because: link-local and not one of Amazon's 169.254.169.0/24
-NEXT_HOP_6 = IPv6Address("fe80::ffff")  # ours, because: nobody has it; its neighbour entry has the ENI's MAC, as that of NEXT_HOP
+NEXT_HOP = "169.254.255.1"  # ours: a link-local address that nobody has, and that is not in Amazon's 169.254.169.0/24
+NEXT_HOP_6 = IPv6Address("fe80::ffff")  # ours: a link-local address that nobody has; the next hop of IPv6
 
 
 def port_name(eni_id: str) -> str:
-    """Name the fabric's end after the ENI; an ENI ID (21 characters) does not fit the 15 of an interface name."""
+    """Return the name of an ENI's port. It is a hash of the ENI ID, whose 21 characters do not fit into an interface name of 15."""
     return f"p{hashlib.sha256(eni_id.encode()).hexdigest()[:13]}"
 
 
 def interface_name(eni: Eni) -> str:
-    """Name the node's end as Amazon Linux would: eth0, eth1 by device index; card n > 0 adds `c<n>`."""
+    """Return the name of the node's end: eth0, eth1, ... by device index as on Amazon Linux, with `c<n>` on network card n > 0."""
     if eni.attachment is None:
         return "eth0"
     card = f"c{eni.attachment.network_card}" if eni.attachment.network_card else ""
@@ -40,7 +40,8 @@ def is_primary(eni: Eni) -> bool:
 
 
 def create_lines(eni: Eni, *, node_netns_path: str) -> list[str]:
-    """Make the pair with both ends in their final namespaces; the node's end has the ENI's MAC and is down."""
+    """Return lines that make the veth pair of an ENI, with its ends in router and node. The node's end has the ENI's MAC and is
+    down."""
     port, interface = port_name(eni.eni_id), interface_name(eni)
     return [
         f"link add {port} mtu {MTU} type veth peer name {interface} address {eni.mac} mtu {MTU} netns {node_netns_path}",
@@ -50,7 +51,7 @@ def create_lines(eni: Eni, *, node_netns_path: str) -> list[str]:
 
 
 def branch_lines(eni: Eni) -> list[str]:
-    """What makes a link on the trunk's port the port of a branch. The node's end is the node's own to make."""
+    """Return lines that make a VLAN link on the trunk's port the port of a branch ENI. The daemon makes the node's end."""
     port = port_name(eni.eni_id)
     return [
         f"link set {port} alias {eni.eni_id} up",
@@ -59,9 +60,9 @@ def branch_lines(eni: Eni) -> list[str]:
 
 
 def ipv6_lines(eni: Eni) -> list[str]:
-    """What the port needs for IPv6 besides: the router's address and the made-up next hop. Neighbour discovery does the rest."""
+    """Return further lines for IPv6: the router's address on the port, and the made-up next hop."""
     port = port_name(eni.eni_id)
-    # For the router's ICMP errors: a node forwards none to its sandboxes that comes from a link-local address.
+    # The router needs a global address as the source of its ICMP errors, because a node forwards no packet from a link-local address.
     own = {IPv6Network((address, SUBNET_LENGTH), strict=False)[1] for address in eni.ipv6_addresses}
     return [
         *(f"addr replace {address}/128 dev lo nodad" for address in own),
@@ -71,7 +72,8 @@ def ipv6_lines(eni: Eni) -> list[str]:
 
 
 def port_sysctls(eni_id: str) -> dict[str, str]:
-    """Answer ARP for everything, at once; never redirect, never judge by reverse path (the source check does)."""
+    """Return the settings of a port: it answers ARP for every address without delay, sends no redirects, and does not check the
+    reverse path, because the source check does that."""
     port = port_name(eni_id)
     return {
         f"ipv4/conf/{port}/proxy_arp": "1",
@@ -82,43 +84,44 @@ def port_sysctls(eni_id: str) -> dict[str, str]:
 
 
 def interface_sysctls(eni: Eni) -> dict[str, str]:
-    """Ask again after 100 ms, not 1 s, when the first ARP request after link-up is not answered.
+    """Return the setting of the node's end by which the kernel repeats an ARP request after 100 ms and not after 1 s.
 
-    Measured: in 10 % of link-ups the port's queue is activated (by the kernel's linkwatch work) after the request came, and its
-    answer is lost. A wire of EC2 has no such moment, and a second's silence would look like the source check at work.
+    Measured: in 10 % of cases the answer to the first request after the link goes up is lost, because the kernel activates the port's
+    queue later (linkwatch). EC2 has no such loss, and a second of silence would look like a drop by the source check.
     """
     return {f"ipv4/neigh/{interface_name(eni)}/retrans_time_ms": "100"}
 
 
 def ipv6_sysctls(eni: Eni) -> dict[str, str]:
-    """No detection of duplicate addresses on ENIs, as EKS's image has it (amazon-eks-ami, eks-managed.network.tpl)."""
+    """Return the setting that turns the detection of duplicate addresses off, as on EKS's image (amazon-eks-ami,
+    eks-managed.network.tpl)."""
     return {f"ipv6/conf/{interface_name(eni)}/accept_dad": "0"}
 
 
 def dhcp_lines(eni: Eni) -> list[str]:
-    """What DHCP would have set at boot: for the primary ENI only; EC2 configures no other one."""
+    """Return lines that configure the primary ENI as DHCP does at boot. No other ENI is configured at boot."""
     interface = interface_name(eni)
     return [
         f"link set {interface} up",
         f"addr add {eni.primary_address}/{eni.subnet_cidr.prefixlen} brd + dev {interface}",
         f"route add default via {gateway(eni.subnet_cidr)} dev {interface}",
-        # By DHCPv6; the default route comes with the router's advertisement.
+        # As by DHCPv6. The IPv6 default route comes from the router's advertisement.
         *(f"addr add {address}/128 dev {interface} nodad" for address in eni.ipv6_addresses),
     ]
 
 
 def gateway(subnet: IPv4Network) -> IPv4Address:
-    """The VPC router's address in a subnet: the first after the network address ("Subnet CIDR blocks", VPC user guide)."""
+    """Return the VPC router's address in a subnet: the first after the network address ("Subnet CIDR blocks", VPC user guide)."""
     return subnet.network_address + 1
 
 
 def in_order(networks: Iterable[Network]) -> list[Network]:
-    """Both families, IPv4 first, each ascending."""
-    return sorted(networks, key=lambda one: (one.version, int(one.network_address), one.prefixlen))
+    """Sort networks of both families: IPv4 first, each family ascending."""
+    return sorted(networks, key=lambda network: (network.version, int(network.network_address), network.prefixlen))
 
 
 def route_lines(eni_id: str, *, added: Iterable[Network], removed: Iterable[Network]) -> list[str]:
-    """Route what was added to this port; take back what was removed."""
+    """Return lines that add the routes of `added` to the port of an ENI, and delete those of `removed`."""
     port = port_name(eni_id)
     return [
         *(f"route del {network} via {_next_hop(network)} dev {port}" for network in in_order(removed)),

@@ -1,9 +1,9 @@
 """EC2's source check as one nftables table for each family: a packet passes only if its source address is on the ENI it comes from.
 
-The set of (port, source) pairs decides alone; it changes in one transaction, so that no packet sees half of
-a change. What does not match is counted by (port, source) and dropped without an answer, as EC2 does. Link-local
-destinations (instance metadata among them) are never carried: they belong to the node. Checked before routing, so
-that the router's own addresses do not bypass it.
+A set of allowed (port, source) pairs decides. It changes in one transaction, so that no packet meets half of a change. Other packets
+are counted by (port, source) and dropped without an answer, as by EC2. Packets to link-local addresses, such as instance metadata, are
+always dropped, because these addresses are inside the node. The check comes before routing, so that packets to the router's own
+addresses are checked too.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ table ip6 vpc {
   }
 }
 """
-"""The empty tables, for the router's namespace: with them nothing passes."""
+"""The tables with empty sets, for the router's namespace. With them no packet passes."""
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Packets that came from `source` through the port of `eni_id` and were not carried."""
+    """Packets with the source address `source` that arrived on the port of the ENI `eni_id` and were dropped."""
 
     eni_id: str
     source: Address
@@ -58,14 +58,14 @@ class Drop:
 
 
 def change(netns: Netns, port: str, *, added: Iterable[Network], removed: Iterable[Network]) -> None:
-    """Allow and forbid sources on one port, in one transaction; `removed` must be allowed now."""
+    """Allow the sources `added` on a port and forbid `removed`, which must be allowed now, in one transaction."""
     script = _element("delete", port, removed) + _element("add", port, added)
     if script:
         netns.tool(["nft", "-f", "-"], script=script)
 
 
 def drop_counts(netns: Netns) -> dict[tuple[str, Address], int]:
-    """Read dropped packets by (port name, source address), since the tables were installed."""
+    """Read the number of packets dropped since the tables were installed, by (port name, source address)."""
     return {key: count for table in TABLES.values() for key, count in _drops_of(netns, table)}
 
 

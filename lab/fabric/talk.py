@@ -1,8 +1,8 @@
-"""Asks from inside one namespace and answers inside others: who answered, and whom did it see?
+"""Questions from inside one namespace, and servers in others, which answer by UDP and TCP.
 
-Every server answers with its own name and the address and port that the question came from, so one exchange tells which sandbox was
-reached and what was translated on the way. UDP answers are as long as their question, so size is tested in both directions. There is
-no process: sockets belong to the namespace in which they were made, whoever uses them.
+Every server answers with its own name, and with the address and port that it sees as the sender. So one exchange shows which sandbox
+was reached, and whether addresses were translated on the way. A UDP answer is as long as its question, so both directions are tested
+with the same size. No processes are started: a socket belongs to the namespace in which it was made, and any thread can use it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lab.fabric.netns import run_inside
 from lab.vpc.family import IPV4, IPV6, Family, family_of
 from lab.vpc.model import Address
 
-PORT = 7000  # ours, because: nothing in a node listens there
-TIMEOUT_S = 2.5  # as ping's: a cold neighbour table is not lost traffic
+PORT = 7000  # ours: no other program in a node listens on it
+TIMEOUT_S = 2.5  # the same as in ping.py, where the reason is
 ASK_AGAIN_S = 0.1
 IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14  # linux/in.h
 IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24  # linux/in6.h
@@ -35,7 +35,11 @@ _BIGGEST_BYTES = 65535
 
 @dataclass(frozen=True)
 class Heard:
-    """An answer: the server's name, and whom it saw. `by` is "" if the question was refused instead (RST, ICMP)."""
+    """The answer to a question.
+
+    by: the server's name; "" if the question was refused (by RST or ICMP).
+    seen_as, seen_port: the sender's address and port as the server saw them.
+    """
 
     by: str
     seen_as: Address | None = None
@@ -66,24 +70,27 @@ class Servers:
         self.close()
 
     def add(self, name: str, netns_path: str, *, port: int = PORT, address: Address | str = "") -> None:
-        """Listen in a namespace; `address` "" listens on all of IPv4, and then answers only well where there is one.
+        """Add a server that listens in a namespace.
 
-        Raises: FabricError if the namespace cannot be entered or the address is not in it.
+        Args:
+            address: the address on which it listens; "" for all IPv4 addresses. UDP answers have the right source address with "" only
+                if the namespace has a single address.
+        Raises: FabricError if the namespace cannot be entered, or the address is not in it.
         """
         for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
             sock = self._stack.enter_context(run_inside(netns_path, partial(_server, kind, str(address), port)))
             self._selector.register(sock, selectors.EVENT_READ, name)
 
     def remove(self, name: str) -> None:
-        """End a server, whose sockets would keep its namespace."""
+        """Remove a server. Otherwise its sockets would keep the namespace alive."""
         for key in [key for key in tuple(self._selector.get_map().values()) if key.data == name]:
             sock = self._selector.unregister(key.fileobj).fileobj
             if isinstance(sock, socket.socket):
                 sock.close()
 
     def who_heard(self, question: bytes) -> list[str]:
-        """Name the servers that got this datagram, whoever it said it came from; ascending, once per copy."""
-        return sorted(name for name, heard in tuple(self._questions) if heard == question)
+        """List the servers that received this datagram from any source, in ascending order, and once for each copy received."""
+        return sorted(name for name, received in tuple(self._questions) if received == question)
 
     def close(self) -> None:
         """Close every socket and end the thread; idempotent."""
@@ -98,7 +105,7 @@ class Servers:
             for key, _ in self._selector.select():
                 if key.data is None:
                     return
-                with suppress(OSError):  # the client went away, or its answer is too large for the path: it hears nothing
+                with suppress(OSError):  # the client has gone, or the answer is too large for the path; the client gets no answer
                     self._answer(key.fileobj, key.data)  # type: ignore[arg-type]
 
     def _answer(self, sock: socket.socket, name: str) -> None:
@@ -123,10 +130,11 @@ def ask(
     size_bytes: int = 0,
     timeout_s: float = TIMEOUT_S,
 ) -> Heard | None:
-    """Ask one question; None if nobody answers in time.
+    """Ask one question from a namespace. Returns: the answer; None if none comes in time.
 
     Args:
-        size_bytes: of the whole packet, which nobody may fragment; 0 for a small one. UDP only.
+        source_port: the sender's port; 0 lets the kernel choose. UDP only.
+        size_bytes: size of the whole IP packet, which must not be fragmented; 0 for a small packet. UDP only.
     Raises: FabricError if the namespace cannot be entered.
     """
     if tcp:
@@ -136,23 +144,24 @@ def ask(
         sock = run_inside(netns_path, lambda: _client(str(target), port, source_port))
     except FabricError as exc:
         if isinstance(exc.__cause__, OSError) and exc.__cause__.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-            return None  # no route leads there
+            return None  # the namespace has no route to the target
         raise
     with sock:
         return _ask_udp(sock, payload_bytes, timeout_s)
 
 
 def path_mtu(netns_path: str, target: Address | str, *, size_bytes: int, timeout_s: float = TIMEOUT_S) -> int:
-    """Send packets of `size_bytes` with DF until the kernel of that namespace learns a smaller path MTU, or the deadline.
+    """Send packets of `size_bytes` that must not be fragmented, until the namespace's kernel learns a smaller path MTU or `timeout_s`
+    is over. First the MTUs that it learnt before are flushed.
 
-    Returns: the MTU of the path to `target` as known afterwards, in bytes. What was learnt before is forgotten first.
+    Returns: the MTU of the path to `target` that the kernel then has, in bytes.
     """
 
     family = family_of(ip_address(target))
     level, _, mtu_option = _SOCKET[family]
 
     def forget_and_connect() -> socket.socket:
-        with open(_FLUSH[family], "w", encoding="ascii") as file:  # noqa: PTH123 - by the thread's namespace
+        with open(_FLUSH[family], "w", encoding="ascii") as file:  # noqa: PTH123 - it acts on the thread's namespace
             file.write("1")
         return _client(str(target), PORT, 0)
 

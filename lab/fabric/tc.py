@@ -1,7 +1,8 @@
-"""Queueing disciplines and eBPF filters of links, by netlink: clsact, what hangs on it, and the ingress qdisc that excludes it.
+"""Queueing disciplines (qdiscs) and eBPF filters of links, by netlink: clsact, its filters, and the ingress qdisc.
 
-Works in the namespace of the calling thread. Source: rtnetlink(7), linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h; the words of
-the kernel's refusals are those of its extended acknowledgements (net/sched/sch_api.c).
+A link has either clsact or an ingress qdisc. All functions work in the namespace of the calling thread. Source: rtnetlink(7),
+linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h. The text of an OSError is the message in the kernel's extended acknowledgement
+(net/sched/sch_api.c), if it has one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class Hook(IntEnum):
-    """Where clsact runs filters: on what comes from the link's other end, and on what goes to it."""
+    """The packets on which clsact runs a filter: those that arrive from the link's other end, or those that are sent to it."""
 
     FROM_LINK = 0xFFFFFFF2
     TO_LINK = 0xFFFFFFF3
@@ -36,7 +37,7 @@ class Hook(IntEnum):
 
 @dataclass(frozen=True)
 class Filter:
-    """One eBPF filter: the name of its program, and the program's number."""
+    """One eBPF filter: its hook, the name of its program, and the kernel's ID of the program."""
 
     hook: Hook
     name: str
@@ -44,18 +45,18 @@ class Filter:
 
 
 def add_clsact(ifindex: int) -> None:
-    """Give a link its clsact, unless it has it. Raises: OSError, with the kernel's words if an ingress qdisc is there."""
+    """Add clsact to a link, unless the link has it. Raises: OSError, for example if the link has an ingress qdisc."""
     if "clsact" not in qdiscs(ifindex):
         _add_qdisc(ifindex, "clsact")
 
 
 def add_ingress(ifindex: int) -> None:
-    """Give a link an ingress qdisc, as the bandwidth plugin does. Raises: OSError, with the kernel's words if clsact is there."""
+    """Add an ingress qdisc to a link, as the bandwidth plugin does. Raises: OSError, for example if the link has clsact."""
     _add_qdisc(ifindex, "ingress")
 
 
 def delete_qdisc(ifindex: int) -> None:
-    """Take clsact or ingress away, with all filters; nothing happens if neither is there."""
+    """Remove clsact or the ingress qdisc from a link, with all filters. Idempotent."""
     try:
         _ask(_DELQDISC, 0, _MESSAGE.pack(0, ifindex, 0, _INGRESS_ROOT, 0))
     except OSError as error:
@@ -64,16 +65,16 @@ def delete_qdisc(ifindex: int) -> None:
 
 
 def qdiscs(ifindex: int) -> list[str]:
-    """The kinds of a link's queueing disciplines; none if the link has gone."""
+    """Return the kinds of a link's queueing disciplines; none if the link does not exist."""
     return [
-        _text(found[_KIND])
+        _text(attributes[_KIND])
         for payload in _dump(_GETQDISC, _MESSAGE.pack(0, ifindex, 0, 0, 0))
-        if _MESSAGE.unpack_from(payload)[1] == ifindex and _KIND in (found := dict(_attributes(payload[_MESSAGE.size :])))
+        if _MESSAGE.unpack_from(payload)[1] == ifindex and _KIND in (attributes := dict(_attributes(payload[_MESSAGE.size :])))
     ]
 
 
 def add_filter(ifindex: int, hook: Hook, *, program: int, name: str, priority: int = _PRIORITY) -> None:
-    """Hang a program on a link. Raises: FileExistsError if one of this priority hangs there already; OSError."""
+    """Attach a program to a hook of a link. Raises: FileExistsError if the hook has a program of this priority already; OSError."""
     options = _attribute(_BPF_FD, struct.pack("<I", program)) + _attribute(_BPF_NAME, name.encode() + b"\0")
     options += _attribute(_BPF_FLAGS, struct.pack("<I", _ACT_DIRECT))
     body = _MESSAGE.pack(0, ifindex, _HANDLE, hook, priority << 16 | _ALL_PROTOCOLS)
@@ -81,32 +82,32 @@ def add_filter(ifindex: int, hook: Hook, *, program: int, name: str, priority: i
 
 
 def delete_filter(ifindex: int, hook: Hook, *, priority: int = _PRIORITY) -> None:
-    """Take the program of a hook away. Raises: OSError."""
+    """Detach the program of this priority from a hook. Raises: OSError."""
     body = _MESSAGE.pack(0, ifindex, _HANDLE, hook, priority << 16 | _ALL_PROTOCOLS)
     _ask(_DELTFILTER, 0, body + _attribute(_KIND, b"bpf\0"))
 
 
 def filters(ifindex: int) -> list[Filter]:
-    """The eBPF filters of a link, on both hooks; none if the link has gone."""
-    return [found for hook in Hook for found in _filters(ifindex, hook)]
+    """Return the eBPF filters of a link, on both hooks; none if the link does not exist."""
+    return [item for hook in Hook for item in _filters(ifindex, hook)]
 
 
 def links(prefixes: tuple[str, ...]) -> dict[str, tuple[int, dict[Hook, int]]]:
-    """Links whose names begin so: name -> index, and the program on each hook that has one."""
+    """Return the links whose names have one of the prefixes: name -> index, and hook -> program ID for each hook with a program."""
     named = [(link, ifindex) for ifindex, link in socket.if_nameindex() if link.startswith(prefixes)]
-    return {link: (ifindex, {one.hook: one.program_id for one in filters(ifindex)}) for link, ifindex in named}
+    return {link: (ifindex, {item.hook: item.program_id for item in filters(ifindex)}) for link, ifindex in named}
 
 
 def _filters(ifindex: int, hook: Hook) -> Iterator[Filter]:
     for payload in _dump(_GETTFILTER, _MESSAGE.pack(0, ifindex, 0, hook, 0)):
-        found = dict(_attributes(payload[_MESSAGE.size :]))
-        options = dict(_attributes(found.get(_OPTIONS, b"")))
-        if _BPF_ID in options:  # not so of the first answer for a priority, which names the kind alone
+        attributes = dict(_attributes(payload[_MESSAGE.size :]))
+        options = dict(_attributes(attributes.get(_OPTIONS, b"")))
+        if _BPF_ID in options:  # the first message about a priority has only the kind
             yield Filter(hook, _text(options.get(_BPF_NAME, b"")), int(struct.unpack("<I", options[_BPF_ID])[0]))
 
 
 def _dump(kind: int, body: bytes) -> Iterator[bytes]:
-    """Every answer to a question for all; none if the kernel refuses it: a link that has gone, or has no clsact."""
+    """Yield the messages of a dump; none if the kernel refuses it, because the link does not exist or has no clsact."""
     with closing(_socket()) as sock:
         sock.send(_HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _DUMP, 1, 0) + body)
         while True:
@@ -131,14 +132,14 @@ def _ask(kind: int, flags: int, body: bytes) -> None:
 
 
 def _words(payload: bytes) -> str:
-    """What the kernel says of its refusal, after the error number and the header of the request."""
+    """Return the kernel's message about its refusal. It follows the error number and the header of the request."""
     return _text(dict(_attributes(payload[4 + _HEADER.size :])).get(_ACK_WORDS, b""))
 
 
 def _socket() -> socket.socket:
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
     sock.setsockopt(_SOL_NETLINK, _EXT_ACK, 1)
-    sock.setsockopt(_SOL_NETLINK, 10, 1)  # NETLINK_CAP_ACK: a refusal has the header of the request alone
+    sock.setsockopt(_SOL_NETLINK, 10, 1)  # NETLINK_CAP_ACK: a refusal quotes only the header of the request
     sock.settimeout(10)
     return sock
 

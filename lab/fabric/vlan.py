@@ -1,9 +1,9 @@
-"""A stand-in of an 802.1Q link, for kernels without that module: a veth, and two eBPF programs that tag and untag its frames.
+"""A stand-in for an 802.1Q link, for kernels without that module: a veth, and two eBPF programs that tag and untag its frames.
 
-The frames on the trunk are truly tagged, so a link of another ID hears nothing. One link of an ID stands on a trunk, as the kernel
-has it (EEXIST, whatever the second one's name). What the stand-in cannot do: its link does not go down with the trunk's, and does not
-go away with it (`lose_all` does that), and its kind is veth. Works in the network namespace of the calling thread.
-Source: net/8021q/vlan.c, bpf-helpers(7).
+The frames on the trunk's link are really tagged, so a link with another VLAN ID receives none of them. As in the kernel, a trunk has
+at most one link with a VLAN ID: a second one fails with EEXIST, even under another name. Different from a real VLAN link, the stand-in
+does not go down with the trunk's link, is not removed with it (`lose_all` does that), and has the kind veth. All functions work in the
+network namespace of the calling thread. Source: net/8021q/vlan.c, bpf-helpers(7).
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from lab.fabric.errors import FabricError
 COMMAND_TIMEOUT_S = 30.0
 _SIOCGIFMTU = 0x8921  # linux/sockios.h
 PEER, UNFINISHED = "q", "n"
-"""How the names of the veth's other end, and of a link that is not finished, begin."""
+"""First letters of two names: that of the veth's other end, and that of a link that is not finished."""
 
 
 def make(trunk: str, name: str, vlan: int, *, mac: str = "", group: int = 0) -> int:
-    """Make a link, which is down. Whoever dies in here leaves no link of that name, and the next call removes what is left.
+    """Make a VLAN link, which is down. Its MTU is the trunk's.
+
+    The link gets its name at the end. If the process dies before, the next call removes the unfinished link.
 
     Args:
         trunk: name of the link that carries the tagged frames.
-        mac: of the new link, by default the kernel's choice; its MTU is the trunk's.
-        group: that it is in from the beginning.
-    Returns: its index. Raises: FileExistsError if the name, or the ID on this trunk, is taken; FabricError.
+        mac: MAC of the new link; by default the kernel chooses it.
+        group: link group of the new link, from the beginning.
+    Returns: the index of the link. Raises: FileExistsError if the name, or the VLAN ID on this trunk, is taken; FabricError.
     """
     trunk_index = socket.if_nametoindex(trunk)
     peer, unfinished = f"{PEER}{vlan}-{trunk_index}", f"{UNFINISHED}{vlan}-{trunk_index}"
@@ -45,13 +47,13 @@ def make(trunk: str, name: str, vlan: int, *, mac: str = "", group: int = 0) -> 
     mtu, address = _mtu(trunk), f" address {mac}" if mac else ""
     _ip(f"link add {unfinished} mtu {mtu}{address} group {group} type veth peer name {peer} mtu {mtu}")
     _set(f"ipv6/conf/{peer}/disable_ipv6", "1")
-    # The first frame after the link goes up may be lost by a veth, which no real VLAN link does (port.interface_sysctls).
+    # A veth may lose the first frame after it goes up, which a real VLAN link does not (port.interface_sysctls).
     _set(f"ipv4/neigh/{unfinished}/retrans_time_ms", "100")
     peer_index = socket.if_nametoindex(peer)
     tc.add_clsact(peer_index)
     _hang(peer_index, bpf.load_push(vlan, ifindex=trunk_index), name=f"push{vlan}", priority=1)
     tc.add_clsact(trunk_index)
-    with suppress(FileNotFoundError):  # of an earlier link, which led to a link that is no more
+    with suppress(FileNotFoundError):  # an earlier link with this VLAN ID may have left its filter, which sends to a removed link
         tc.delete_filter(trunk_index, tc.Hook.FROM_LINK, priority=vlan)
     _hang(trunk_index, bpf.load_pop(vlan, ifindex=peer_index), name=f"pop{vlan}", priority=vlan)
     _ip(f"link set {peer} up", f"link set {unfinished} name {name}")
@@ -59,17 +61,18 @@ def make(trunk: str, name: str, vlan: int, *, mac: str = "", group: int = 0) -> 
 
 
 def place(peer: str) -> tuple[int, int]:
-    """Index of the trunk and VLAN ID of the link whose other end has a name; twice 0 for the name of anything else."""
-    found = re.fullmatch(rf"{PEER}(\d+)-(\d+)", peer)
-    return (int(found[2]), int(found[1])) if found else (0, 0)
+    """Return the index of the trunk and the VLAN ID of a stand-in, by the name of its other end; (0, 0) for any other name."""
+    match = re.fullmatch(rf"{PEER}(\d+)-(\d+)", peer)
+    return (int(match[2]), int(match[1])) if match else (0, 0)
 
 
 def lose_all(trunk_index: int) -> None:
-    """Remove the links of a trunk whose link has gone, as the kernel does. While it is there another may be made on it meanwhile."""
+    """Remove all stand-ins of a trunk, as the kernel removes VLAN links with their parent. Call this after the trunk's link was
+    removed, because before, new stand-ins could be made meanwhile."""
     ending = f"-{trunk_index}"
     for _, name in socket.if_nameindex():
         if name.startswith(PEER) and name.endswith(ending):
-            with suppress(FabricError):  # its other end has been removed meanwhile, and this one with it
+            with suppress(FabricError):  # its other end was removed meanwhile, and with it this end
                 _ip(f"link del {name}")
 
 

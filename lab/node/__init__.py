@@ -1,1 +1,1 @@
-"""Lab nodes: each its own namespaces, its own containerd and runc, its own PID 1."""
+"""Lab nodes. Each node has namespaces, a containerd with runc, and a PID 1 of its own."""

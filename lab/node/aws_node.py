@@ -1,9 +1,10 @@
 """A stand-in for amazon-vpc-cni-k8s on one node: `agent` is its daemon, `plugin` its CNI plugin. Standard library only.
 
 It makes the same objects on the node as amazon-vpc-cni-k8s, so that tests can migrate a node: the file of allocations, the socket, the
-conflist, the chains and the wiring of a pod. It also has the same cooldown. It shares no code with our daemon. Its pool are secondary
-addresses of the primary ENI, which it requests from EC2; it has no other mode and no IPv6. Both programs run as `python aws_node.py
-agent|plugin` in the node's own file system. Sources: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go (SetupPodNetwork),
+conflist, the chains and the wiring of a pod. It also has the same cooldown. It shares no code with our daemon. Its pool consists of
+secondary addresses of the primary ENI, which it requests from EC2; it has no other mode and no IPv6. Both programs run as `python
+aws_node.py agent|plugin` in the node's own file system. Sources: amazon-vpc-cni-k8s
+cmd/routed-eni-cni-plugin/driver/driver.go (SetupPodNetwork),
 pkg/networkutils/network.go (updateHostIptablesRules), pkg/ipamd/datastore/data_store.go (CheckpointData, ReadBackingStore),
 cmd/aws-vpc-cni/main.go.
 """
@@ -31,7 +32,9 @@ COOLDOWN_S = 30.0
 WANTED = int(os.environ.get("AWS_NODE_ADDRESSES", "14"))  # addresses of the pool; by default those of one ENI of an m5.xlarge
 METADATA = "http://169.254.169.254/latest"
 MAX_BYTES = 1 << 16
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of every shell, whatever the environment has
+PATH = (
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # every shell gets this PATH, not the one of the environment
+)
 TRY_AGAIN_LATER = 11
 NAT_CHAINS = """
     -N AWS-SNAT-CHAIN-0
@@ -45,7 +48,7 @@ class Agent:
     """Gives addresses to the plugin, one call after another."""
 
     def __init__(self) -> None:
-        """Take over the allocations in the file whose pods' links exist."""
+        """Read the allocations from the file, and keep those whose pod still has its link."""
         FOLDER.mkdir(parents=True, exist_ok=True)
         self._mac = _metadata("mac")
         self._allocations = [entry for entry in _checkpoint() if (Path("/sys/class/net") / _veth_of(entry)).exists()]

@@ -77,7 +77,7 @@ def is_installed() -> bool:
 
 
 def plugin_binary(name: str) -> Path | None:
-    """Find one of the standard CNI plugins on this machine."""
+    """Find a standard CNI plugin on this machine. Returns: its path, or None if it is not installed."""
     candidates = (Path(directory, name) for directory in PLUGIN_DIRECTORIES)
     return next((path for path in candidates if path.is_file()), None)
 
@@ -123,7 +123,7 @@ def _wait(claim: Callable[[], bool], process: NodeProcess, deadline: float, what
             raise NodeError(f"containerd ended with {process.returncode} before it could {what}")
         if time.monotonic() > deadline:
             raise NodeError(f"containerd did not {what} within {START_DEADLINE_S:.0f} s")
-        time.sleep(POLL_S)  # containerd sends no notification of either
+        time.sleep(POLL_S)  # polled, because containerd sends no notification when it listens, or when it has seen an image
 
 
 def _listens(path: str) -> bool:

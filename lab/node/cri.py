@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 RUN_TIMEOUT_S = 240.0  # the kubelet's own (runtimeRequestTimeout x 2), pkg/kubelet/cri/remote
 CALL_TIMEOUT_S = 30.0
-STATUS_TIMEOUT_S = 5.0  # ours, because: it is polled, and containerd answers within milliseconds
+STATUS_TIMEOUT_S = 5.0  # ours: containerd answers within milliseconds, so after 5 s it hangs, and the caller asks again
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class CriClient:
         annotations: Mapping[str, str] | None = None,
         timeout_s: float = RUN_TIMEOUT_S,
     ) -> str:
-        """Create and start a sandbox as the kubelet would; return its ID (CNI's container ID). `annotations`: the pod's.
+        """Create and start a sandbox as the kubelet would; return its ID (CNI's container ID). `annotations`: those of the pod.
 
-        Raises: SandboxError with the runtime's words, which carry the CNI plugin's error.
+        Raises: SandboxError with the runtime's message, which contains the CNI plugin's error.
         """
         config = cri_pb2.PodSandboxConfig(
             metadata=cri_pb2.PodSandboxMetadata(name=name, namespace=namespace, uid=uid or str(uuid.uuid4()), attempt=attempt),
@@ -85,7 +85,7 @@ class CriClient:
         return str(answer.pod_sandbox_id)
 
     def stop(self, sandbox_id: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Stop a sandbox: the runtime calls DEL and ends the processes. It may be repeated.
+        """Stop a sandbox: the runtime calls DEL and ends the processes. Idempotent.
 
         A sandbox that the runtime does not know counts as stopped, because a removal whose answer was lost may have taken effect.
         Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_manager.go, which treats NotFound as success.
@@ -98,7 +98,7 @@ class CriClient:
                 raise
 
     def remove(self, sandbox_id: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Remove a sandbox, after stopping it if it runs. It may be repeated."""
+        """Remove a sandbox; the runtime stops it first if it runs. Idempotent."""
         request = cri_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)
         _call(f"remove sandbox {sandbox_id}", self._runtime.RemovePodSandbox, request, timeout_s)
 
@@ -121,7 +121,7 @@ class CriClient:
     def status(self, sandbox_id: str) -> SandboxStatus:
         """Return a sandbox's state, address and network namespace.
 
-        Raises: SandboxError if the runtime does not know it.
+        Raises: SandboxError if the runtime does not know the sandbox.
         """
         request = cri_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
         answer = _call(f"status of sandbox {sandbox_id}", self._runtime.PodSandboxStatus, request, CALL_TIMEOUT_S)
@@ -136,7 +136,8 @@ class CriClient:
     def network_problem(self, *, timeout_s: float = STATUS_TIMEOUT_S) -> str:
         """Return the runtime's reason why it has no network for sandboxes; "" once it has loaded a CNI configuration.
 
-        From 2.0.1 on containerd calls STATUS of the plugins for this. Raises: SandboxError if it does not answer in time.
+        From version 2.0.1 on containerd calls STATUS of the CNI plugins before it answers. Raises: SandboxError if the runtime does
+        not answer in time.
         """
         answer = _call("ask the runtime's status", self._runtime.Status, cri_pb2.StatusRequest(), timeout_s)
         for condition in answer.status.conditions:

@@ -36,7 +36,8 @@ SHIPPED_PYTHON = {"PYTHONOPTIMIZE": "2", "PYTHONNODEBUGRANGES": "1"}
 program."""
 
 BYTECODE = REPOSITORY / "build" / "bytecode"
-"""Directory of the bytecode that these options make. It is not that of the checkout, because the two must not be mixed."""
+"""Directory of the bytecode that Python writes with SHIPPED_PYTHON. It is separate from the bytecode of the checkout, which is
+written with other options, because the two must not be mixed."""
 
 READY_TIMEOUT_S = 90.0
 END_TIMEOUT_S = 20.0
@@ -45,7 +46,7 @@ POLL_S, LONG_POLL_S = 0.02, 0.1
 6 ms of a core."""
 
 LOG_LINES = 30
-IPAMCTL_ANSWERED = (0, 1)  # exit statuses of ipamctl; 1: it answered, and the answer is bad news
+IPAMCTL_ANSWERED = (0, 1)  # exit statuses with which ipamctl printed an answer; 1: the answer reports a problem
 
 
 class Daemon:
@@ -79,7 +80,7 @@ class Daemon:
 
     @property
     def family(self) -> Family:
-        """The address family of its pool, by its settings."""
+        """The address family of the daemon's pool, by the settings."""
         return family_by(self.settings)
 
     @property
@@ -106,7 +107,7 @@ class Daemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables of the next start, without the argument `env` of `start`."""
+        """The environment variables of the next start, without those that the caller of `start` adds (`env`)."""
         runtime = {} if self.node.containerd is not None else {"VPC_IPAMD_CRI_SOCKET": "off"}
         python = SHIPPED_PYTHON | {"PYTHONPYCACHEPREFIX": str(BYTECODE)}
         return self.node.daemon_environment(self._region) | python | runtime | self.settings
@@ -173,7 +174,7 @@ class Daemon:
         return {row["container_id"]: row["address"] for row in answer["attachments"]} if answer is not None else None
 
     def problem(self) -> str:
-        """Return why the daemon does not serve ADD yet; "" if it does."""
+        """Return why the daemon does not serve ADD yet; "" if it serves ADD."""
         if self.process is None:
             return "the daemon was not started"
         if (code := self.process.poll()) is not None:
@@ -220,14 +221,17 @@ class Daemon:
             time.sleep(max(POLL_S, min(waited_s / 4, LONG_POLL_S)))
 
     def ipamctl(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the real `ipamctl` in the node, with `env` besides the daemon's run directory; it is forked where the daemon is."""
+        """Run the real `ipamctl` in the node. It is forked if the daemon is forked (`by`).
+
+        `env`: environment variables, in addition to the daemon's run directory.
+        """
         own = {name: value for name, value in self.settings.items() if name == "VPC_IPAMD_RUN_DIR"}
         argv = [sys.executable, "-m", "ipamd.ipamctl.main", *words]
         by = self._by.with_tls if self._by is not None else None
         return self.node.run(argv, cwd=str(REPOSITORY), env=own | dict(env or {}), check=False, by=by)
 
     def ipamctl_json(self, *words: str) -> dict[str, Any]:
-        """Run `ipamctl -o json` in the node. Raises: NodeError if it has no answer."""
+        """Run `ipamctl -o json` in the node. Raises: NodeError if `ipamctl` prints no answer."""
         done = self.ipamctl("-o", "json", *words)
         if done.returncode not in IPAMCTL_ANSWERED:
             raise NodeError(f"{self.node.name}: ipamctl {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")

@@ -8,4 +8,4 @@ class NodeError(LabError):
 
 
 class SandboxError(NodeError):
-    """The container runtime refused or did not answer. The message has the runtime's words."""
+    """The container runtime refused a call or did not answer. The text has the runtime's message."""

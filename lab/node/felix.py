@@ -1,7 +1,7 @@
 """Rules and routes on one node as Felix, Calico's node agent, makes them in policy-only mode: by iptables, or in a table of nftables.
 
-It is a stand-in, whose form was compared with the objects that a Felix of August 2026 made on a lab node. It makes the objects of the
-real one that can conflict with the daemon's own:
+This is a stand-in. Its objects were compared with those that a Felix of August 2026 made on a lab node. It makes those objects of the
+real Felix that can conflict with the objects of our daemon:
 
 - chains that decide about a workload by its host veth, and drop packets of an unknown link;
 - mark bits that carry the verdict of a policy, cleared at raw prerouting;
@@ -24,12 +24,12 @@ from lab.vpc.model import Address
 PREFIX = "eni"
 ACCEPTED, WORKLOAD = 0x10000, 0x80000
 OWN = 0x1B0000
-"""The mark bits that it clears: those of its mask 0xffff0000 that it uses."""
+"""The mark bits that the stand-in clears. The real Felix has the mask 0xffff0000, and uses only these bits of it."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One pod. `passes`: whether its policies accept connections that others begin."""
+    """One pod. `passes`: whether its policies accept connections to it."""
 
     address: Address
     passes: bool = True
@@ -40,12 +40,12 @@ Workloads = Mapping[str, Workload]
 
 
 def nft_rules(family: Family, workloads: Workloads) -> str:
-    """Return the script for nft."""
+    """Return the script for `nft -f`, which makes the table."""
     ip, accepted = family.nft, f"mark & {ACCEPTED:#x} == {ACCEPTED:#x}"
     lines = [f"table {ip} calico {{"]
     lines += [f" map {way} {{ type ifname : verdict; }}" for way in ("from", "to")]
-    for link, one in workloads.items():
-        for way, passes in (("from", True), ("to", one.passes)):
+    for link, workload in workloads.items():
+        for way, passes in (("from", True), ("to", workload.passes)):
             verdict = f"mark set mark | {ACCEPTED:#x}; " if passes else ""
             lines.append(f" chain filter-cali-{way[0]}w-{link} {{ ct state established,related accept; ct state invalid drop;")
             lines.append(f"  mark set mark & {0xFFFFFFFF ^ ACCEPTED:#x}; {verdict}{accepted} return; drop; }}")
@@ -93,13 +93,13 @@ def _filter(workloads: Workloads) -> Iterator[str]:
     yield f"-A cali-FORWARD -i {PREFIX}+ -j cali-from-wl-dispatch\n-A cali-FORWARD -o {PREFIX}+ -j cali-to-wl-dispatch"
     yield f"-A cali-INPUT -i {PREFIX}+ -j cali-from-wl-dispatch"
     for way, option in (("from", "-i"), ("to", "-o")):
-        for link, one in workloads.items():
+        for link, workload in workloads.items():
             chain = f"cali-{way[0]}w-{link}"
             yield f":{chain} - [0:0]\n-A cali-{way}-wl-dispatch {option} {link} -g {chain}"
             yield f"-A {chain} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
             yield f"-A {chain} -m conntrack --ctstate INVALID -j DROP"
             yield f"-A {chain} -j MARK --set-xmark 0x0/{ACCEPTED:#x}"
-            if way == "from" or one.passes:
+            if way == "from" or workload.passes:
                 yield f"-A {chain} -j MARK --set-xmark {accepted}"
             yield f"-A {chain} -m mark --mark {accepted} -j RETURN\n-A {chain} -j DROP"
         yield f"-A cali-{way}-wl-dispatch -j DROP"
@@ -113,21 +113,23 @@ class Felix:
         self._node, self._family, self._tool = node, family, tool
 
     def sync(self, workloads: Workloads) -> None:
-        """Replace all rules, and replace the routes through the workloads' links by one route to each workload."""
+        """Replace all rules. For each workload, add Felix's route to it, and remove the daemon's routes through its link."""
         self.stop()
         if self._tool == "nft":
             self._node.netns.tool(["nft", "-f", "-"], script=nft_rules(self._family, workloads))
         else:
             self._node.netns.tool([f"{self._tool}-restore", "--noflush"], script=iptables_rules(workloads))
-        for link, one in workloads.items():
+        for link, workload in workloads.items():
             ip, route = self._family.option, ["dev", link, "metric", "1024", "protocol", "boot"]
-            self._node.netns.tool(["ip", ip, "route", "replace", str(one.address), *route])
+            self._node.netns.tool(["ip", ip, "route", "replace", str(workload.address), *route])
             self._node.netns.tool(["ip", ip, "route", "flush", "dev", link, "protocol", "static"])
             if self._family is IPV4:
                 self._node.netns.sysctl({f"ipv4/conf/{link}/proxy_arp": "1"})
 
     def stop(self) -> None:
-        """Remove its table of nftables, or all rules of the iptables tables filter and raw, those of others included. Routes stay.
+        """Remove Felix's table of nftables, or all rules of the iptables tables filter and raw, also those of other programs.
+
+        Routes stay.
 
         Idempotent.
         """

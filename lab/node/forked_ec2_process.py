@@ -1,7 +1,7 @@
-"""The process that calls EC2 for a daemon, forked from a process that has its modules imported already (`preloaded.py`).
+"""The process that calls EC2 for a daemon, forked from a process that has already imported the modules (`preloaded.py`).
 
-It is not a child of the daemon, so the daemon kills it and waits for its end by a pidfd (`NodeProcess`). In all other respects it is
-the process that `ipamd/cloud/child.py` starts.
+The forked process is not a child of the daemon, so the daemon kills it and waits for its end by a pidfd (`NodeProcess`). In all other
+respects it is the process that `ipamd/cloud/child.py` starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODULE = child.__name__
 
 @dataclass(frozen=True, slots=True)
 class ForkedProcess(Process):
-    """The daemon's view of the forked process. `node_process`: kills it and waits for its end."""
+    """The daemon's view of the forked process. `node_process`: the object that kills the process and waits for its end."""
 
     node_process: NodeProcess
 
@@ -60,6 +60,9 @@ def start(spawner: Spawner, node_pid: int, config: CloudConfig) -> Process:
 
 
 def import_all() -> None:
-    """Import every module that the process imports, also those that it imports late. Building a client does that; it makes no call."""
+    """Import every module that the process imports, also those that it imports at its first call to EC2.
+
+    For that an EC2 client is built, which calls nobody.
+    """
     config = SimpleNamespace(imds_endpoint="http://127.0.0.1", http_timeout_s=1, ec2_endpoint="http://127.0.0.1")
-    Ec2Client(config, region=lambda: "us-west-2")._build()  # type: ignore[arg-type]  # what it uses of it
+    Ec2Client(config, region=lambda: "us-west-2")._build()  # type: ignore[arg-type]  # has the fields that `_build` reads

@@ -1,6 +1,8 @@
 # ruff: noqa: PTH106, PTH110, PTH112, PTH120, PTH123, SIM105
 # (pathlib and contextlib would double the start time of a process that is started for every node)
-"""Remove the directories and the cgroup of a lab when the lab ends, even if it was killed. Only this process outlives a lab, briefly.
+"""Remove the directories and the cgroup of a lab when the lab ends, even if it was killed.
+
+Of all processes of a lab, only this one runs on after the lab's end, and only until everything is removed.
 
 It runs as `python -I -S guard.py LIFELINE_FD STATE_DIR CGROUP`, so it imports nothing of the project. The lab holds the other end of
 the lifeline; end-of-file means that the lab is gone. Namespaces, mounts, interfaces and addresses need no guard, because they end with
@@ -15,7 +17,7 @@ import signal
 import sys
 import time
 
-KILL_DEADLINE_S = 10.0  # ours: a node dies in ~50 ms; ten seconds means an unkillable task
+KILL_DEADLINE_S = 10.0  # ours: a node dies in ~50 ms, so a process that is left after 10 s cannot be killed at all
 
 
 def main() -> None:

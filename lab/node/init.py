@@ -55,7 +55,7 @@ def main() -> None:
 
 
 class Init:
-    """The reaper and spawner; one thread, no locks.
+    """Starts the processes of the node and reaps them. Concurrency: one thread, so there are no locks.
 
     Invariant: every started process has exactly one notify socket in `_notify` until its exit status was sent there.
     """
@@ -100,7 +100,7 @@ class Init:
         try:
             socket.send_fds(notify, [json.dumps({"pid": pid}).encode()], [pidfd])
         except OSError:
-            pass  # the caller is gone; this process must still reap the new one
+            pass  # the caller is gone; the new process must be reaped nevertheless
         os.close(pidfd)
         return True
 

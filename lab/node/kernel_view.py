@@ -42,7 +42,8 @@ TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Priorities of rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
 
 FROM_PRIORITIES = frozenset({FROM_PRIORITY, *(1540 + 17 * group + 2 * block for group in range(8) for block in range(8))})
-"""All priorities of rules from a sandbox's address. A node with many sandboxes has these rules in 64 buckets (docs/adr/0088)."""
+"""All priorities of rules from a sandbox's address: 1536, and those of the 64 buckets into which the daemon divides these rules on a
+node with many sandboxes (docs/adr/0088)."""
 
 OWN_PRIORITY, OWN_TABLE = 513, "113213"
 """Priority of the daemon's rule for all sandboxes, and the table with the routes to all sandboxes, which the rule looks up
@@ -122,7 +123,7 @@ class VlanLink:
 
     @property
     def vlan(self) -> int:
-        """The ID that its frames carry, by its name."""
+        """The VLAN ID that the link's frames carry, read from the link's name."""
         return int(self.name.removeprefix(VLAN_PREFIX))
 
 
@@ -171,16 +172,18 @@ class KernelView:
 
     @property
     def to_rules(self) -> frozenset[str]:
-        """Addresses with a rule of priority 512 to them, or with a route in the daemon's own table, if the daemon's rule of the same
-        family exists."""
-        led = {rule.destination for rule in self.rules if rule.priority == TO_PRIORITY}
-        asked = {rule.family for rule in self.rules if rule.priority == OWN_PRIORITY}
-        own = {route.destination for route in self.routes if route.table == OWN_TABLE and route.is_to_host}
-        return frozenset(led | {address for address in own if family_of(ip_address(address)) in asked})
+        """Addresses to which a rule of priority 512 leads, or a route in the daemon's own table.
+
+        Such a route counts only if the family of the address has the daemon's rule (OWN_PRIORITY), which looks up that table.
+        """
+        with_rule = {rule.destination for rule in self.rules if rule.priority == TO_PRIORITY}
+        families = {rule.family for rule in self.rules if rule.priority == OWN_PRIORITY}
+        with_route = {route.destination for route in self.routes if route.table == OWN_TABLE and route.is_to_host}
+        return frozenset(with_rule | {address for address in with_route if family_of(ip_address(address)) in families})
 
     @property
     def from_rules(self) -> frozenset[str]:
-        """Addresses that have a rule from them alone, at priority 1536 or in a bucket."""
+        """Addresses with a rule for packets from this address only, at one of FROM_PRIORITIES."""
         return frozenset(rule.source for rule in self.rules if rule.priority in FROM_PRIORITIES and rule.is_sandbox)
 
     @property
@@ -210,8 +213,10 @@ def read_kernel(node: Node) -> KernelView:
 
 
 def nft_tables(family: Family, egress: Family | None) -> tuple[tuple[str, str], ...]:
-    """Return family and name of each nftables table of the daemon. `family`: of the node's pool. `egress`: the family of egress, if
-    sandboxes have such."""
+    """Return family and name of each nftables table of the daemon.
+
+    `family`: the address family of the node's pool. `egress`: the other family, if sandboxes have egress in it.
+    """
     own = [SNAT_TABLE] if family is IPV4 else []
     return (*own, *CONFINING_TABLES, *([(egress.nft, EGRESS_TABLE)] if egress is not None else []))
 

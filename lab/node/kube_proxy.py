@@ -1,13 +1,13 @@
 """Service rules on one node, as kube-proxy makes them: ClusterIP and NodePort, externalTrafficPolicy Cluster and Local.
 
-It is a stand-in, with one nftables table for each family that is replaced as a whole. Like kube-proxy in its modes nftables and
-iptables, it makes the objects that meet the node's own SNAT and marks:
+This is a stand-in, with one nftables table for each family that is replaced as a whole. It makes those objects of kube-proxy (in its
+modes nftables and iptables) that act on the same packets as the daemon's SNAT and marks:
 
 - DNAT at prerouting and output, at priority dstnat (-100);
 - masquerading at postrouting, at srcnat (100), of packets with the mark bit 0x4000;
-- that bit for every packet to a NodePort under policy Cluster, for local senders under policy Local, and for a sandbox that reaches
-  itself;
-- under policy Local no endpoint of another node, and a drop if this node has no endpoint.
+- that mark bit on every packet to a NodePort under policy Cluster, on packets of local senders under policy Local, and on packets of a
+  sandbox that reaches itself through a service;
+- under policy Local a choice among the endpoints of this node only, and a drop if this node has none.
 
 Source: kubernetes pkg/proxy/nftables/proxier.go and pkg/proxy/iptables/proxier.go. Local traffic is not detected, as on EKS, where
 clusterCIDR is empty. Left out: session affinity, load-balancer addresses, source ranges, terminating endpoints.

@@ -1,8 +1,8 @@
 """Call the plugin as kubelet and a runtime do while a node lives: STATUS every 5 s, and a new sandbox every 2 s.
 
-Each call runs the plugin once as a process in the node. It is never repeated, because on a real node a failed call makes the node
-NotReady, or makes a pod wait for kubelet's next try. Every sandbox has a thread of its own, so that a slow call delays no other.
-`KubeletOnCri` calls a real runtime instead, which calls the plugin.
+Each call runs the plugin once as a process in the node. A failed call is recorded and not repeated, because on a real node it makes
+the node NotReady, or makes a pod wait for kubelet's next try. Every sandbox has a thread of its own, so that a slow call delays no
+other. `KubeletOnCri` calls a real runtime instead, which calls the plugin.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class KubeletLike:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
-        for thread in self._threads:  # the list does not grow once its first two threads have ended
+        for thread in self._threads:  # the first two threads add all others, so the list stops growing when those two have ended
             thread.join(CALL_TIMEOUT_S)
 
     def of(self, verb: str) -> list[Call]:
@@ -117,20 +117,20 @@ class KubeletOnCri(KubeletLike):
         self._record("STATUS", lambda: self._node.cri.network_problem(timeout_s=CALL_TIMEOUT_S))
 
     def _live(self) -> None:
-        name, made = self._next_name(), ""
+        name, sandbox_id = self._next_name(), ""
 
         def run() -> str:
-            nonlocal made
-            made = self._node.cri.run_sandbox(name)
+            nonlocal sandbox_id
+            sandbox_id = self._node.cri.run_sandbox(name)
             return ""
 
         def end() -> str:
-            self._node.cri.stop(made, timeout_s=CALL_TIMEOUT_S)
-            self._node.cri.remove(made, timeout_s=CALL_TIMEOUT_S)
+            self._node.cri.stop(sandbox_id, timeout_s=CALL_TIMEOUT_S)
+            self._node.cri.remove(sandbox_id, timeout_s=CALL_TIMEOUT_S)
             return ""
 
         self._record("ADD", run)
-        if made:
+        if sandbox_id:
             self._record("DEL", end)
 
     def _record(self, verb: str, ask: Callable[[], str]) -> None:

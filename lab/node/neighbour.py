@@ -1,8 +1,8 @@
 """Run real daemons of Debian packages on a lab node, beside ours: systemd-networkd, NetworkManager, firewalld, Docker.
 
-They run in the node's network and process namespaces, without systemd as process 1, from a Debian root of their own that
-`tools/setup.sh heavy` makes with mmdebstrap. Their packages are not installed on the machine itself, because such a daemon would take
-over the machine's network at its next boot.
+The daemons run in the node's network and process namespaces, without systemd as process 1. Their programs are in a separate Debian
+root that `tools/setup.sh heavy` makes with mmdebstrap. The packages are not installed on the machine itself, because such a daemon
+would take over the machine's network at the machine's next boot.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Neighbour:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Start the daemon. The files that its last run left in its root and in /run are there again.
+        """Start the daemon. It finds the files that its last run left in its root and in /run.
 
         Raises: NodeError if it cannot be executed.
         """

@@ -113,7 +113,7 @@ def _nothing(_: Eni) -> dict[str, str]:
 
 
 def _is_configured(neighbour: Neighbour) -> bool:
-    """Whether networkd serves calls, and the primary ENI has its default route, which networkd adds last."""
+    """Whether networkd answers calls and has configured the primary ENI. It adds the ENI's default route last."""
     return neighbour.answers("networkctl", "list") and bool(
         neighbour.run("ip", "-4", "route", "show", "default", "metric", "512", "dev", "eth0")
     )
@@ -124,7 +124,7 @@ def _serves_network_manager(neighbour: Neighbour) -> bool:
 
 
 def _runs_network_manager(neighbour: Neighbour) -> bool:
-    """Whether all links are activated. With DHCP on a link without a server this takes most of a minute."""
+    """Whether NetworkManager has activated all links, which takes most of a minute if it waits for DHCP on a link without a server."""
     return _serves_network_manager(neighbour) and "startup complete" in neighbour.log
 
 
@@ -143,7 +143,7 @@ NETWORK_MANAGER = ("NetworkManager", "--debug", "--log-level=INFO")
 RELOAD_NETWORK_MANAGER = (("nmcli", "general", "reload"),)
 
 BARE_NETWORKD = Kind((NETWORKD,), _bare, _is_configured, RELOAD_NETWORKD)
-"""networkd with its defaults, with which it removes rules that it did not make. Nobody should run it so on a node with pods."""
+"""networkd with its default settings. With these it removes routing rules of other programs, so no node with pods should have them."""
 
 BARE_NETWORK_MANAGER = Kind(NETWORK_MANAGER, _nothing, _serves_network_manager, RELOAD_NETWORK_MANAGER)
 """NetworkManager without configuration: it manages every link."""

@@ -1,8 +1,8 @@
 """One lab node, the inside of an EC2 instance: namespaces, PID 1, containerd, Amazon's link-local endpoints.
 
-No process of a node outlives it: all descend from its PID 1, which ends when our control socket closes, and then the kernel ends the
-others. A node's processes write to the machine's file system only outside /run, /etc, /opt and /var: they see the machine's root, and
-are trusted.
+No process of a node outlives the node. All are in the PID namespace of its PID 1, which ends when our control socket closes, and then
+the kernel ends the others. A node has its own /run, /etc, /opt and /var. Elsewhere its processes see, and can write to, the machine's
+file system: they are trusted.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from lab.node.process import NodeProcess, Spawner
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80  # as on EC2
-EC2_ADDRESS, EC2_PORT = "169.254.169.253", 8000  # ours, because: link-local, so the fabric never carries it
-START_TIMEOUT_S = 30.0  # a start takes milliseconds, but the machine may be busy
-# CLONE_NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET (linux/sched.h); the cgroup namespace is made by PID 1 once it stands in its cgroup
+EC2_ADDRESS, EC2_PORT = "169.254.169.253", 8000  # ours: a link-local address, because the lab's network forwards no packet to one
+START_TIMEOUT_S = 30.0  # ours: a start takes milliseconds, but many times that on a busy machine
+# CLONE_NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET (linux/sched.h). PID 1 makes the cgroup namespace itself, after it has entered its
+# cgroup.
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -73,7 +74,7 @@ class Node:
         ours.settimeout(None)
         node = cls(name, init, ours)
         amazon_linux.boot(node.netns)
-        # Link scope: a masquerade towards a link without an address of its own must not choose Amazon's.
+        # Scope link, so that a masquerade never chooses Amazon's address as source when the link of the packet has none of its own.
         amazon = (f"addr add {address}/32 dev lo scope link" for address in (IMDS_ADDRESS, EC2_ADDRESS))
         node.netns.ip(["link set lo up", *amazon])
         return node
@@ -91,7 +92,7 @@ class Node:
         return self._cri
 
     def start_containerd(self, directory: str = "") -> None:
-        """Start containerd, also after it was killed. It returns when containerd can run sandboxes.
+        """Start containerd, also after it was killed. Returns when containerd can run sandboxes.
 
         `directory`: directory of another containerd; by default the machine's is started.
         """
@@ -121,7 +122,7 @@ class Node:
         return path
 
     def remove_netns(self, name: str) -> None:
-        """Unmount and remove a namespace of `make_netns`. The kernel removes its objects when no process uses the namespace."""
+        """Unmount and remove a namespace that `make_netns` made. The kernel removes its links when no process uses the namespace."""
         self.run(["/bin/sh", "-c", f"umount /run/netns/{name} && rm /run/netns/{name}"])
 
     def netns_path(self, sandbox: str = "") -> str:

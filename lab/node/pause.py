@@ -35,7 +35,8 @@ def image_archive(machine: str | None = None) -> bytes:
 
 
 def archive(image: str, name: str, program: bytes, machine: str | None = None) -> bytes:
-    """Build the OCI archive of an image that has only one static program. `image`: its reference. `name`: of the program."""
+    """Build the OCI archive of an image that has only one static program. `image`: the image's reference. `name`: the program's
+    name."""
     return archive_of_layers(image, [_tar({name: (program, 0o755)})], entrypoint=[f"/{name}"], machine=machine)
 
 
@@ -50,9 +51,9 @@ def archive_of_layers(
     """Build the OCI archive of an image.
 
     Args:
-        image: its reference.
+        image: the image's reference.
         layers: uncompressed tar files, the lowest first.
-        environment: of its processes; if it is given, PATH should be among it.
+        environment: environment variables of the image's processes. If any is given, PATH should be given too.
     """
     architecture, _ = MACHINES[machine or os.uname().machine]
     variables = [f"{name}={value}" for name, value in environment.items()]

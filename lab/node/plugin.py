@@ -14,7 +14,7 @@ ONEFILE = REPOSITORY / "build" / "vpc-cni"
 PLUGIN_PATH = "/opt/cni/bin/vpc-cni"
 PLUGIN_PYTHON = "/usr/bin/python3"
 SOURCES = ("cni_plugin/*.py", "cni_plugin/micropython/*")
-"""Patterns of the files from which the static file is built, as in the Makefile's PLUGIN_SOURCES."""
+"""Patterns of the files from which `make plugin` builds the static file. The Makefile has the same list as PLUGIN_SOURCES."""
 
 
 def onefile(path: Path = ONEFILE) -> Path | None:
@@ -26,10 +26,10 @@ def onefile(path: Path = ONEFILE) -> Path | None:
 
 
 def install(node: Node) -> None:
-    """Install the plugin in the node: the static file, or else the interpreted file."""
-    found = onefile()
-    if found is not None:
-        node.install(found, PLUGIN_PATH)
+    """Install the plugin in the node: the static file if `onefile` returns it, otherwise the interpreted file."""
+    static_file = onefile()
+    if static_file is not None:
+        node.install(static_file, PLUGIN_PATH)
     else:
         install_interpreted(node)
 

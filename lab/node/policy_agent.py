@@ -1,7 +1,8 @@
-"""The policy agent of one lab node: start it, kill it, make it slow, silent or forgetful, let policies come, read what it did.
+"""The policy agent of one lab node: start it, kill it, make it slow, silent or forgetful, send policies, read its actions.
 
-A stand-in of aws-network-policy-agent (`policy_agent_process.py` says what it shares with the real one). What checks the daemon goes
-by the agent's record and by the kernel's filters, which are read here from outside; neither knows anything of the daemon.
+The agent is a stand-in for aws-network-policy-agent. `policy_agent_process.py` describes its likeness to the real one. Tests and chaos
+runs check the daemon by two sources that are independent of it: the record that the agent writes of its actions, and the filters in
+the kernel, which this module reads from outside the node.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ POLL_S = 0.01
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the record: what was done, to which pod (`namespace/name`) or link, and when."""
+    """One line of the agent's record: an action, its time, and the pod (`namespace/name`) or link that it concerned.
+
+    did: the action, such as "attached"; `policy_agent_process.py` writes them.
+    program: the kernel's ID of the ingress program; 0 for none.
+    rest: the further fields of the line.
+    """
 
     did: str
     at_monotonic_s: float
@@ -45,7 +51,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Filtered:
-    """The programs that hang on a link, by direction; 0 for none. `ifindex` tells a link from an earlier one of its name."""
+    """The filters of a pod's link.
+
+    ingress, egress: the kernel's ID of the program that filters this direction, as the pod sees it; 0 for none.
+    ifindex: the link's index, by which a caller can distinguish it from an earlier link of the same name.
+    """
 
     ingress: int = 0
     egress: int = 0
@@ -53,16 +63,18 @@ class Filtered:
 
     @property
     def is_whole(self) -> bool:
-        """Whether both directions are filtered."""
+        """Whether both directions have a filter."""
         return bool(self.ingress and self.egress)
 
 
 @dataclass(frozen=True)
 class PolicyView:
-    """What filters a node's pods. `links`: every pod's link, by the kernel. By the agent's own record, indices of links:
+    """The filters of a node's pods.
 
-    `removed`: it took the filter away itself, and hung up no other. `stale`: it was told to forget the name that it had filtered
-    there, so that no policy reaches the programs any more, though the link may still have them.
+    links: name of each pod's link -> its filters, as the kernel reports them.
+    removed: indices of links from which the agent removed the filter without attaching another, by the agent's record.
+    stale: indices of links whose pod name the agent had to forget, by its record. The link may still have its programs, but no
+        policy reaches them any more.
     """
 
     links: Mapping[str, Filtered] = field(default_factory=dict)
@@ -71,10 +83,14 @@ class PolicyView:
 
 
 class PolicyAgent:
-    """At most one agent on one node; what it left in the kernel goes with the node. Concurrency: one thread starts and ends it."""
+    """At most one agent process on one node. Its filters in the kernel vanish with the node.
+
+    Concurrency: one thread starts and ends the process.
+    """
 
     def __init__(self, node: Node, *, family: Family = IPV4) -> None:
-        """Nothing is started yet. `family`: which packets it filters; the others pass, as with the real one."""
+        """Make the object; no process is started yet. `family`: the packets that the agent filters; all others pass, as with the real
+        agent."""
         self.node = node
         self.process: NodeProcess | None = None
         self._family = family
@@ -82,14 +98,15 @@ class PolicyAgent:
         self._seen = 0
 
     def start(self, *, how: str = "again", gap_s: float = 0.0, wait_s: float = 30.0, wait: bool = True) -> None:
-        """Start it.
+        """Start the agent.
 
         Args:
-            how: "again": names are forgotten, filters and pins are found. "upgraded": it removes every filter, and hangs up new ones
-                `gap_s` later. "forgetful": it removes every filter and pin.
-            wait_s: how long it waits for the daemon's socket before it exits.
-            wait: return when it serves, as `wait_started` does.
-        Raises: NodeError if it runs already, or does not serve.
+            how: the agent's start. "again": it does not remember pod names, but finds the filters and pinned programs of the last
+                process. "upgraded": it removes every filter, and attaches new ones after `gap_s`. "forgetful": it removes every
+                filter and pin, and attaches no new ones.
+            wait_s: how long the agent waits for the daemon's socket before it exits.
+            wait: whether to return only when the agent serves, as `wait_started` does.
+        Raises: NodeError if an agent runs already, or the new one does not serve.
         """
         if self.is_running:
             raise NodeError(f"a policy agent runs on {self.node.name} already")
@@ -102,7 +119,7 @@ class PolicyAgent:
             self.wait_started()
 
     def wait_started(self) -> None:
-        """Return when the process that was started last serves. Raises: NodeError with what it did and the end of its log."""
+        """Return when the process that was started last serves. Raises: NodeError with its record and the end of its log."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not any(entry.did == "started" for entry in self.record()[self._seen :]):
             if not self.is_running or time.monotonic() > deadline:
@@ -112,36 +129,43 @@ class PolicyAgent:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process was started and has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """`kill -9`, and wait for the end; its socket stays, and nobody listens there."""
+        """`kill -9`, and wait for the end. The socket's file stays, so connections to it are refused."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(END_TIMEOUT_S)
 
     def restart(self, *, how: str = "again", gap_s: float = 0.0) -> None:
-        """Kill it and start it again."""
+        """Kill the agent and start it again. The arguments are those of `start`."""
         self.kill()
         self.start(how=how, gap_s=gap_s)
 
     def fall_silent(self) -> None:
-        """Stop it: it takes connections, and answers nothing until `speak`. Returns when none of its threads runs any more."""
+        """Stop the process by SIGSTOP: the kernel still accepts connections for it, but no request is answered until `speak`.
+
+        Returns when all of its threads are stopped.
+        """
         if self.process is None:
             return
         self.process.send_signal(signal.SIGSTOP)
         threads, deadline = Path(f"/proc/{self.process.pid}/task"), time.monotonic() + END_TIMEOUT_S
-        while self.is_running and not all(_is_stopped(one) for one in threads.iterdir()) and time.monotonic() < deadline:
+        while self.is_running and not all(_is_stopped(thread) for thread in threads.iterdir()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def speak(self) -> None:
-        """Let it go on."""
+        """Continue the process after `fall_silent`."""
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
 
     def order(self, **orders: Any) -> None:
-        """Say how it answers from now on: `slow_s`, `refuses` (success=false to Enforce), `refuses_delete`."""
+        """Set how the agent answers from now on. An order stays until it is set again.
+
+        Orders: `slow_s` (delay of each answer), `refuses` (EnforceNpToPod answers success=false), `refuses_delete` (DeletePodNp
+        answers success=false), `policies` (pod identifier -> "allow" or "deny").
+        """
         self._orders |= orders
         path = Path(self.node.root + ORDERS)
         path.parent.mkdir(exist_ok=True)
@@ -150,9 +174,10 @@ class PolicyAgent:
         fresh.replace(path)
 
     def policy_comes(self, namespace: str, name: str, *, passes: bool) -> bool:
-        """A policy for a pod and its replicas arrives, and passes everything or nothing.
+        """Send a policy for a pod and its replicas, which passes all packets or none.
 
-        Returns: whether there are maps that it can be written into; the agent remembers it in any case.
+        Returns: whether the agent has maps for this pod, into which the policy was written. If it has none, it uses the policy when
+            such a pod comes.
         """
         identifier = pod_identifier(namespace, name)
         policies = self._orders.get("policies", {}) | {identifier: "allow" if passes else "deny"}
@@ -168,13 +193,13 @@ class PolicyAgent:
         return True
 
     def record(self) -> list[Entry]:
-        """Everything that agents did on this node, oldest first."""
+        """All actions of agent processes on this node, oldest first."""
         path = Path(self.node.root + RECORD)
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [_entry(json.loads(line)) for line in lines]
 
     def names(self) -> frozenset[str]:
-        """The pods that the present process remembers, as `namespace/name`."""
+        """The pods that the last started agent process remembers, as `namespace/name`."""
         known: set[str] = set()
         for entry in self.record():
             if entry.did == "started":
@@ -186,20 +211,20 @@ class PolicyAgent:
         return frozenset(known)
 
     def view(self) -> PolicyView:
-        """What filters this node's pods now; the kernel is read before the record."""
+        """Return the filters of this node's pods now. The kernel is read before the record."""
         links = self.links()
         return _judged(links, self.record())
 
     def filtered(self, link: str) -> Filtered:
-        """What filters a link, by the kernel."""
+        """Return the filters of a link, as the kernel reports them."""
         return self.links().get(link, Filtered())
 
     def links(self) -> dict[str, Filtered]:
-        """The same of every pod's link."""
-        found = self.node.netns.call(lambda: tc.links(VETH_PREFIXES))
+        """Return the name of each pod's link, with its filters."""
+        links = self.node.netns.call(lambda: tc.links(VETH_PREFIXES))
         return {
-            link: Filtered(**{direction: hung.get(hook, 0) for direction, hook in HOOKS.items()}, ifindex=ifindex)
-            for link, (ifindex, hung) in found.items()
+            link: Filtered(**{direction: programs.get(hook, 0) for direction, hook in HOOKS.items()}, ifindex=ifindex)
+            for link, (ifindex, programs) in links.items()
         }
 
 
@@ -211,22 +236,25 @@ def _entry(line: dict[str, Any]) -> Entry:
 def _judged(links: Mapping[str, Filtered], record: Iterable[Entry]) -> PolicyView:
     removed: set[int] = set()
     stale: set[int] = set()
-    ours: dict[int, int] = {}  # link -> program, as the present process hung it up
+    attached: dict[int, int] = {}  # index of a link -> ID of the ingress program that the last started process attached to it
     for entry in record:
         match entry.did:
             case "started":
-                ours.clear()  # of what it forgot it takes programs away too early by itself
+                # A restarted agent does not remember earlier names. So it may unpin programs that links of such names still use,
+                # which is its own fault and not the daemon's.
+                attached.clear()
             case "removed":
                 removed.add(entry.ifindex)
             case "attached" | "attached again":
                 removed.discard(entry.ifindex)
                 stale.discard(entry.ifindex)
-                ours[entry.ifindex] = entry.program
+                attached[entry.ifindex] = entry.program
             case "deleted" if entry.rest.get("is_unpinned"):
-                stale |= {ifindex for ifindex, program in ours.items() if program == entry.program}
+                stale |= {ifindex for ifindex, program in attached.items() if program == entry.program}
     return PolicyView(links, frozenset(removed), frozenset(stale))
 
 
 def _is_stopped(thread: Path) -> bool:
-    """The state follows the name, which is in brackets and may have any sign. Source: proc(5), /proc/pid/stat."""
+    """Whether a thread is stopped. In /proc/pid/stat its state follows its name, which is in brackets and may contain any character,
+    also brackets (proc(5))."""
     return (thread / "stat").read_text().rpartition(") ")[2][:1] in ("T", "t")

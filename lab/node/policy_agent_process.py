@@ -1,18 +1,19 @@
-"""The process of the policy agent's stand-in: `python -m lab.node.policy_agent_process`, inside a node. `policy_agent.py` drives it.
+"""A stand-in for aws-network-policy-agent: `python -m lab.node.policy_agent_process`, inside a node. `policy_agent.py` starts it.
 
-What it shares with aws-network-policy-agent, because it is what meets a daemon that gives and takes addresses:
+It does the following in the same way as the real agent, because a daemon that assigns and unassigns addresses depends on it:
 
-- it asks `rpc.ConfigServerBackend` for the mode before anything else, and exits without a valid one;
-- it finds a pod's link by the name that the pod's name makes, and hangs real filters on it: strict denies until a policy comes,
-  standard allows. Pods whose names differ in their last part alone share programs and maps, which are pinned;
-- it remembers *names*. A name that it knows is answered "attached already", whatever link the pod has now; Delete forgets the name,
-  and with the last name of a program its pins, though a link of a newer sandbox may still use it. A restart forgets all names, and
-  finds programs by their pins.
+- Before anything else it asks the daemon's `rpc.ConfigServerBackend` for the mode, and exits if it gets no valid mode.
+- It finds a pod's link by the link's name, which is a hash of the pod's name, and attaches real eBPF filters to it. Until a policy for
+  the pod comes, these deny all packets in the mode strict, and allow all in the mode standard. Pods whose names differ only in their
+  last part share programs and maps, which are pinned.
+- It remembers pod *names*. For a name that it remembers it attaches nothing, even if the pod has another link now. DeletePodNp makes
+  it forget the name. With the last name of a program it also removes the program's pins, though the link of a newer sandbox may still
+  use the program. After a restart it remembers no name, and finds programs by their pins.
 
-Fields and numbers are written here by hand, and not taken from the daemon's own generated code, so that a wrong number there cannot
-hide itself. Everything that it does to links is appended to a record, which survives it. Sources: aws-network-policy-agent
+The field numbers of messages are written here by hand, and not taken from the daemon's generated code, so that a wrong number there
+shows. Every action on a link is appended to a record, a file that outlives the process. Sources: aws-network-policy-agent
 pkg/ebpf/bpf_client.go, pkg/rpc/rpc_handler.go, main.go, pkg/utils/utils.go; amazon-vpc-cni-k8s rpc/rpc.proto. Left out: conntrack,
-rules (a policy passes all or nothing), events, and the API server, whose part the lab plays.
+rules (a policy passes all packets or none), events, and the API server (`policy_agent.py` sends policies in its place).
 """
 
 from __future__ import annotations
@@ -46,54 +47,56 @@ MODES = ("standard", "strict")
 VETH_PREFIXES = ("eni", "vlan")
 ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD  # linux/if_ether.h
 HOOKS = {"ingress": tc.Hook.TO_LINK, "egress": tc.Hook.FROM_LINK}
-"""What comes to a pod goes out of the node by its link, and the reverse."""
+"""Direction as the pod sees it -> hook of the pod's host veth. Packets to the pod leave the host through the veth, and packets of the
+pod arrive on it."""
 
 _POLICIES = {"allow": bpf.PodState.DEFAULT_ALLOW, "deny": bpf.PodState.DEFAULT_DENY}
 
 
 def pod_identifier(namespace: str, name: str) -> str:
-    """What the replicas of a pod have in common: its name without the last part, dots as underscores, then the namespace."""
+    """Return the identifier that the replicas of a pod share: its name without the last part, with dots as underscores, and its
+    namespace."""
     return f"{(name.rpartition('-')[0] or name).replace('.', '_')}@{namespace}"
 
 
 def host_veth(namespace: str, name: str, *, prefix: str) -> str:
-    """The name of a pod's link."""
+    """Return the name of a pod's host veth."""
     return prefix + hashlib.sha1(f"{namespace}.{name}".encode(), usedforsecurity=False).hexdigest()[:11]
 
 
 def program_pin(identifier: str, direction: str) -> str:
-    """Where a program is pinned."""
+    """Return the path at which the program of an identifier and a direction is pinned."""
     return f"{PROGRAMS}/{identifier}_handle_{direction}"
 
 
 def map_pin(identifier: str, direction: str) -> str:
-    """Where the state that it reads is pinned."""
+    """Return the path at which the map with that program's state is pinned."""
     return f"{MAPS}/{identifier}_{direction}_pod_state_map"
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Both programs of an identifier and their maps, as descriptors."""
+    """The two programs of an identifier and their maps: direction -> file descriptor."""
 
     programs: Mapping[str, int]
     maps: Mapping[str, int]
 
     @property
     def key(self) -> int:
-        """One number for both."""
+        """The number by which records name the two programs: the kernel's ID of the ingress program."""
         return bpf.program_id(self.programs["ingress"])
 
     def set_state(self, state: bpf.PodState) -> None:
-        """Tell both what to do."""
+        """Set whether both programs pass packets."""
         for fd in self.maps.values():
             bpf.set_state(fd, state)
 
 
 class Memory:
-    """What the agent remembers, and what it does to links. Concurrency: any thread; one change at a time."""
+    """The agent's memory of pod names and programs, and its actions on links. Concurrency: any thread; changes exclude each other."""
 
     def __init__(self, *, protocol: int, record: Callable[..., None]) -> None:
-        """Find the programs that an earlier process pinned; no name is known."""
+        """Open the programs that an earlier process pinned. No pod name is remembered yet."""
         self._protocol = protocol
         self._record = record
         self._lock = threading.Lock()
@@ -101,10 +104,10 @@ class Memory:
         self._loaded = {identifier: _open(identifier) for identifier in _pinned_identifiers()}
 
     def enforce(self, namespace: str, name: str, *, mode: str, policy: str) -> None:
-        """Filter a pod, unless its name is known.
+        """Attach the filters to a pod's link, unless the pod's name is remembered.
 
         Args:
-            policy: "allow", "deny", or "" for one that has not come yet.
+            policy: the policy for the pod, "allow" or "deny"; "" if none has come yet.
         Raises: OSError if the pod has no link, or the kernel refuses.
         """
         identifier, pod = pod_identifier(namespace, name), f"{namespace}/{name}"
@@ -124,7 +127,7 @@ class Memory:
                 self._loaded[identifier].set_state(_POLICIES[policy])
 
     def delete(self, namespace: str, name: str) -> None:
-        """Forget a name, and the programs and maps of the last one of an identifier."""
+        """Forget a pod's name. If no other name uses its programs, also unpin the programs and maps."""
         identifier, pod = pod_identifier(namespace, name), f"{namespace}/{name}"
         with self._lock:
             program = self._program_of.pop((namespace, name), None)
@@ -138,24 +141,27 @@ class Memory:
             self._record(did, pod=pod, program=program or 0, is_unpinned=is_last)
 
     def remove_all(self, *, reattaches: bool, gap_s: float) -> None:
-        """What a new version does at its start: remove every filter, and hang up new programs after a gap, or never."""
-        found = {link: (ifindex, hung) for link, (ifindex, hung) in tc.links(VETH_PREFIXES).items() if hung}
+        """Remove every filter, as a new version of the agent does at its start.
+
+        `reattaches`: whether new programs are attached to these links, after `gap_s`.
+        """
+        filtered = {link: (ifindex, programs) for link, (ifindex, programs) in tc.links(VETH_PREFIXES).items() if programs}
         identifiers = {loaded.key: identifier for identifier, loaded in self._loaded.items()}
-        for link, (ifindex, hung) in found.items():
+        for link, (ifindex, programs) in filtered.items():
             tc.delete_qdisc(ifindex)
-            self._record("removed", link=link, ifindex=ifindex, program=hung.get(HOOKS["ingress"], 0))
+            self._record("removed", link=link, ifindex=ifindex, program=programs.get(HOOKS["ingress"], 0))
         for identifier in list(self._loaded):
             _unpin(identifier)
         self._loaded.clear()
         time.sleep(gap_s)
-        for link, (ifindex, hung) in found.items() if reattaches else ():
-            identifier = identifiers.get(hung.get(HOOKS["ingress"], 0), "")
-            if identifier:  # else nobody knows whose it was: its pins were gone
+        for link, (ifindex, programs) in filtered.items() if reattaches else ():
+            identifier = identifiers.get(programs.get(HOOKS["ingress"], 0), "")
+            if identifier:  # otherwise the program had no pins any more, so the agent cannot find out for which pods it was
                 self._attach_again(identifier, link, ifindex)
 
     def _attach_again(self, identifier: str, link: str, ifindex: int) -> None:
         loaded = self._loaded.get(identifier) or self._load(identifier)
-        with suppress(OSError):  # the link has gone meanwhile
+        with suppress(OSError):  # the link was deleted meanwhile
             _attach_both(ifindex, loaded)
             self._record("attached again", link=link, ifindex=ifindex, program=loaded.key)
 
@@ -172,9 +178,9 @@ class Memory:
 
 
 class Turns:
-    """One request about an identifier at a time, in the order in which they came, whether somebody still waits for the answer or not.
+    """Serves requests about the same identifier one after another, in the order of their arrival, even if a caller has given up.
 
-    Source: podIdentifierLock of the real one, a mutex of Go, which hands itself over to whoever waits longest.
+    Source: podIdentifierLock of the real agent, a mutex of Go, which goes to the request that has waited longest.
     """
 
     def __init__(self) -> None:
@@ -183,7 +189,7 @@ class Turns:
 
     @contextmanager
     def turn(self, identifier: str) -> Iterator[None]:
-        """Wait for the block's turn."""
+        """Enter the context when all earlier requests about the identifier have ended."""
         ticket = object()
         with self._changed:
             queue = self._queues[identifier]
@@ -198,7 +204,7 @@ class Turns:
 
 
 class Server:
-    """Answers `rpc.NPBackend`. The orders say how, each time anew."""
+    """Answers `rpc.NPBackend`. For each request it reads the file ORDERS, which can make it slow or make it refuse."""
 
     def __init__(self, memory: Memory, *, record: Callable[..., None]) -> None:
         self._memory = memory
@@ -206,7 +212,7 @@ class Server:
         self._turns = Turns()
 
     def enforce(self, request: Mapping[int, Any], context: grpc.ServicerContext) -> bool:
-        """EnforceNpToPod."""
+        """Answer EnforceNpToPod: whether the pod's filters are attached."""
         name, namespace = str(request.get(1, "")), str(request.get(2, ""))
         with self._turns.turn(pod_identifier(namespace, name)):
             return self._enforce(namespace, name, request, context)
@@ -226,7 +232,7 @@ class Server:
         return True
 
     def delete(self, request: Mapping[int, Any], _: grpc.ServicerContext) -> bool:
-        """DeletePodNp."""
+        """Answer DeletePodNp: whether the pod's name is forgotten."""
         name, namespace = str(request.get(1, "")), str(request.get(2, ""))
         with self._turns.turn(pod_identifier(namespace, name)):
             orders = _orders()
@@ -254,17 +260,17 @@ class Server:
 
 
 def decode(data: bytes) -> dict[int, Any]:
-    """Read the fields of a message that has strings and numbers alone, by their numbers."""
-    found: dict[int, Any] = {}
+    """Read a protobuf message that has only strings and numbers. Returns: field number -> value."""
+    fields: dict[int, Any] = {}
     rest = memoryview(data)
     while rest:
         tag, rest = _varint(rest)
         value, rest = _varint(rest)
         if tag & 7 == 2:
-            found[tag >> 3], rest = bytes(rest[:value]).decode(), rest[value:]
+            fields[tag >> 3], rest = bytes(rest[:value]).decode(), rest[value:]
         else:
-            found[tag >> 3] = value
-    return found
+            fields[tag >> 3] = value
+    return fields
 
 
 def _varint(data: memoryview) -> tuple[int, memoryview]:
@@ -277,7 +283,7 @@ def _varint(data: memoryview) -> tuple[int, memoryview]:
 
 
 def ask_mode(timeout_s: float) -> str:
-    """The mode of the daemon on this node; waits for its socket. Raises: grpc.RpcError."""
+    """Ask the daemon on this node for its network policy mode, and wait for its socket. Raises: grpc.RpcError."""
     with grpc.insecure_channel(f"unix:{CONFIG_SOCKET}", options=[("grpc.initial_reconnect_backoff_ms", 100)]) as channel:
         question = channel.unary_unary("/rpc.ConfigServerBackend/GetNetworkPolicyConfigs", None, decode)
         return str(question(b"", timeout=timeout_s, wait_for_ready=True).get(1, ""))
@@ -296,7 +302,7 @@ def _orders() -> dict[str, Any]:
 
 
 def _attach_both(ifindex: int, loaded: Loaded) -> None:
-    """Filters that another process left there are replaced."""
+    """Attach the two programs to a link, in place of filters that another process left there."""
     tc.add_clsact(ifindex)
     for direction, hook in HOOKS.items():
         program, name = loaded.programs[direction], f"handle_{direction}"
@@ -342,7 +348,7 @@ def _unpin(identifier: str) -> None:
 
 
 def _prepare() -> None:
-    """Mount the bpf file system where it is missing, in this node alone, and make the directories."""
+    """Mount the bpf file system in this node if it is missing, and make the directories."""
     if not os.path.ismount(BPFFS):
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mount(b"bpf", BPFFS.encode(), b"bpf", 0, None) != 0:
@@ -356,13 +362,13 @@ def _recorder() -> Callable[..., None]:
 
     def record(did: str, **facts: Any) -> None:
         entry = {"did": did, "at_monotonic_s": time.monotonic()} | facts
-        os.write(fd, (json.dumps(entry) + "\n").encode())  # one write: a kill leaves whole lines
+        os.write(fd, (json.dumps(entry) + "\n").encode())  # in one write, so that a kill leaves only whole lines
 
     return record
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until it is killed; 1 without a valid mode."""
+    """Serve until the process is killed. Returns: 1 if the daemon reports no valid mode."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ipv6", action="store_true", help="filter IPv6, and not IPv4")
     parser.add_argument("--wait-s", type=float, default=30.0, help="for the daemon's socket")

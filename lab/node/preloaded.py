@@ -1,12 +1,12 @@
-"""Daemons forked from one process that has imported what they import: three quarters of what the start of a daemon costs.
+"""Fork daemons from a process that has already imported their modules, which saves three quarters of the cost of a daemon's start.
 
-The process that asks EC2 for a daemon (`ipamd/cloud/child.py`) is forked in the same way, from a second one: it needs TLS, which the
-daemon keeps out, and botocore, which the daemon has not. Without it each start of a daemon would execute Python for it. `ipamctl` is
-forked from the second one, too.
+The process that calls EC2 for a daemon (`ipamd/cloud/child.py`) is forked in the same way from a second process, because it needs two
+things that a daemon must not import: TLS and botocore. `ipamctl` is forked from the second process, too.
 
-For tests alone, which start hundreds; the demo, chaos, benchmarks and whatever measures a start execute Python anew. Both processes
-take the requests of `lab/node/init.py`, with the node's PID beside them. What they fork lives in the node's PID namespace, so it dies
-with the node, and is forked by a process of its own that stays outside, waits for it and tells its exit status.
+Only tests do this, because they start hundreds of daemons. The demo, chaos runs, benchmarks, and tests that measure a start execute
+Python for each daemon. Both processes accept the requests of `lab/node/init.py` with one more field, the PID of the node's PID 1. A
+forked process is in the node's PID namespace, so it dies with the node. Its parent is forked for it alone, stays outside the node,
+waits for its end and reports its exit status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MESSAGE_MAX_BYTES = 1 << 17
 CLONE_NEWPID = 0x20000000
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x40000000 | 0x02000000
-"""Mounts, host name, IPC, network, cgroup. Source: linux/sched.h."""
+"""The node's namespaces of mounts, host name, IPC, network and cgroups. Source: linux/sched.h."""
 
 DAEMON = "ipamd.daemon"
 IMPORTED = (
@@ -53,25 +53,27 @@ IMPORTED = (
     "encodings.idna",
     "lab.node.forked_ec2_process",
 )
-"""By which all else that the start and the first question import is there, but the daemon's own module, which each runs anew."""
+"""Modules whose import brings in all modules that a daemon imports at its start and at the first request. Only the daemon's own
+module is not kept, because each forked process executes it as `python -m` does."""
 
 IPAMCTL = "ipamd.ipamctl.main"
 IPAMCTL_IMPORTED = (IPAMCTL, "ipamd.ipamctl.client", "grpc._channel")
 
 EC2_FD = 3
-"""A forked daemon's end of the control socket of the process that forks what asks EC2."""
+"""File descriptor by which a forked daemon requests its EC2 process from the second process: a copy of the lab's socket to it."""
 
 
 class Preloaded(Spawner):
-    """The lab's end of the first process; what `Node.spawn` takes as `by` for a daemon. `with_tls`: the same of the second one, for
-    `ipamctl`. Concurrency: any thread.
+    """Forks daemons: the lab's end of the first process, the argument `by` of `Node.spawn` for a daemon.
+
+    `with_tls`: the lab's end of the second process, for `ipamctl`. Concurrency: any thread.
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
-        """Start both; they end when this process and every daemon has ended.
+        """Start the two processes. They end when this process and every forked daemon have ended.
 
         Args:
-            environment: Python's own options, by which every daemon runs then.
+            environment: environment variables with Python's own options. All forked daemons run with these options.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         to_second, of_second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -89,17 +91,18 @@ class Preloaded(Spawner):
             )
 
     def close(self) -> None:
-        """End them; daemons that run are not touched."""
+        """End the two processes. Daemons that run are not ended."""
         self._control.close()
         self.with_tls._control.close()
         self._process.wait(START_TIMEOUT_S)
 
 
 def serve(control: socket.socket, *, kept: socket.socket | None = None) -> dict[str, Any] | None:
-    """Fork a process per request, until the control socket closes. Returns: None then, and in each such process what it is to run.
+    """Fork a process for each request, until the control socket closes.
 
     Args:
-        kept: what these processes have as EC2_FD.
+        kept: the socket that each forked process gets as EC2_FD, if any.
+    Returns: in the calling process None after the socket has closed; in each forked process the request that it must carry out.
     """
     while True:
         message, fds, _, _ = socket.recv_fds(control, MESSAGE_MAX_BYTES, 8)
@@ -116,11 +119,15 @@ def serve(control: socket.socket, *, kept: socket.socket | None = None) -> dict[
 
 
 def _fork_into(request: dict[str, Any], fds: list[int], *, kept: socket.socket | None) -> tuple[int, str] | None:
-    """In the process that waits: the new one's PID, 0 for none, and why there is none. In the new one: None."""
+    """Fork a process into the node.
+
+    Returns: in the calling process, which then waits, the PID of the new process and ""; or 0 and the error if there is none. In the
+        new process, which is in the node then, None.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         node = os.pidfd_open(request["node_pid"])
-        _enter(node, CLONE_NEWPID)  # of what is forked from here
+        _enter(node, CLONE_NEWPID)  # setns(2): only processes that are forked afterwards are in this PID namespace
         pid = os.fork()
     except OSError as exc:
         return 0, str(exc)
@@ -147,8 +154,8 @@ def _enter(pidfd: int, namespaces: int) -> None:
 
 
 def _wait(pid: int, failure: str, *, notify: socket.socket) -> None:
-    """Tell of the new process what `lab/node/init.py` tells; the asker may have gone away."""
-    with suppress(OSError):
+    """Send the messages that `lab/node/init.py` sends about a started process: PID and pidfd, and later the status; or the error."""
+    with suppress(OSError):  # the process that made the request may have ended
         if failure:
             notify.send(json.dumps({"error": failure}).encode())
         else:
@@ -159,7 +166,7 @@ def _wait(pid: int, failure: str, *, notify: socket.socket) -> None:
 
 
 def main() -> None:
-    """Import, serve; in what is forked, run its module as `python -m` does."""
+    """Import the modules and serve. In a forked process, run the requested module as `python -m` does."""
     control, to_second, of_second = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     gc.disable()
     is_second = os.fork() == 0
@@ -184,8 +191,8 @@ def main() -> None:
 
 
 def _prepare_daemon() -> None:
-    """Import what a daemon imports."""
-    importlib.import_module(DAEMON)._do_without_tls()  # what it keeps out must not be imported before
+    """Import the modules of a daemon."""
+    importlib.import_module(DAEMON)._do_without_tls()  # before the other imports, because a daemon blocks the import of TLS first
     for name in IMPORTED:
         importlib.import_module(name)
     _use_a_datastore()
@@ -194,18 +201,19 @@ def _prepare_daemon() -> None:
 
 
 def _use_a_datastore() -> None:
-    """Open one as each daemon does: what SQLAlchemy makes of the tables at their first use is there then."""
+    """Open a datastore as a daemon does, so that SQLAlchemy has already done its work of the first use of each table."""
     from ipamd.core.deadline import SystemClock
     from ipamd.datastore.open import open_datastore
 
     with tempfile.TemporaryDirectory() as directory:
-        for _ in range(2):  # a new one, and one that is read
+        for _ in range(2):  # the first time the file is created, and the second time it is read
             opened = open_datastore(Path(directory, "state.db"), boot_id="boot", clock=SystemClock())
             opened.datastore.close()
 
 
 def _prepare_with_tls() -> None:
-    """Import what `ipamctl` and the process that asks EC2 import, but their own modules, which each runs anew."""
+    """Import the modules of `ipamctl` and of the process that calls EC2. Their main modules are removed again, because each forked
+    process executes its main module itself."""
     from lab.node import forked_ec2_process
 
     forked_ec2_process.import_all()
@@ -217,13 +225,13 @@ def _prepare_with_tls() -> None:
 
 
 def _keep_pages() -> None:
-    gc.freeze()  # a collection in what is forked would copy every page
+    gc.freeze()  # otherwise a garbage collection in a forked process would write to, and so copy, every page
     gc.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects those that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel reaps the parents of the forked processes
 
 
 def _fork_ec2_processes(node_pid: int) -> None:
-    """In a daemon: have its processes for EC2 forked."""
+    """In a forked daemon: let the second process fork the daemon's EC2 process, instead of executing Python for it."""
     from ipamd.cloud import child
     from lab.node.forked_ec2_process import start
 

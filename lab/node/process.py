@@ -1,7 +1,7 @@
-"""Processes in a node: started by the node's PID 1, held from outside by pidfd.
+"""Processes in a node: the node's PID 1 starts them, and the lab waits for them and sends them signals by pidfds.
 
-`nsenter` was rejected: it forks, so the caller holds the PID of nsenter and not of the process it wants to kill -9.
-Here PID 1 forks, passes a pidfd back, and the kernel tells which PID that is in our own PID namespace.
+`nsenter` was rejected: it forks, so the caller has the PID of nsenter and not of the process that it wants to kill -9. Here PID 1
+forks and sends a pidfd back, and /proc/self/fdinfo shows the PID of that process in our own PID namespace.
 """
 
 from __future__ import annotations
@@ -33,31 +33,32 @@ File = int | IO[bytes] | IO[str] | None  # None: /dev/null
 
 
 class NodeProcess:
-    """One process of a node; like subprocess.Popen, with `pid` as the machine sees it.
+    """One process of a node, used like subprocess.Popen. `pid`: its process ID in the machine's PID namespace.
 
-    Concurrency: any thread may wait, ask and send signals.
+    Concurrency: any thread may call any method.
     """
 
     def __init__(self, argv: Sequence[str], *, pidfd: int, notify: socket.socket) -> None:
-        """For `Spawner` only."""
+        """Only `Spawner` calls this."""
         self.args = list(argv)
         self.returncode: int | None = None
         self.pid = _pid_of(pidfd)
         self._pidfd = pidfd
         self._notify = notify
-        self._lock = threading.Lock()  # a leaf: collecting the exit code and using the pidfd exclude each other
+        # So that no thread uses the pidfd while another closes it. No other lock is taken under this one.
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """A descriptor that is readable from the process's end on; valid until `wait` or `poll` has told the exit code."""
+        """A descriptor that becomes readable when the process ends. It is valid until `wait` or `poll` has returned the exit code."""
         return self._notify.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; the exit code, or minus the signal's number.
+        """Wait for the end of the process.
 
-        Raises: subprocess.TimeoutExpired.
+        Returns: the exit code; the negative number of the signal if a signal ended it. Raises: subprocess.TimeoutExpired.
         """
         while self.returncode is None:
-            poll = select.poll()  # not select(), which knows 1024 descriptors only
+            poll = select.poll()  # not select(), which cannot handle descriptors above 1023
             try:
                 poll.register(self._notify, select.POLLIN)
                 is_over = bool(poll.poll(None if timeout is None else timeout * 1000))
@@ -71,21 +72,21 @@ class NodeProcess:
         return self.returncode
 
     def poll(self) -> int | None:
-        """The exit code if the process has ended, else None."""
+        """Return the exit code if the process has ended, otherwise None."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def send_signal(self, number: signal.Signals | int) -> None:
-        """Send a signal; nothing happens to a process that has ended."""
+        """Send a signal, unless the process has ended."""
         with self._lock:
             if self.returncode is None:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
 
     def _collect(self) -> int:
-        message = self._notify.recv(4096)  # empty: PID 1 was killed, and everything with it
+        message = self._notify.recv(4096)  # empty if PID 1 was killed, and with it all processes of the node
         status = json.loads(message)["status"] if message else signal.SIGKILL
         self._notify.close()
         os.close(self._pidfd)
@@ -125,9 +126,10 @@ class Spawner:
         """Start `argv` in the node.
 
         Args:
-            env: added to a small base environment; the lab's own is not inherited.
-            netns: path, as the node sees it, of another network namespace to start in (a sandbox's).
-            by: who forks it into the node whose PID 1 is `node_pid`, in that one's place (`lab/node/preloaded.py`).
+            env: environment variables that are added to BASE_ENVIRONMENT; those of the lab's process are not inherited.
+            netns: path in the node of the network namespace to start in, such as a sandbox's; by default the node's own.
+            by: the spawner that forks the process in place of the node's PID 1 (`lab/node/preloaded.py`).
+            node_pid: the PID of the node's PID 1 on the machine; `by` needs it.
         Raises: NodeError if the program cannot be executed, or the node is gone.
         """
         request: dict[str, Any] = {"argv": list(argv), "env": BASE_ENVIRONMENT | dict(env or {})}
@@ -154,15 +156,15 @@ class Spawner:
         ours.settimeout(None)
         process = NodeProcess(argv, pidfd=pidfds[0], notify=ours)
         with self._lock:
-            self._running = [*(each for each in self._running if each.returncode is None), process]
+            self._running = [*(earlier for earlier in self._running if earlier.returncode is None), process]
         return process
 
     def run(
         self, argv: Sequence[str], *, stdin_bytes: bytes = b"", timeout_s: float = 30.0, check: bool = True, **rest: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run `argv` in the node to its end and collect its output (as text).
+        """Run `argv` in the node to its end and return its output as text. `rest`: further arguments of `spawn`.
 
-        Raises: NodeError if it failed (with `check`) or exceeded `timeout_s`; it is killed then.
+        Raises: NodeError if it ends with another status than 0 (with `check`), or if it was killed because it exceeded `timeout_s`.
         """
         with ExitStack() as stack:
             files = []
@@ -186,7 +188,8 @@ class Spawner:
         return subprocess.CompletedProcess(list(argv), code, stdout, stderr)
 
     def release(self) -> None:
-        """Release every process that nobody waited for; call it after PID 1 has ended, which ends all of them."""
+        """Close the descriptors of every process that nobody waited for. Call this after the node's PID 1, and so all of them,
+        ended."""
         with self._lock:
             for process in self._running:
                 process.wait(START_TIMEOUT_S)

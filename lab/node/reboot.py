@@ -1,9 +1,11 @@
-"""A power cut and what the kernel has after the next boot, within a lab node's namespaces.
+"""A power cut and the next boot of a lab node, inside the node's namespaces.
 
-All processes end at once; mounts, /run, cgroups, links, addresses, routes, rules and nftables are gone; /etc, /opt and /var
-stay. The namespaces are the same ones, because their other ends (the wires, metadata, EC2) are held by them. What the machine's
-kernel tells everybody is told anew to this node: the boot ID by a file over it, which runc puts into each container too, and the
-clocks since the boot by a time namespace around containerd, whose offspring pods and plugins are.
+All processes are killed. Mounts, /run, cgroups, links, addresses, routes, rules and nftables are removed; /etc, /opt and /var stay.
+The namespaces stay too, because the lab's wires and its servers for metadata and EC2 are connected to them. Two facts about a boot
+come from the machine's kernel, and are replaced for this node:
+
+- the boot ID, by a file mounted over it, which a hook of runc also mounts in each container;
+- the clocks since the boot, by a time namespace around containerd, which starts all pods and plugins.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from lab.node.node import Node
 from lab.vpc.model import Eni
 
 PROGRAMS = "/run/booted"
-"""A directory with a containerd and a runc of this boot; after `reboot` only."""
+"""A directory with scripts that start containerd with the clocks, and runc with the boot ID, of this boot. It exists after
+`reboot` only."""
 
 CUT_TIMEOUT_S = 60.0
 BOOT_ID = "/run/.lab/boot-id"
@@ -64,8 +67,8 @@ cat /proc/sys/kernel/random/uuid >"$2"
 mount --bind "$2" /proc/sys/kernel/random/boot_id
 sleep 1 # a time namespace counts from whole seconds, and no boot begins before the last one has ended
 """
-"""Each process is ended by its ID in the node's own PID namespace. `$1`: the node's name, which no other namespace has; `$2`:
-BOOT_ID."""
+"""Shell script of the power cut. It kills each process by its ID in the node's own PID namespace. `$1`: the node's name, by which the
+script checks that it runs in that node; `$2`: BOOT_ID."""
 
 CONTAINERD = """#!/bin/sh
 exec unshare --time --monotonic=-{monotonic_s} --boottime=-{boottime_s} {containerd} "$@"
@@ -84,14 +87,17 @@ HOOK = """#!/bin/sh
 bundle=$(sed -n 's/.*"bundle":"\\([^"]*\\)".*/\\1/p')
 exec mount --bind {boot_id} "$bundle/rootfs/proc/sys/kernel/random/boot_id"
 """
-"""Source: opencontainers/runtime-spec config.md, createContainer Hooks: after the mounts, in the container's namespaces."""
+"""Mounts the boot ID in a container. RUNC adds it to each bundle as a createContainer hook, which runs after the mounts and in the
+container's namespaces (opencontainers/runtime-spec config.md)."""
 
 
 def reboot(node: Node, enis: Iterable[Eni], *, containerd: str) -> None:
-    """Cut the node's power and boot it as far as the kernel and DHCP do; who calls starts containerd and all else anew.
+    """Cut the node's power, and boot it as far as the kernel and DHCP do. The caller starts containerd and all other programs.
 
-    Args: enis: the node's, attached; containerd: the directory of the one that will be started.
-    Raises: NodeError if something of the last boot is left, or the machine has no programs for the next.
+    Args:
+        enis: the ENIs that are attached to the node.
+        containerd: the directory of the containerd that the caller will start.
+    Raises: NodeError if processes or mounts of the last boot are left, or if runc is not installed on the machine.
     """
     runc = shutil.which("runc")
     if runc is None:
@@ -116,6 +122,6 @@ def reboot(node: Node, enis: Iterable[Eni], *, containerd: str) -> None:
 
 
 def boot_clocks(*, containerd: str) -> str:
-    """A script that starts a program with clocks that count from now. Args: containerd: the program."""
+    """Return a script that starts a program with clocks that count from now. `containerd`: the path of the program."""
     monotonic_s, boottime_s = (int(time.clock_gettime(clock)) for clock in (time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME))
     return CONTAINERD.format(monotonic_s=monotonic_s, boottime_s=boottime_s, containerd=containerd)

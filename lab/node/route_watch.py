@@ -1,4 +1,4 @@
-"""Watch whether routes and rules of a node are lost, by the kernel's own notifications, and for how long."""
+"""Watch by the kernel's notifications which routes and rules of a node are lost, and for how long."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ LINE = re.compile(r"\[([0-9T:.-]+)\] (Deleted )?(.*)")
 
 
 START_TRIES = 1000
-"""Each takes a process of some milliseconds. Ours: far more than a monitor needs to start."""
+"""Attempts to see the first notification. Ours: each attempt runs `ip` for some milliseconds, so that together they last for seconds,
+far longer than `ip monitor` needs to start."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A route or rule, in `ip`'s words, that was away for so many seconds; None: it is away still."""
+    """A route or rule that was deleted. `text`: the line that `ip` prints for it. `seconds`: until it was there again; None if it is
+    still away."""
 
     text: str
     seconds: float | None
 
 
 class RouteWatch:
-    """The IPv4 routes and rules of a node from its start to its end. Use it as a context; one thread."""
+    """Records the changes of a node's IPv4 routes and rules while its context is entered. Concurrency: one thread."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -36,7 +38,7 @@ class RouteWatch:
         self._monitor: NodeProcess | None = None
 
     def __enter__(self) -> RouteWatch:
-        """Begin to listen; return when the first notification has come. Raises: NodeError."""
+        """Start `ip monitor`, and return when it has printed a first change, which is made here. Raises: NodeError."""
         self._monitor = self._node.spawn(["ip", "-4", "-tshort", "monitor", "rule", "route"], stdout=self._file)
         for _ in range(START_TRIES):
             self._node.netns.ip(["route add unreachable 192.0.2.255/32", "route del unreachable 192.0.2.255/32"])
@@ -52,7 +54,10 @@ class RouteWatch:
         self._file.close()
 
     def losses(self, watched: set[str]) -> list[Loss]:
-        """List each time that one of these lines of `routes_and_rules` was deleted, oldest first."""
+        """List the losses of watched routes and rules: first those that ended, then those that last.
+
+        `watched`: lines of `routes_and_rules`.
+        """
         away: dict[str, datetime] = {}
         losses = []
         for at, is_deleted, text in self._lines():
@@ -74,7 +79,7 @@ class RouteWatch:
 
 
 def routes_and_rules(node: Node) -> set[str]:
-    """List the node's IPv4 routes and rules as the kernel's notifications name them."""
+    """List the node's IPv4 routes and rules now, in the words of `ip monitor`."""
     lines: set[str] = set()
     for argv in (["ip", "-4", "rule", "show"], ["ip", "-4", "route", "show", "table", "all"]):
         lines |= {_spaced(line) for line in node.netns.tool(argv).splitlines()}

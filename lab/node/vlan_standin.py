@@ -1,7 +1,7 @@
 """The daemon with VLAN links that the machine's kernel cannot make: `python -m lab.node.vlan_standin`, in place of ipamd.daemon.
 
-All of ipamd makes a VLAN link by one message, which has a seam (`ipamd/ports/`, VlanLinks); everything else that it does with one,
-it does with this stand-in as with the kernel's own.
+The daemon makes VLAN links only by the port `VlanLinks` (`ipamd/ports/`). Here this port makes the stand-ins of `lab/fabric/vlan.py`,
+which are veths. Everything else that the daemon does with a VLAN link, it does with a stand-in in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class VlanStandIn:
 
     kind = "veth"
 
-    def place(self, name: str, *, peer: int) -> tuple[int, int]:  # noqa: ARG002  # the other end has both numbers
+    def place(self, name: str, *, peer: int) -> tuple[int, int]:  # noqa: ARG002  # the peer's name has both numbers
         """See the port."""
         try:
             return stand_in.place(socket.if_indextoname(peer))

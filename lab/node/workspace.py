@@ -1,7 +1,7 @@
-"""What a lab creates on the machine: one state directory, one cgroup, and the guard that removes both.
+"""The objects that a lab creates on the machine: a state directory, a cgroup, and the guard process that removes both.
 
-The lock on the state directory is an open file description shared by the lab and its guard: a name is free again only
-when both are done, so a new lab of the same name cannot collide with the clean-up of the old one.
+The lab and its guard share the open file description that holds the lock on the state directory. So a name is free again only when
+both have ended, and a new lab of the same name cannot collide with the clean-up of the old one.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from lab.node import guard
 from lab.node.errors import NodeError
 
 STATE_ROOT = Path("/run/vpc-lab")
-LOCK_DEADLINE_S = 15.0  # the guard's kill deadline and some
+LOCK_DEADLINE_S = 15.0  # longer than KILL_DEADLINE_S of a guard, because a guard at work holds the lock
 POLL_S = 0.02
 GUARD_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
 class Record:
-    """What `vpc-lab down` needs to remove a lab whose process and guard were both killed."""
+    """The facts by which `vpc-lab down` removes a lab whose process and guard were both killed."""
 
     name: str
     pid: int
-    started: int  # clock ticks since boot: PIDs are reused
+    started: int  # start time of the process in clock ticks since boot, because its PID may have been reused
     cgroup: str
 
 
 class Workspace:
-    """The claim on a lab's name. Raises NodeError if a lab of that name is up."""
+    """The state directory, cgroup and guard of one lab, and the lock on its name."""
 
     def __init__(self, name: str) -> None:
-        """Lock the name, remove what a killed lab of that name left, make the directories, start the guard."""
+        """Lock the name, remove the remains of a killed lab of that name, make the directories, and start the guard.
+
+        Raises: NodeError if a lab of that name is up.
+        """
         self.state_dir = STATE_ROOT / name
         self._lock = _lock(self.state_dir)
         old = read_record(name)
@@ -58,7 +61,7 @@ class Workspace:
             os.close(lifeline)
 
     def node_cgroup(self, node: str) -> str:
-        """Make the cgroup of one node."""
+        """Make the cgroup of one node. Returns: its path."""
         path = f"{self.cgroup}/{node}"
         Path(path).mkdir()
         return path
@@ -74,12 +77,12 @@ class Workspace:
 
 
 def names() -> list[str]:
-    """Names of the labs that are up, or were killed and not cleaned."""
+    """List the names of all labs that are up, or were killed and not removed."""
     return sorted(path.name for path in STATE_ROOT.iterdir() if path.is_dir()) if STATE_ROOT.is_dir() else []
 
 
 def read_record(name: str) -> Record | None:
-    """Read a lab's record, if there is a whole one."""
+    """Read a lab's record. Returns: None if it is missing or incomplete."""
     try:
         return Record(**json.loads((STATE_ROOT / name / "lab.json").read_text(encoding="ascii")))
     except (OSError, ValueError, TypeError):
@@ -102,12 +105,12 @@ def is_up(name: str) -> bool:
 
 
 def is_running(record: Record) -> bool:
-    """Whether the recorded lab process still runs; another that got its PID since has another start time."""
+    """Whether the recorded lab process still runs. The start time distinguishes it from a later process with the same PID."""
     return _start_time(record.pid) == record.started
 
 
 def clean(name: str) -> bool:
-    """Remove what a lab left whose process and guard were killed; say whether nothing is left."""
+    """Remove the remains of a lab whose process and guard were killed. Returns: whether nothing is left."""
     record = read_record(name)
     return guard.clean(str(STATE_ROOT / name), record.cgroup if record else "")
 
@@ -131,7 +134,7 @@ def _lock(state_dir: Path) -> int:
                 raise NodeError(
                     f"lab {state_dir.name!r} is up already: `vpc-lab down --name {state_dir.name}`, or take another name"
                 ) from None
-            time.sleep(POLL_S)  # a guard at work; it ends within its own deadline
+            time.sleep(POLL_S)  # a guard at work holds the lock, and ends within KILL_DEADLINE_S
         except FileNotFoundError:
             pass
         os.close(fd)
@@ -145,7 +148,7 @@ def _start_time(pid: int) -> int:
 
 
 def _own_cgroup() -> str:
-    """Find our own cgroup v2 directory: what we start stays inside the same limits."""
+    """Find the cgroup v2 directory of this process. The lab's cgroup is made in it, so that the same limits hold for the lab."""
     relative = "/"
     for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         if line.startswith("0::"):

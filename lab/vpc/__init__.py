@@ -1,1 +1,1 @@
-"""The in-memory state of a simulated VPC: what EC2 knows, and its faults; lab/ec2 and lab/imds serve it."""
+"""The state of a simulated VPC, in memory: the objects of EC2, and the faults. lab/ec2 and lab/imds serve it by HTTP."""

@@ -24,18 +24,18 @@ DOCUMENTED: Mapping[str, tuple[float, int]] = {
     "CreateTags": (10.0, 100),
     BARE_DESCRIBE: (10.0, 50),
 }
-"""API -> refilled tokens per second, and most tokens. Other APIs: 20 and 100 for Describes and Gets, 5 and 50 for changes such as
-Attach and Detach."""
+"""API -> tokens that are refilled in a second, and the size of the bucket. Other APIs have 20 and 100 for Describes and Gets, and 5
+and 50 for changes such as Attach and Detach."""
 
 DEEP_FILTERS = frozenset({"group-id", "mac-address", "private-dns-name", "private-ip-address", "subnet-id", "vpc-id"})
-_REFUSAL_CODE = "OperationNotPermitted"  # ours, because: the reference says "fails", and no report quotes the code
+_REFUSAL_CODE = "OperationNotPermitted"  # ours: EC2's code is unknown; the reference says only "fails", and no report quotes it
 
 
 @dataclass(frozen=True)
 class LargeAccount:
-    """How DescribeNetworkInterfaces is limited.
+    """The limits of DescribeNetworkInterfaces in a large account.
 
-    `page_size`: most entries of a page, whatever the request says; 0 for no limit.
+    `page_size`: most entries of a page, even if the request asks for more; 0 for no limit.
     `sparse`: whether EC2 divides the list into pages before it applies the filters, so that an empty page need not be the last.
     `code`: the code with which a list is refused that is neither paged nor filtered.
     """

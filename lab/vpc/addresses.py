@@ -29,7 +29,7 @@ class Request(Generic[A, N]):
     prefix_count: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a mix of counts and names, and two kinds at once with a count, as EC2 does."""
+        """Check the request as EC2 does. Raises: Ec2Error, for example if a count is combined with names or with a second count."""
         asked = [bool(self.addresses), bool(self.address_count), bool(self.prefixes), bool(self.prefix_count)]
         if min(self.address_count, self.prefix_count) < 0:
             raise errors.invalid_value("The number of addresses or prefixes must not be negative")
@@ -75,7 +75,7 @@ class Choice:
 
 
 def choose_for_new(tx: Transaction, subnet_id: str, want: AddressRequest, *, limit: int) -> Choice:
-    """Choose all addresses of an ENI to be created; nothing is taken yet."""
+    """Choose all addresses of an ENI to be created, without assigning them. `limit`: most addresses and prefixes. Raises: Ec2Error."""
     if 1 + want.slot_count > limit:
         raise errors.address_limit()
     space = tx.space(subnet_id)
@@ -98,9 +98,10 @@ def choose_for_new(tx: Transaction, subnet_id: str, want: AddressRequest, *, lim
 def assign(
     tx: Transaction, eni: Eni, want: AddressRequest, *, limit: int, allow_reassignment: bool
 ) -> tuple[tuple[IPv4Address, ...], tuple[IPv4Network, ...]]:
-    """Give an ENI more addresses or prefixes.
+    """Assign more addresses or prefixes to an ENI.
 
-    Returns: the named addresses and prefixes, also those that the ENI had already; or the chosen ones, if the request names none.
+    Returns: the addresses and prefixes that the request names, also those that the ENI had already; if it names none, those that were
+        chosen. Raises: Ec2Error.
     """
     if not want.slot_count:
         raise errors.missing_parameter("privateIpAddress, secondaryPrivateIpAddressCount, Ipv4Prefix or Ipv4PrefixCount")
@@ -128,7 +129,7 @@ def assign(
 
 
 def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
-    """Remove addresses and prefixes from an ENI. If one is not on the ENI or is its primary address, none is removed.
+    """Remove addresses and prefixes from an ENI. Nothing is removed if any of them is not on the ENI, or is its primary address.
 
     Raises: Ec2Error.
     """
@@ -154,7 +155,10 @@ def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv4Address], pre
 def _take_from_others(
     tx: Transaction, addresses: Iterable[IPv4Address], *, space_owner: dict[IPv4Address, str | None], allowed: bool
 ) -> None:
-    """Remove addresses from the other ENIs that have them. Raises: Ec2Error unless that is allowed and all are secondary there."""
+    """Remove addresses from the other ENIs that have them.
+
+    Raises: Ec2Error if another ENI has one of them and `allowed` is false, or has it as its primary address or in a prefix.
+    """
     taken = [address for address in addresses if space_owner[address] is not None]
     if taken and not allowed:
         raise errors.addresses_in_use(taken)

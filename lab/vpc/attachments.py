@@ -1,4 +1,4 @@
-"""The checks of an attachment, and the later end of an accepted attachment or detachment.
+"""The checks before an attachment, and the later completion of an accepted attachment or detachment.
 
 An instance type limits its ENIs, and most Nitro types limit ENIs, volumes and NVMe instance stores together ("Amazon EBS volume limits
 for Amazon EC2 instances"). It is not documented that EC2 refuses an ENI below the type's own limit because volumes have all slots. The
@@ -59,7 +59,7 @@ def by_attachment(world: World, attachment_id: str) -> tuple[Eni, EniAttachment]
 
 
 def finish_attach(tx: Transaction, eni_id: str, attachment_id: str, fault: AttachFault | None) -> None:
-    """End an accepted attachment: the ENI becomes attached, unless a fault lets the attachment vanish."""
+    """Complete an accepted attachment: the ENI becomes attached. If a fault says so, the attachment vanishes instead."""
     eni = tx.world.enis.get(eni_id)
     if eni is None or eni.attachment is None or eni.attachment.attachment_id != attachment_id:
         return
@@ -70,7 +70,7 @@ def finish_attach(tx: Transaction, eni_id: str, attachment_id: str, fault: Attac
 
 
 def finish_detach(tx: Transaction, eni_id: str, attachment_id: str) -> None:
-    """End a detachment: the ENI has no attachment from then on."""
+    """Complete a detachment: remove the ENI's attachment."""
     tx.api = "DetachNetworkInterface"
     eni = tx.world.enis.get(eni_id)
     if eni is not None and eni.attachment is not None and eni.attachment.attachment_id == attachment_id:

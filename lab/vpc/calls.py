@@ -1,4 +1,4 @@
-"""The log of every EC2 call the lab received; it proves "idle means zero EC2 calls" (I13).
+"""The log of every EC2 call that the lab received. With it tests prove that an idle node makes no EC2 call (invariant I13).
 
 Calls are recorded whether they succeed, fail, are throttled or lose their answer.
 """
@@ -16,8 +16,8 @@ OK = "OK"
 class Call(NamedTuple):
     """One call.
 
-    `at`: the time of the VPC's clock.
-    `instance`: the instance from whose node it came, by the socket; None for others.
+    `at`: the time of the call by the VPC's clock.
+    `instance`: the instance whose node made the call, found by the socket on which it came; None for a caller that is no node.
     `outcome`: OK, or the error code.
     `answered`: False if a fault cut the connection after the call was decided.
     """

@@ -1,7 +1,7 @@
 """Make subnets nearly full or fragmented by holding addresses that no ENI has, and release these addresses again.
 
-EC2 may refuse an ENI although addresses are free: amazon-vpc-cni-k8s issue 2045 (no whole /28 is left), "Subnet CIDR reservations"
-(VPC user guide). AvailableIpAddressCount shows neither cause.
+EC2 may refuse an ENI although addresses are free, for two reasons: no whole /28 is free (amazon-vpc-cni-k8s issue 2045), or the free
+addresses are reserved ("Subnet CIDR reservations", VPC user guide). AvailableIpAddressCount shows neither.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Crowding:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.RLock()  # around the two below
+        self._lock = threading.RLock()  # guards the two fields below
         self._held: dict[str, list[IPv4Address]] = {}
         self._in_force: Mapping[str, SubnetFault] = {}
 
@@ -35,7 +35,7 @@ class Crowding:
         self._hold(subnet_id, lambda space: [IPv4Address(base + BLOCK_SIZE // 2) for base in space.free_blocks()])
 
     def hold_ipv6_prefixes(self, subnet_id: str, *, is_held: bool) -> None:
-        """Make a subnet have no free /80 (`is_held`), or end that."""
+        """Let a subnet have no free /80 (`is_held`), or have free ones again."""
         with self._store.transaction() as tx:
             tx.put_subnet(replace(tx.world.subnet(subnet_id), ipv6_prefixes_held=is_held))
 
@@ -45,16 +45,17 @@ class Crowding:
             self._store.unhold(subnet_id, self._held.pop(subnet_id, []))
 
     def reserve(self, subnet_id: str, reservation: SubnetReservation) -> None:
-        """Reserve a range of a subnet, for good."""
+        """Reserve a range of a subnet. Nothing removes the reservation."""
         with self._store.transaction() as tx:
             subnet = tx.world.subnet(subnet_id)
             tx.space(subnet_id).reserve(reservation.cidr, reservation.kind)
             tx.put_subnet(replace(subnet, reservations=(*subnet.reservations, reservation)))
 
     def follow(self, wanted: Mapping[str, SubnetFault]) -> None:
-        """Put new faults in force in all subnets; nothing happens if they are the faults that are in force.
+        """Put the faults `wanted` in force in all subnets, unless they are in force already.
 
-        Addresses that other methods hold are released too, because only one caller can control the held addresses of a subnet.
+        First all held addresses are released, also those that `exhaust` and `fragment` hold for another caller, because the held
+        addresses of a subnet have one list only.
         """
         with self._lock:
             if wanted == self._in_force:

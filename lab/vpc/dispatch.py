@@ -17,7 +17,7 @@ from lab.vpc.model import VpcEvent
 
 Listener = Callable[[VpcEvent], None]
 
-_JOIN_S = 5.0  # ours, because: a listener that does not return in this time is reported, not waited for
+_JOIN_S = 5.0  # ours: listeners return within milliseconds, so one that takes longer is stuck, and `close` reports it
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +38,7 @@ class Dispatcher:
         self.listener_errors: list[Exception] = []
 
     def subscribe(self, listener: Listener, *, replay: Iterable[VpcEvent]) -> None:
-        """Add a listener. It gets the events of `replay` first, which no other listener gets, and then every event posted later."""
+        """Add a listener. It first gets the events of `replay`, which only it gets, and then every event that is posted later."""
         with self._changed:
             if self._closed:
                 raise LabError("the VPC is closed; subscribe before close()")
@@ -109,7 +109,7 @@ class Dispatcher:
         try:
             if is_listening:
                 listener(event)
-        except Exception as exc:  # noqa: BLE001  top of the loop: one listener's fault must not silence the others
+        except Exception as exc:  # noqa: BLE001  an error of one listener must not end the thread that serves all listeners
             _log.exception("a listener failed on %s", event)
             self.listener_errors.append(exc)
         with self._changed:

@@ -1,10 +1,11 @@
-"""The refusals of the simulated EC2, with the codes and the wording of the real one.
+"""The refusals of the simulated EC2, with the codes and messages of the real EC2.
 
     Ec2Error          an answer of EC2: code, message, HTTP status
 
-The wording matters because real clients match on it: several refusals have the code InvalidParameterValue. Sources: the EC2 "Error
-codes" page; messages as quoted in cilium 15877, 31016 and 42512, amazon-vpc-cni-k8s 989, 1585 and 3105,
-cloud-nuke 1132, terraform-provider-aws 906 and 27513. Those marked (ours) are worded by us under the documented code.
+Each function returns the refusal that its docstring describes; the caller raises it. The messages matter, because several refusals
+have the code InvalidParameterValue, so clients distinguish them by the message. Sources: the EC2 "Error codes" page; messages as
+quoted in cilium 15877, 31016 and 42512, amazon-vpc-cni-k8s 989, 1585 and 3105, cloud-nuke 1132, terraform-provider-aws 906 and 27513.
+For refusals marked (ours) the code is documented, and the message is our own.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from ipaddress import IPv4Address
 
 
 class Ec2Error(Exception):
-    """One refusal of EC2. `status`: the HTTP status, 4xx for an error of the caller, 5xx for one of the service, which botocore
-    retries."""
+    """A refusal of EC2. `status`: the HTTP status: 4xx if the caller is at fault, 5xx if the service is. Botocore repeats a call after
+    5xx."""
 
     def __init__(self, code: str, message: str, *, status: int = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(f"{code}: {message}")
@@ -26,7 +27,7 @@ class Ec2Error(Exception):
 
 
 def interface_not_found(eni_ids: Iterable[str]) -> Ec2Error:
-    """Say that ENIs do not exist; of several, EC2 names the first only (amazon-vpc-cni-k8s issue 1011)."""
+    """Say that ENIs do not exist. If there are several, EC2 names only the first (amazon-vpc-cni-k8s issue 1011)."""
     return Ec2Error("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{next(iter(eni_ids))}' does not exist")
 
 
@@ -71,7 +72,7 @@ def duplicate_permission() -> Ec2Error:
 
 
 def permission_not_found() -> Ec2Error:
-    """Refuse to take a rule that a security group does not have."""
+    """Refuse to remove a rule that a security group does not have."""
     return Ec2Error("InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
 
 
@@ -86,7 +87,7 @@ def interface_in_use(eni_id: str) -> Ec2Error:
 
 
 def interface_not_deletable(eni_id: str) -> Ec2Error:
-    """Refuse to delete an ENI that is attached. The real service uses InvalidParameterValue, not InvalidNetworkInterface.InUse."""
+    """Refuse to delete an ENI that is attached. EC2 uses the code InvalidParameterValue here, not InvalidNetworkInterface.InUse."""
     return invalid_value(f"Network interface '{eni_id}' is currently in use.")
 
 
@@ -96,12 +97,12 @@ def device_index_taken(instance_id: str, device_index: int) -> Ec2Error:
 
 
 def attachment_limit(count: int, instance_type: str) -> Ec2Error:
-    """Refuse more ENIs than the instance type carries; `count` includes the one asked for."""
+    """Refuse more ENIs than the instance type may have. `count`: number of ENIs, with the requested one."""
     return Ec2Error("AttachmentLimitExceeded", f"Interface count {count} exceeds the limit for {instance_type}")
 
 
 def address_limit() -> Ec2Error:
-    """Refuse more addresses and prefixes than an interface carries."""
+    """Refuse more addresses and prefixes than an ENI may have."""
     return Ec2Error("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 
 
@@ -119,7 +120,7 @@ def no_room_for_prefixes() -> Ec2Error:
 
 
 def no_free_prefixes() -> Ec2Error:
-    """Say that the subnet has the addresses but no whole aligned blocks: it is fragmented (cilium 31016)."""
+    """Say that the subnet is fragmented: it has enough free addresses, but too few whole aligned blocks (cilium 31016)."""
     return Ec2Error(
         "InsufficientCidrBlocks",
         "The specified subnet does not have enough free cidr blocks to satisfy the request.",
@@ -132,7 +133,7 @@ def addresses_in_use(addresses: Iterable[IPv4Address]) -> Ec2Error:
 
 
 def address_taken(address: object) -> Ec2Error:
-    """Refuse to create an ENI with an address that has an owner."""
+    """Refuse to create an ENI with an address that another ENI has."""
     return Ec2Error("InvalidIPAddress.InUse", f"Address {address} is in use.")
 
 
@@ -149,7 +150,7 @@ def interface_quota() -> Ec2Error:
 
 
 def token_mismatch() -> Ec2Error:
-    """Refuse a client token that came with other parameters before (ours)."""
+    """Refuse a client token that an earlier request used with other parameters (ours)."""
     return Ec2Error(
         "IdempotentParameterMismatch",
         "The request uses the same client token as a previous, but non-identical request.",
@@ -157,7 +158,7 @@ def token_mismatch() -> Ec2Error:
 
 
 def request_limit() -> Ec2Error:
-    """Throttle; the status is 503 and botocore retries it."""
+    """Throttle a call. Botocore repeats it, because the status is 503."""
     return Ec2Error("RequestLimitExceeded", "Request limit exceeded.", status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -167,7 +168,7 @@ def not_permitted(message: str) -> Ec2Error:
 
 
 def invalid_value(message: str) -> Ec2Error:
-    """Refuse a value. Only the message shows which value and why."""
+    """Refuse a value. The code is the same for every value and reason, so `message` must name both."""
     return Ec2Error("InvalidParameterValue", message)
 
 
@@ -177,10 +178,10 @@ def invalid_combination(message: str) -> Ec2Error:
 
 
 def missing_parameter(name: str) -> Ec2Error:
-    """Ask for a parameter that was left out."""
+    """Refuse a request without a required parameter."""
     return Ec2Error("MissingParameter", f"The request must contain the parameter {name}")
 
 
 def association_not_found(association_id: str) -> Ec2Error:
-    """Say that a branch is bound to no trunk by this ID. Source: amazon-vpc-resource-controller-k8s pkg/aws/errors."""
+    """Say that no association of a branch ENI with a trunk has this ID. Source: amazon-vpc-resource-controller-k8s pkg/aws/errors."""
     return Ec2Error("InvalidAssociationID.NotFound", f"The association ID '{association_id}' does not exist")

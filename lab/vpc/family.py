@@ -1,7 +1,7 @@
-"""IPv4 and IPv6 as values. They are the lab's own, because the checks of the daemon must not share `ipamd/model/family.py` with it.
+"""IPv4 and IPv6 as values. The lab does not use the daemon's (`ipamd/model/family.py`), because a defect there would hide itself.
 
-Code that takes the values of a Family needs no branch for each family. Differences that no value can express are branches where they
-occur: an ENI's pool in IPv6 is a /80, whose addresses nobody can list.
+Code that uses the values of a Family needs no `if` for each family. Where no value can express a difference, the code has an `if`: an
+ENI's pool in IPv6, for example, is a /80, whose addresses cannot be listed one by one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Family:
     """One address family.
 
     `number`: its number in the kernel (AF_INET, AF_INET6).
-    `nft`: the word of nftables for the family and for its header.
+    `nft`: the keyword of nftables for the family and for its IP header.
     `headers_bytes`: bytes of the IP and UDP headers of a datagram.
-    `settings`: the daemon's settings with which its pool has this family.
+    `settings`: the daemon's environment variables that give its pool this family.
     `egress`, `egress_link`: the range of egress addresses of this family, and the name of their link in a sandbox, on a node whose
         pool has the other family. Every node has the same range, because these addresses are only used inside their node.
     """
@@ -65,24 +65,25 @@ FAMILIES = (IPV4, IPV6)
 
 
 def family_of(one: Address | Network) -> Family:
-    """The family of an address or a network."""
+    """Return the family of an address or a network."""
     return IPV4 if one.version == IPV4.version else IPV6
 
 
 def family_by(settings: Mapping[str, str]) -> Family:
-    """The family of the pool of a daemon with these settings."""
+    """Return the family of the pool of a daemon with these settings."""
     return IPV6 if settings.get("ENABLE_IPv6") == "true" else IPV4
 
 
 def other(family: Family) -> Family:
-    """The other family."""
+    """Return the other family."""
     return IPV6 if family is IPV4 else IPV4
 
 
 def egress_by(settings: Mapping[str, str]) -> Family | None:
-    """The other family, if sandboxes of a daemon with these settings have egress in it; otherwise None.
+    """Return the family in which sandboxes have egress besides the pool's family, by the daemon's settings; None if there is none.
 
-    With a pool of IPv6 they have IPv4 egress by default; with a pool of IPv4 they have IPv6 egress only if a setting turns it on.
+    Sandboxes with an IPv6 pool have IPv4 egress by default. Sandboxes with an IPv4 pool have IPv6 egress only if a setting turns it
+    on.
     """
     family = family_by(settings)
     name, default = ("ENABLE_V4_EGRESS", "true") if family is IPV6 else ("ENABLE_V6_EGRESS", "false")
@@ -90,8 +91,8 @@ def egress_by(settings: Mapping[str, str]) -> Family | None:
 
 
 def pool_of(eni: Eni, family: Family) -> tuple[Network, ...]:
-    """The parts of an ENI that are for sandboxes, if the node's pool has this family: in IPv4 its secondary addresses and prefixes, in
-    IPv6 its /80s."""
+    """Return the networks of an ENI from which sandboxes get addresses, if the node's pool has this family: in IPv4 the ENI's
+    secondary addresses and prefixes, in IPv6 its /80s."""
     if family is IPV6:
         return eni.ipv6_prefixes
     return (*map(IPv4Network, eni.secondary_addresses), *eni.prefixes)

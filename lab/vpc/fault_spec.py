@@ -1,4 +1,4 @@
-"""The faults of the simulated cloud as values, and how they are read from a JSON-able dict.
+"""The faults of the simulated cloud as values, and the functions that read them from a JSON-able dict.
 
 `lab/vpc/faults.py` describes the format. Reading is strict: a misspelt fault is not ignored, and all problems are reported at once.
 """
@@ -19,7 +19,7 @@ IMDS = "imds"
 
 
 class Reach(StrEnum):
-    """Whether a server takes connections: it does (OPEN), refuses them (REFUSE), or takes them and never answers (HANG)."""
+    """How a server treats connections: it serves them (OPEN), refuses them (REFUSE), or accepts them and never answers (HANG)."""
 
     OPEN = "open"
     REFUSE = "refuse"
@@ -73,7 +73,7 @@ class SubnetFault:
     """The faults of one subnet.
 
     `leave`: number of addresses that stay free; None for all.
-    `fragmented`: whether no aligned /28 is free although addresses are.
+    `fragmented`: whether no aligned /28 is free, although single addresses are free.
     `without_ipv6_prefixes`: whether no /80 is free.
     """
 

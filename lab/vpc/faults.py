@@ -7,8 +7,8 @@ One object holds all faults; the EC2 and metadata servers consult it at every ca
 
 Of one API:
 
-    latency_s         before the call takes effect: seconds, {"low", "high"} uniform, {"median", "sigma"} log-normal
-    answer_latency_s  the same, after it took effect (a client that gives up in between does not know)
+    latency_s         delay before the call takes effect: seconds, {"low", "high"} uniform, {"median", "sigma"} log-normal
+    answer_latency_s  delay between effect and answer (a client that gives up meanwhile does not learn that the call took effect)
     throttle          {"rate_per_s", "burst"}: token bucket, RequestLimitExceeded when empty
     error             {"code", "message", "status", "count" | "rate"}: the next `count` calls, or a share `rate` of them
     lost_answers      {"count" | "rate"}: the call takes effect, then the connection is cut
@@ -23,20 +23,20 @@ Of the cloud as a whole; each key replaces what was under it, null clears it:
     interface_quota   ENIs that the account may have: NetworkInterfaceLimitExceeded
     describe          DescribeNetworkInterfaces that lies (lab/vpc/lies.py has the sources):
         omit              {"enis", "addresses": share or list, "primary", "everything", "steady": flags, "count" | "rate"}: left out
-        late_addresses_s  an ENI is shown attached so long before its secondary addresses; "late_primary": before any address
-        stale_s           {API: seconds}: what that API changed is shown so much later, and nothing else is
-        also              {ENI: ["10.0.0.5", "10.0.1.0/28"]}: IPv4 addresses and prefixes that it is shown with besides its own
-    unseen            {API: calls}: a new ENI or attachment is "not found" in the first so many calls that name it
+        late_addresses_s  seconds for which an attached ENI is shown without secondary addresses; "late_primary": without any
+        stale_s           {API: seconds}: delay after which changes by this API are shown; other changes are shown at once
+        also              {ENI: ["10.0.0.5", "10.0.1.0/28"]}: IPv4 addresses and prefixes that the ENI is shown with besides its own
+    unseen            {API: calls}: number of calls of this API in which a new ENI or attachment is "not found"
     iam               [{"action", "unless": {condition: value}}]: what the role may not do (lab/vpc/iam.py)
     rules             choices where AWS's rule is unknown or reported in two ways (lab/vpc/rules.py)
     large_account     {"page_size", "sparse", "code"}: DescribeNetworkInterfaces must be paged or filtered (lab/vpc/account.py)
     account_limits    {"scale": 1}: the documented buckets of every API, all callers together, times `scale` (lab/vpc/account.py)
-    subnets           {subnet ID or "*": {"leave": 5} | {"fragmented": true} | {"without_ipv6_prefixes": true}}: nearly full, no
-                      free /28 among free addresses, no free /80
+    subnets           {subnet ID or "*": {"leave": 5} | {"fragmented": true} | {"without_ipv6_prefixes": true}}: only 5 addresses are
+                      free; no whole /28 is free although addresses are; no /80 is free
     volumes           {instance name or "*": 27}: EBS volumes attached, which share slots with ENIs (lab/vpc/limits.py); default 1
 
-An entry of `apis` and `unreachable` replaces the one of that name; null or {} clears it. "*" and an API's own entry both apply. A
-wrong spec is refused as a whole, with every problem named.
+An entry of `apis` or `unreachable` replaces the earlier entry of the same name; null or {} clears it. If there is an entry "*" and one
+for the API, both apply. A wrong spec is refused as a whole, and the error names every problem.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Faults:
             return any(entry.fault.frozen for entry in self._entries(api))
 
     def take_omission(self) -> tuple[Omission, Random] | None:
-        """Return the omission for the next answer, and the random numbers for it; None without one. This uses up a count."""
+        """Return the omission for the next answer with its random numbers; None if there is none. Each call uses up a count."""
         with self._lock:
             lies = self._conditions.describe
             if lies is None or lies.omit is None or self._omit_times is None or not self._omit_times.strikes(self._rng):
@@ -190,7 +190,7 @@ class Faults:
             self._unseen.update({(api, resource_id): calls for api, calls in (self._conditions.unseen or {}).items()})
 
     def is_unseen(self, api: str, resource_id: str) -> bool:
-        """Whether a call does not find a new ENI or attachment yet. This uses up a count."""
+        """Whether a call must not find a new ENI or attachment yet. Each call of this method uses up a count."""
         with self._lock:
             left = self._unseen.get((api, resource_id), 0)
             if left:
@@ -203,7 +203,7 @@ class Faults:
         return volumes.get(instance_name, volumes.get("*", 1))
 
     def take_attach_fault(self) -> AttachFault | None:
-        """Return the fault of the attachment that is being accepted; None without one. This uses up a count."""
+        """Return the fault of the attachment that is being accepted; None if it has none. Each call uses up a count."""
         with self._lock:
             if self._attach_times is None or not self._attach_times.strikes(self._rng):
                 return None
@@ -220,7 +220,7 @@ class Faults:
             self._listeners = [kept for kept in self._listeners if kept != listener]
 
     def _change(self, changes: Mapping[str, object]) -> None:
-        """Replace the named conditions, and start their counts anew. The caller holds the lock."""
+        """Replace the named conditions, and reset their counts. The caller holds the lock."""
         new = self._conditions = replace(self._conditions, **changes)  # type: ignore[arg-type]  # read by type in fault_spec
         if "attach" in changes:
             self._attach_times = Counter(new.attach.times) if new.attach else None

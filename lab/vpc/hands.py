@@ -1,7 +1,8 @@
 """External changes to a node's ENIs while a daemon runs: by people at the console, other tools, or an account's clean-up.
 
-Each method makes one or two ordinary API calls of somebody else. They take the same time, Describe shows them with the same lag, and
-EC2 refuses them for the same reasons (Ec2Error). They are in no log of calls, because no node made them. Foreign ENIs have the kinds
+Each method makes one or two ordinary API calls in the name of somebody else. These calls take the same time as a node's calls,
+Describe shows their effects with the same lag, and EC2 refuses them for the same reasons (Ec2Error). They are not in the log of calls,
+because no node made them. Foreign ENIs have the kinds
 that nodes of EKS have: EFA and EFA-only (an EFA-only ENI never has IP addresses; "Elastic Fabric Adapter", EC2 user guide), trunk
 (amazon-vpc-resource-controller-k8s), IPv6-only (amazon-vpc-cni-k8s issues 3122 and 3681), and plain ENIs with or without tags. A
 branch ENI is not attached like others: its trunk uses it, and Describe shows it without an attachment.
@@ -30,12 +31,15 @@ NO_MANAGE = {"node.k8s.amazonaws.com/no_manage": "true"}
 """The tag of ENIs that amazon-vpc-cni-k8s does not manage (its README, "Unmanaged ENIs")."""
 
 _WITHOUT_IPV4 = ("efa-only", "ipv6-only")
-_IPV6_BASE = int(IPv6Address("2600:1f14:abc::"))  # ours, because: of the form that AWS gives to VPCs of us-west-2
+_IPV6_BASE = int(IPv6Address("2600:1f14:abc::"))  # ours: looks like an address of AWS in us-west-2, the lab's region
 
 
 class Hands:
-    """Makes the external changes. Thread-safe. `detach`, `delete`, `unassign` and `unassign_ipv6` return the ENI as it was before the
-    change, the others as it is after it."""
+    """Makes the external changes. Thread-safe.
+
+    `detach`, `delete`, `unassign` and `unassign_ipv6` return the ENI as it was before the change. The other methods that return an ENI
+    return it as it is after the change.
+    """
 
     def __init__(self, store: Store, interfaces: Interfaces, *, group_id: str, retag: Callable[..., bool]) -> None:
         self._store = store
@@ -78,7 +82,8 @@ class Hands:
         return eni
 
     def assign(self, eni_id: str, *, address: IPv4Address | None = None, prefix_count: int = 0) -> Eni:
-        """Give an ENI one address, which EC2 chooses if it is not named, or prefixes. A named address of another ENI moves."""
+        """Assign one address or `prefix_count` prefixes to an ENI. `address`: the address; by default EC2 chooses it. If another ENI
+        has the named address, it moves."""
         want = AddressRequest(
             addresses=(address,) if address else (),
             address_count=0 if address or prefix_count else 1,
@@ -88,7 +93,7 @@ class Hands:
         return self._store.world.eni(eni_id)
 
     def assign_ipv6(self, eni_id: str, *, prefix_count: int = 0) -> Eni:
-        """Give an ENI one IPv6 address, or /80 prefixes, chosen by EC2."""
+        """Assign one IPv6 address, or `prefix_count` /80 prefixes, to an ENI. EC2 chooses them."""
         self._interfaces.assign_ipv6(eni_id, Ipv6Request(address_count=0 if prefix_count else 1, prefix_count=prefix_count))
         return self._store.world.eni(eni_id)
 
@@ -124,21 +129,21 @@ class Hands:
                 if kind in _WITHOUT_IPV4
                 else AddressRequest(address_count=address_count, prefix_count=prefix_count)
             )
-            made = self._interfaces.create_in(
+            created = self._interfaces.create_in(
                 tx, subnet_id or instance.subnet_id, want, groups=(self._group_id,), description="made by other hands", tags=tags
             )
-            eni = replace(made, interface_type="interface" if kind == "ipv6-only" else kind)
+            eni = replace(created, interface_type="interface" if kind == "ipv6-only" else kind)
             if kind in _WITHOUT_IPV4:
                 eni = replace(eni, primary_address=None)
             if kind == "ipv6-only":
-                eni = replace(eni, ipv6_addresses=(IPv6Address(_IPV6_BASE + made.ordinal),))
+                eni = replace(eni, ipv6_addresses=(IPv6Address(_IPV6_BASE + created.ordinal),))
             tx.put_eni(eni)
         if kind != "branch":
             self._attach(eni.eni_id, instance_id)
         return self._store.world.eni(eni.eni_id)
 
     def attach_existing(self, eni_id: str, instance_id: str) -> Eni:
-        """Attach an existing ENI at the lowest free device index, as somebody who undoes a detach."""
+        """Attach an existing ENI at the lowest free device index, for example to undo a detachment."""
         self._attach(eni_id, instance_id)
         return self._store.world.eni(eni_id)
 

@@ -2,11 +2,11 @@
 
     {"iam": [{"action": "CreateNetworkInterface", "unless": {"aws:RequestTag/team": "net-*"}}, {"action": "ec2:Detach*"}]}
 
-Conditions are aws:RequestTag/KEY and aws:ResourceTag/KEY (also ec2:ResourceTag/KEY) with a value in which * and ? are wildcards, and
-aws:TagKeys with a list, which must have each tag key of the request. If there are several conditions, all must hold. A request that
+A condition is aws:RequestTag/KEY or aws:ResourceTag/KEY (also ec2:ResourceTag/KEY) with a value in which * and ? are wildcards, or
+aws:TagKeys with the list of all tag keys that the request may have. If there are several conditions, all must hold. A request that
 tags the object that it creates needs the action CreateTags too. Sources: "Control access to EC2 resources using resource tags" and
-"Grant permission to tag Amazon EC2 resources during creation" (EC2 user guide). The words of a refusal are from reports such as
-openshift/installer 3055 and from "Access denied error message format" (IAM user guide). Pure.
+"Grant permission to tag Amazon EC2 resources during creation" (EC2 user guide). The message of a refusal is from reports such as
+openshift/installer 3055 and from "Access denied error message format" (IAM user guide). The functions have no side effects.
 """
 
 from __future__ import annotations

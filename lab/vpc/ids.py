@@ -1,4 +1,4 @@
-"""Identifiers as AWS makes them, reproducible from a seed."""
+"""Random identifiers in the form of AWS. The same seed gives the same identifiers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HEX_DIGITS = 17  # length of AWS resource IDs since 2018
 
 
 class Ids:
-    """Makes IDs and MAC addresses, each only once."""
+    """Makes IDs and MAC addresses, and none of them twice."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -25,7 +25,7 @@ class Ids:
 
     def _fresh(self, draw: Callable[[], str]) -> str:
         while True:
-            made = draw()
-            if made not in self._made:
-                self._made.add(made)
-                return made
+            identifier = draw()
+            if identifier not in self._made:
+                self._made.add(identifier)
+                return identifier

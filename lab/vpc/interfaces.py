@@ -1,9 +1,9 @@
 """EC2's calls about an ENI: create, attach, detach, delete, and changes of its addresses.
 
 Each method is one API call without HTTP. It is validated and atomic, and raises Ec2Error. Attach and detach are accepted at once, and
-a timer of the store ends them later. A Create with a client token that came before returns the ENI of the first call in its present
-state. If that ENI was deleted, the rules decide: the call returns it as it was at its creation, or makes a new ENI (lab/vpc/rules.py;
-EC2's documentation has only "the original result").
+a timer of the store completes them later. A Create whose client token an earlier call used returns the ENI of that call in its present
+state. If that ENI was deleted, a rule decides (TokenOfDeleted in lab/vpc/rules.py): the call returns the ENI as it was at its
+creation, or makes a new one. EC2's documentation says only "the original result".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lab.vpc.world import World
 
 @dataclass(frozen=True)
 class ClientToken:
-    """The idempotency token of a request. `fingerprint`: stands for all other parameters of the request."""
+    """The idempotency token of a request. `fingerprint`: a text that is equal for two requests if all other parameters are equal."""
 
     token: str
     fingerprint: str
@@ -161,8 +161,10 @@ class Interfaces:
         )
 
     def detach(self, attachment_id: str, *, force: bool = False) -> None:
-        """Start to detach an ENI. It is detached at once if that is forced, or if it is still attaching. A repetition while it is
-        being detached succeeds (ours)."""
+        """Start to detach an ENI. If `force` is true or the ENI is still attaching, it is detached at once.
+
+        A second call while the ENI is detaching succeeds (ours: EC2's answer is not documented).
+        """
         with self._store.transaction("DetachNetworkInterface") as tx:
             eni, attachment = by_attachment(tx.world, attachment_id)
             if attachment.device_index == 0 and attachment.network_card == 0:
@@ -178,7 +180,7 @@ class Interfaces:
         """Delete an ENI that is attached to nothing."""
         with self._store.transaction("DeleteNetworkInterface") as tx:
             eni = tx.world.eni(eni_id)
-            if eni.attachment is not None or tx.world.branches_of(eni_id):  # a branch may be deleted while its trunk uses it
+            if eni.attachment is not None or tx.world.branches_of(eni_id):  # unlike a trunk, a branch may be deleted in use
                 raise errors.interface_not_deletable(eni_id)
             tx.drop_eni(eni_id)
 
@@ -213,7 +215,10 @@ class Interfaces:
     def assign(
         self, eni_id: str, want: AddressRequest, *, allow_reassignment: bool = False
     ) -> tuple[tuple[IPv4Address, ...], tuple[IPv4Network, ...]]:
-        """Give addresses or prefixes to an ENI. Returns: as `addresses.assign`, or all of the ENI's, by AssignAnswer of the rules."""
+        """Assign addresses or prefixes to an ENI.
+
+        Returns: the same as `addresses.assign`, or all secondary addresses and prefixes of the ENI. The rule AssignAnswer decides.
+        """
         with self._store.transaction("AssignPrivateIpAddresses") as tx:
             eni = tx.world.eni(eni_id)
             limit = self._address_limit(tx.world, eni)
@@ -224,30 +229,34 @@ class Interfaces:
             return now.secondary_addresses, now.prefixes
 
     def unassign(self, eni_id: str, *, addresses: tuple[IPv4Address, ...], prefixes: tuple[IPv4Network, ...]) -> None:
-        """Take addresses or prefixes from an ENI; see `addresses.unassign`."""
+        """Remove addresses or prefixes from an ENI; see `addresses.unassign`."""
         with self._store.transaction("UnassignPrivateIpAddresses") as tx:
             unassign(tx, tx.world.eni(eni_id), addresses=addresses, prefixes=prefixes)
 
     def assign_ipv6(self, eni_id: str, want: Ipv6Request) -> tuple[tuple[IPv6Address, ...], tuple[IPv6Network, ...]]:
-        """Give IPv6 addresses or prefixes to an ENI; see `ipv6.assign`."""
+        """Assign IPv6 addresses or prefixes to an ENI; see `ipv6.assign`."""
         with self._store.transaction("AssignIpv6Addresses") as tx:
             eni = tx.world.eni(eni_id)
             return assign_ipv6(tx, eni, want, rng=self._rng, limit=self._address_limit(tx.world, eni))
 
     def unassign_ipv6(self, eni_id: str, *, addresses: tuple[IPv6Address, ...], prefixes: tuple[IPv6Network, ...]) -> None:
-        """Take IPv6 addresses or prefixes from an ENI; see `ipv6.unassign`."""
+        """Remove IPv6 addresses or prefixes from an ENI; see `ipv6.unassign`."""
         with self._store.transaction("UnassignIpv6Addresses") as tx:
             unassign_ipv6(tx, tx.world.eni(eni_id), addresses=addresses, prefixes=prefixes)
 
     def _choose(self, tx: Transaction, subnet_id: str, want: AddressRequest) -> Choice:
-        """Choose the addresses of a new ENI, if the account may have one more; nothing is taken yet."""
+        """Choose the addresses of a new ENI, without assigning them. Raises: Ec2Error, also if the account may not have one more
+        ENI."""
         quota = self._faults.interface_quota
         if quota is not None and len(tx.world.enis) >= quota:
             raise errors.interface_quota()
         return choose_for_new(tx, subnet_id, want, limit=MOST_ADDRESSES_PER_ENI)
 
     def _made_before(self, world: World, client_token: ClientToken | None) -> Eni | None:
-        """Return the ENI of a token that came before; None if a new ENI must be made. Raises: Ec2Error if the request differs."""
+        """Return the ENI that an earlier call with this token made; None if a new ENI must be made.
+
+        Raises: Ec2Error if the parameters of the earlier call were different.
+        """
         if client_token is None or client_token.token not in self._tokens:
             return None
         fingerprint, eni = self._tokens[client_token.token]

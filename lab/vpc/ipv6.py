@@ -2,8 +2,7 @@
 
 There is no record of free addresses, because a /64 has 65,536 prefixes. Instead each random choice is compared with the ENIs of the
 world. EC2 keeps the first four addresses and the last one of each subnet ("Subnet sizing", VPC user guide). A prefix is always a /80
-("Prefix delegation", EC2 user guide). The codes of refusals are those of IPv4 (ours: none is documented for IPv6). Pure except for
-`rng`.
+("Prefix delegation", EC2 user guide). Refusals have the codes of IPv4 (ours: for IPv6 no code is documented).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def choose(
     prefixes, addresses = list(want.prefixes), list(want.addresses)
     base = int(subnet.ipv6_cidr.network_address)
     while len(prefixes) < len(want.prefixes) + want.prefix_count:
-        # Not the first prefix, because the subnet's reserved addresses are in it.
+        # The first prefix is left out, because the subnet's reserved addresses are in it.
         prefix = IPv6Network((base + rng.randrange(1, PREFIXES_OF_SUBNET) * PREFIX_SIZE, PREFIX_LENGTH))
         if prefix not in prefixes and _is_free(world, prefix):
             prefixes.append(prefix)
@@ -71,7 +70,7 @@ def choose(
 def assign(
     tx: Transaction, eni: Eni, want: Ipv6Request, *, rng: Random, limit: int
 ) -> tuple[tuple[IPv6Address, ...], tuple[IPv6Network, ...]]:
-    """Give an ENI more addresses or prefixes. Returns: what was chosen. Raises: Ec2Error."""
+    """Assign more addresses or prefixes to an ENI. Returns: those that were named or chosen. Raises: Ec2Error."""
     if not want.slot_count:
         raise errors.missing_parameter("ipv6Addresses, ipv6AddressCount, Ipv6Prefix or Ipv6PrefixCount")
     addresses, prefixes = choose(tx.world, tx.world.subnet(eni.subnet_id), want, rng=rng, eni=eni, limit=limit)
@@ -80,7 +79,7 @@ def assign(
 
 
 def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv6Address], prefixes: Iterable[IPv6Network]) -> None:
-    """Remove addresses and prefixes from an ENI. If one is not on the ENI, none is removed. Raises: Ec2Error."""
+    """Remove addresses and prefixes from an ENI. Nothing is removed if any of them is not on the ENI. Raises: Ec2Error."""
     gone, gone_prefixes = set(addresses), set(prefixes)
     if not gone and not gone_prefixes:
         raise errors.missing_parameter("ipv6Addresses or Ipv6Prefix")
@@ -89,8 +88,8 @@ def unassign(tx: Transaction, eni: Eni, *, addresses: Iterable[IPv6Address], pre
     tx.put_eni(
         replace(
             eni,
-            ipv6_addresses=tuple(one for one in eni.ipv6_addresses if one not in gone),
-            ipv6_prefixes=tuple(one for one in eni.ipv6_prefixes if one not in gone_prefixes),
+            ipv6_addresses=tuple(address for address in eni.ipv6_addresses if address not in gone),
+            ipv6_prefixes=tuple(prefix for prefix in eni.ipv6_prefixes if prefix not in gone_prefixes),
         )
     )
 

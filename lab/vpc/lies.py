@@ -1,14 +1,15 @@
 """Make answers of DescribeNetworkInterfaces false: they leave out objects, show changes too late, or do not find new ENIs.
 
-Each such answer of the real service is documented or reported, or it is unknown whether the service gives it:
+For most of these answers there is a document or report that the real EC2 gives them:
 
-- an answer may lag or be incomplete: "Eventual consistency in the Amazon EC2 API" (EC2 developer guide) promises nothing but
-  eventual agreement; a Describe after Assign that looked stale: cilium 36428. Lag after Unassign, Detach, Delete: unknown.
-- an ENI is shown attached before its addresses: amazon-vpc-cni-k8s issues 1148 and 1174.
-- an address that moved is shown on both ENIs: "eventual agreement" of that page; how long is unknown.
-- a new ID is "not found" in any later call, right after the answer of Create: the same page; aws-sdk 301, botocore 2717.
+- An answer may lag or be incomplete: "Eventual consistency in the Amazon EC2 API" (EC2 developer guide) promises only that answers
+  agree eventually. A Describe that was stale after Assign is reported in cilium 36428. Whether EC2 lags after Unassign, Detach or
+  Delete is unknown.
+- An ENI is shown as attached, and its addresses only later: amazon-vpc-cni-k8s issues 1148 and 1174.
+- An address that moved is shown on both ENIs: by the same page of the developer guide; for how long is unknown.
+- Calls after a Create do not find the new ID yet: by the same page; aws-sdk 301, botocore 2717.
 
-Pure, except for counts, which the lock of Faults guards. Only answers are changed, never the world itself.
+Only answers are changed, never the world itself.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ BY_ID = (
 class Omission:
     """The objects that are left out of an answer.
 
-    `enis`, `addresses`: a share or a list of them.
+    `enis`, `addresses`: the share of them that is left out, or their IDs.
     `primary`: whether the primary ENI is left out.
     `everything`: whether all ENIs are left out.
     `steady`: whether a share always consists of the same objects; otherwise it is drawn anew for each answer.
@@ -112,9 +113,9 @@ def shorten(enis: Iterable[Eni], omission: Omission, rng: Random) -> list[Eni]:
 
 
 def stale(world: World, changes: Iterable[Change], lies: Lies, now: float) -> World:
-    """Return the world without the changes that are not visible yet.
+    """Return the world as Describe shows it: without changes that are not visible yet, and with the additions of `Lies.also`.
 
-    `changes`: in the order of time. The newest is undone first, so that each earlier change finds the state that it left.
+    `changes`: in the order of time. They are undone from the newest to the oldest, because undoing one needs the state after it.
     """
     enis = dict(world.enis)
     newest_first = list(changes)[::-1]
@@ -144,7 +145,7 @@ def _with(eni: Eni, items: Iterable[IPv4Address | IPv4Network]) -> Eni:
 def _without(shown: Eni | None, change: Change) -> Eni | None:
     """Undo one change in the shown state of its ENI. Returns: None if the ENI is not shown."""
     if change.before is None:
-        return None  # created: not there yet
+        return None  # the change is the creation, so the ENI is not shown yet
     if change.after is None or shown is None:
         return shown or (change.before if change.after is None else None)
     before, after = change.before, change.after
@@ -161,8 +162,8 @@ def _without(shown: Eni | None, change: Change) -> Eni | None:
 
 
 def _undone(shown: tuple[Item, ...], before: tuple[Item, ...], after: tuple[Item, ...]) -> tuple[Item, ...]:
-    kept = [one for one in shown if one in before or one not in after]
-    return tuple(kept + [one for one in before if one not in after and one not in shown])
+    kept = [item for item in shown if item in before or item not in after]
+    return tuple(kept + [item for item in before if item not in after and item not in shown])
 
 
 def _shortened(eni: Eni, omission: Omission, rng: Random) -> Eni:
@@ -170,7 +171,7 @@ def _shortened(eni: Eni, omission: Omission, rng: Random) -> Eni:
         return eni
 
     def shown(every: tuple[Item, ...]) -> tuple[Item, ...]:
-        return tuple(one for one in every if not _is_out(str(one), omission.addresses, omission, rng))
+        return tuple(item for item in every if not _is_out(str(item), omission.addresses, omission, rng))
 
     return replace(
         eni,

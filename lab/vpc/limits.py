@@ -1,7 +1,7 @@
 """How many ENIs, network cards and addresses an instance type supports.
 
-The table is the lab's, not the daemon's: the daemon asks DescribeInstanceTypes and gets these numbers. Numbers:
-AWS "IP addresses per network interface per instance type", compared with moto's data by a test.
+The daemon does not use this table: it calls DescribeInstanceTypes, which the lab answers from the table. Source of the numbers: AWS
+"IP addresses per network interface per instance type"; a test compares them with moto's data.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from dataclasses import dataclass
 class InstanceLimits:
     """Limits of one instance type.
 
-    `enis_per_card` has one entry per network card; `addresses_per_eni` counts the primary address and each prefix as
-    one; `hypervisor` is empty on bare metal. `total_enis` is what the type carries over all cards. `shared_slots`: ENIs, volumes
-    and NVMe instance stores together on most Nitro types; None where volumes have slots of their own ("Amazon EBS volume limits
-    for Amazon EC2 instances", EBS user guide). `branches`: branch ENIs of its trunk, 0 without one (amazon-vpc-resource-controller-k8s
-    pkg/aws/vpc/limits.go); EC2 tells them in no answer. `tcp_timeout_s`: seconds until an idle TCP connection is forgotten.
+    enis_per_card: most ENIs of each network card.
+    addresses_per_eni: most addresses of an ENI. The primary address counts, and a prefix counts as one.
+    hypervisor: "" on bare metal.
+    shared_slots: most ENIs, volumes and NVMe instance stores together, on most Nitro types; None where volumes have slots of their own
+        ("Amazon EBS volume limits for Amazon EC2 instances", EBS user guide).
+    branches: most branch ENIs of the trunk; 0 if the type can have no trunk (amazon-vpc-resource-controller-k8s
+        pkg/aws/vpc/limits.go). No answer of EC2 has this number.
+    tcp_timeout_s: seconds after which EC2 forgets an idle TCP connection.
     """
 
     enis_per_card: tuple[int, ...]
@@ -33,7 +36,7 @@ class InstanceLimits:
 
     @property
     def total_enis(self) -> int:
-        """ENIs over all cards together."""
+        """Most ENIs of all network cards together."""
         return sum(self.enis_per_card)
 
     @property
@@ -63,4 +66,4 @@ LIMITS: Mapping[str, InstanceLimits] = {
     "p4d.24xlarge": InstanceLimits((15, 15, 15, 15), 50, vcpus=96, memory_mib=1179648, shared_slots=None, branches=62),
 }
 
-MOST_ADDRESSES_PER_ENI = 64  # the largest value AWS lists; bounds an ENI that is attached to nothing
+MOST_ADDRESSES_PER_ENI = 64  # limit of an ENI that is not attached: the largest `addresses_per_eni` that AWS lists for a type

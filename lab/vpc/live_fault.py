@@ -9,7 +9,7 @@ from lab.vpc.errors import Ec2Error
 from lab.vpc.fault_spec import ApiFault, ErrorFault
 from lab.vpc.spec_reader import Counter, Delay
 
-_USUAL_STATUS = {  # EC2 "Error codes" page: server errors; and the client errors that are not 400
+_USUAL_STATUS = {  # of server errors, and of client errors without the usual 400 (EC2 "Error codes" page)
     "InternalError": 500,
     "InternalFailure": 500,
     "RequestLimitExceeded": 503,

@@ -1,7 +1,7 @@
 """The resources of a simulated VPC as frozen values, and the events of their changes.
 
-Everything is immutable, so that a reader, a stale Describe and the fabric may keep one without a lock. Rejected:
-live objects with methods, because eventual consistency then needs a second copy of everything.
+All values are immutable, so that a reader, a stale Describe and the lab's network (lab/fabric) can keep a value without a lock.
+Rejected: mutable objects, because eventual consistency would need a second copy of each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-OWNER_ID = "123456789012"  # ours, because: AWS's own documentation uses this account number
+OWNER_ID = "123456789012"  # ours: the account number in AWS's documentation, so that it is recognised as an example
 
 
 class EniStatus(StrEnum):
@@ -34,9 +34,10 @@ class AttachmentStatus(StrEnum):
 
 
 class ReservationKind(StrEnum):
-    """Kinds of CIDR reservations: what EC2 does not choose from them by itself; by name everything can be had.
+    """Kinds of CIDR reservations. From a reserved range EC2 chooses only prefixes (PREFIX) or nothing (EXPLICIT) by itself.
 
-    Source: API reference of CreateSubnetCidrReservation: `prefix` keeps the range for prefixes, `explicit` from all choosing.
+    A request that names an address or prefix in the range gets it in both cases. Source: API reference of
+    CreateSubnetCidrReservation.
     """
 
     PREFIX = "prefix"
@@ -54,8 +55,12 @@ class SubnetReservation:
 
 @dataclass(frozen=True, kw_only=True)
 class Subnet:
-    """One subnet; `held_count` addresses are taken by nobody in particular (a fault made by the operator), nor can a /80 be had while
-    `ipv6_prefixes_held`. `ipv6_cidr`: a /64, None for a subnet without IPv6. `reservations`: in order of creation.
+    """One subnet.
+
+    held_count: number of addresses that are not free although no ENI has them, by a fault (lab/vpc/crowding.py).
+    ipv6_cidr: a /64; None for a subnet without IPv6.
+    ipv6_prefixes_held: whether EC2 has no free /80, by a fault.
+    reservations: in order of creation.
     """
 
     subnet_id: str
@@ -70,9 +75,13 @@ class Subnet:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One instance or plain host; `running` is False once terminated. ENIs name it, it does not name them.
-    `stopped`: EC2 says so, and it keeps its ENIs; what runs in the lab's node goes on, as on a host that the control plane has lost.
-    `notices`: path below meta-data -> what metadata answers there, a 404 for any other announcement."""
+    """One instance: a node or a plain host. Its ENIs have its ID; it has no list of them.
+
+    running: False after it was terminated.
+    stopped: whether EC2 shows it as stopped. It keeps its ENIs, and the processes of the lab's node run on, as on a host that the
+        control plane cannot reach any more.
+    notices: path below meta-data -> announcement that metadata answers there. Every other announcement is a 404.
+    """
 
     instance_id: str
     name: str
@@ -90,7 +99,8 @@ class Instance:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRule:
-    """One rule of a security group, as its API has it. `peer`: a network, or the ID of a group whose members are meant."""
+    """One rule of a security group, with the fields of EC2's API. `peer`: a network, or the ID of a group, for its members'
+    addresses."""
 
     is_egress: bool
     protocol: str
@@ -101,10 +111,13 @@ class GroupRule:
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityGroup:
-    """Who may send to the ENIs that have this group: networks, and groups whose members' addresses may; None: everybody.
+    """A security group.
 
-    Answers to what an ENI asks for come through in any case, as groups are stateful. What an ENI sends its own groups do not judge.
-    Different from EC2: a rule of ingress admits its peer on all ports, and adds nobody where everybody may send.
+    sources: networks and group IDs. Only they, and the peers of ingress rules, may send to the ENIs with this group. A group ID
+        stands for the addresses of the group's members. None: everybody may send.
+
+    Replies to packets of an ENI always arrive, because groups are stateful. Packets that an ENI sends are not filtered by its own
+    groups. Different from EC2, an ingress rule admits its peer on all ports, and has no effect if `sources` is None.
     """
 
     group_id: str
@@ -115,7 +128,7 @@ class SecurityGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkAssociation:
-    """The bond of a branch ENI to its trunk: which frames on the trunk's wire are the branch's."""
+    """The association of a branch ENI with its trunk. Frames with the VLAN ID `vlan` on the trunk's wire belong to the branch."""
 
     association_id: str
     trunk_id: str
@@ -124,7 +137,7 @@ class TrunkAssociation:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """The AWS service that manages an ENI. `hidden`: a Describe without IDs shows the ENI only to whoever asks for managed ones."""
+    """The AWS service that manages an ENI. `hidden`: whether a Describe without IDs shows the ENI only if it asks for managed ENIs."""
 
     principal: str
     hidden: bool = True
@@ -132,7 +145,7 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class EniAttachment:
-    """The bond of an ENI to an instance."""
+    """The attachment of an ENI to an instance."""
 
     instance_id: str
     device_index: int
@@ -145,11 +158,12 @@ class EniAttachment:
 
 @dataclass(frozen=True, kw_only=True)
 class Eni:
-    """One network interface at one moment. `ordinal` grows with every ENI made, and orders answers and pages.
-    `source_dest_check`: what EC2 says of it; the fabric checks sources in any case.
+    """One network interface at one moment.
 
-    `primary_address` is None for an EFA-only ENI, which has no IP address at all, and for an IPv6-only one ("Elastic Fabric
-    Adapter" and "IPv6-only subnets", EC2 user guide; amazon-vpc-cni-k8s issues 3122 and 3681).
+    ordinal: a number that grows with every ENI made. Answers and pages list ENIs in this order.
+    source_dest_check: the value that EC2 shows. The lab's network checks source addresses even if it is false.
+    primary_address: None for an EFA-only ENI, which has no IP address, and for an IPv6-only ENI ("Elastic Fabric Adapter" and
+        "IPv6-only subnets", EC2 user guide; amazon-vpc-cni-k8s issues 3122 and 3681).
     """
 
     eni_id: str
@@ -175,10 +189,8 @@ class Eni:
 
     @property
     def status(self) -> EniStatus:
-        """In use as soon as an attachment or a bond to a trunk exists, as EC2 says it."""
-        is_bound = (
-            self.attachment is not None or self.interface_type == "branch"
-        )  # also one by other hands, whose trunk nobody knows
+        """As in EC2, IN_USE for an ENI with an attachment and for a branch ENI, even without an association (lab/vpc/hands.py)."""
+        is_bound = self.attachment is not None or self.interface_type == "branch"
         return EniStatus.IN_USE if is_bound else EniStatus.AVAILABLE
 
     @property
@@ -188,27 +200,27 @@ class Eni:
 
     @property
     def all_addresses(self) -> tuple[Address, ...]:
-        """The single addresses of both families, IPv4's first."""
+        """The single addresses of both families, first those of IPv4."""
         return (*self.addresses, *self.ipv6_addresses)
 
     @property
     def all_prefixes(self) -> tuple[Network, ...]:
-        """The prefixes of both families, IPv4's first."""
+        """The prefixes of both families, first those of IPv4."""
         return (*self.prefixes, *self.ipv6_prefixes)
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the instance's primary interface."""
+        """Whether the ENI is the primary interface of its instance."""
         return self.attachment is not None and (self.attachment.device_index, self.attachment.network_card) == (0, 0)
 
     @property
     def has_link(self) -> bool:
-        """Whether the kernel gets a network interface: an EFA-only ENI is an EFA device and nothing else."""
+        """Whether the instance's kernel gets a network interface for the ENI. An EFA-only ENI is only an EFA device."""
         return self.interface_type != "efa-only"
 
     @property
     def is_plugged(self) -> bool:
-        """Whether the interface is in the instance: attached, or detaching and not yet gone."""
+        """Whether the instance has the interface now: whether the ENI is attached, or still detaching."""
         return self.attachment is not None and self.attachment.status is not AttachmentStatus.ATTACHING
 
 
@@ -223,7 +235,7 @@ class EniAttached:
 
 @dataclass(frozen=True)
 class EniDetached:
-    """The interface has gone from the instance."""
+    """The interface has disappeared from the instance."""
 
     instance_id: str
     instance_name: str
@@ -232,10 +244,12 @@ class EniDetached:
 
 @dataclass(frozen=True)
 class AddressesChanged:
-    """What EC2 now says about one ENI, in full, both families; empty when the ENI is deleted.
+    """All addresses and prefixes that an ENI has now, of both families; none if the ENI was deleted.
 
-    `instance_name` is None while the ENI is plugged into nothing. Also sent after each EniAttached and EniDetached, so
-    that a listener to this event alone knows who may speak as whom.
+    instance_name: the instance that has the interface; None if no instance has it.
+
+    The event is also sent after each EniAttached and EniDetached, so that a listener needs only this event to know which instance may
+    send with which source addresses.
     """
 
     eni_id: str
@@ -246,7 +260,8 @@ class AddressesChanged:
 
 @dataclass(frozen=True)
 class AdmissionChanged:
-    """Who may send to an ENI from now on, by its security groups; None: everybody, as before the first of these events."""
+    """The networks that may send to an ENI from now on, by its security groups. None: everybody may, as before the first such
+    event."""
 
     eni_id: str
     sources: frozenset[Network] | None

@@ -1,18 +1,20 @@
-"""What nobody outside AWS knows, or what is reported in two ways: the lab plays either, and a test chooses.
+"""Behaviour of EC2 that is unknown outside AWS, or that is reported in different ways. The lab can do each; a test chooses.
 
-token_of_deleted   dead-eni | new-eni        CreateNetworkInterface again with the token of an ENI that was deleted: its ID, or a
-                                             new ENI. "Ensuring idempotency in Amazon EC2 API requests" does not say.
-token_check        first | after-capacity    whether a repeated Create is recognized when the subnet or quota is full by then. Unknown.
+token_of_deleted   dead-eni | new-eni        A CreateNetworkInterface with the token of an ENI that was deleted returns that ENI's ID,
+                                             or makes a new ENI. "Ensuring idempotency in Amazon EC2 API requests" does not say which.
+token_check        first | after-capacity    Whether EC2 looks a repeated Create up by its token before it checks subnet and quota,
+                                             which may be full by then, or after it. Unknown.
 prefix_refusal     by-cause | InsufficientCidrBlocks | InvalidParameterValue
-                                             cilium 31016 and amazon-vpc-cni-k8s 3105 saw both codes when no prefix is to be had.
+                                             The code if no prefix is free. cilium 31016 and amazon-vpc-cni-k8s 3105 report both.
 in_use             by-call | InvalidParameterValue | InvalidNetworkInterface.InUse
-                                             the "Error codes" page has one, amazon-vpc-cni-k8s 732 the other.
-attach_check       eni-first | place-first   whether an ENI that is attached where it is asked to be is refused as in use, or its
-                                             place as taken. Unknown.
-assign_answer      new | all                 AssignPrivateIpAddresses answers with what it added, or with all that the ENI has now; the
-                                             API reference says "assigned to the network interface".
-managed_resources  known | unknown-parameter whether the endpoint knows IncludeManagedResources, and hides managed ENIs without it; an
-                                             older one refuses it and hides nothing.
+                                             The code for an ENI in use. The "Error codes" page has one, amazon-vpc-cni-k8s 732 the
+                                             other.
+attach_check       eni-first | place-first   An Attach that asks for the place that the ENI already has is refused because the ENI is
+                                             in use, or because the place is taken. Unknown.
+assign_answer      new | all                 AssignPrivateIpAddresses answers with the addresses that it added, or with all that the
+                                             ENI has now. The API reference says "assigned to the network interface".
+managed_resources  known | unknown-parameter Whether the endpoint has the parameter IncludeManagedResources, and without it hides
+                                             managed ENIs. An older endpoint refuses the parameter, and hides no ENI.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _IN_USE = "InvalidNetworkInterface.InUse"
 
 
 class TokenOfDeleted(StrEnum):
-    """The result of a Create with a client token whose ENI was deleted."""
+    """The result of a Create whose client token belongs to an ENI that was deleted."""
 
     DEAD_ENI = "dead-eni"
     NEW_ENI = "new-eni"
@@ -93,7 +95,7 @@ class Rules:
     managed_resources: ManagedResources = ManagedResources.KNOWN
 
     def reword(self, refusal: Ec2Error) -> Ec2Error:
-        """Return the refusal with the chosen code and that code's words."""
+        """Return the refusal with the code that these rules choose, and with the message that belongs to this code."""
         said = (refusal.code, refusal.message)
         if said in ((_CIDR_BLOCKS.code, _CIDR_BLOCKS.message), (_NO_ROOM.code, _NO_ROOM.message)):
             chosen = {PrefixRefusal.CIDR_BLOCKS: _CIDR_BLOCKS, PrefixRefusal.INVALID_VALUE: _NO_ROOM}
@@ -106,7 +108,7 @@ class Rules:
 
 
 def read_rules(reader: Reader) -> Rules:
-    """Read the object under `rules`; what it does not name is as by default."""
+    """Read the object under `rules`. A rule that the object does not name has its default."""
     return Rules(
         token_of_deleted=reader.choice("token_of_deleted", TokenOfDeleted.DEAD_ENI),
         token_check=reader.choice("token_check", TokenCheck.FIRST),

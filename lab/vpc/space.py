@@ -1,8 +1,8 @@
-"""Which addresses of one subnet are taken, and which to hand out next.
+"""The taken addresses of one subnet, and the choice of free ones.
 
-Guards: an address has one owner at most; a prefix and a single address never overlap. EC2 keeps the first four
-addresses and the last one of each subnet. Choosing is apart from taking (`pick_*` changes nothing), so that a
-transaction can fail after choosing. Not thread-safe: the store's lock is around it.
+An address has at most one owner, and a prefix and a single address never overlap. EC2 reserves the first four addresses and the last
+one of each subnet. `pick_*` chooses addresses without taking them, so that a transaction can still fail afterwards. Not thread-safe:
+the caller holds the store's lock.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lab.vpc.model import ReservationKind
 PREFIX_LENGTH = 28  # EC2's only IPv4 prefix size
 BLOCK_SIZE = 16
 RESERVED_HEAD = 4  # network, router, DNS, future use (VPC user guide, "Subnet sizing")
-_PROBES = 512  # ours, because: enough for a full ENI in a subnet nine tenths taken; after that we scan
+_PROBES = 512  # ours: enough random draws to fill an ENI in a subnet of which nine tenths are taken; a scan follows them
 
 
 class AddressChoice(StrEnum):
-    """Which free address comes next; RECENT_FIRST re-issues what was released last, the worst case for cooling."""
+    """Which free address EC2 chooses. RECENT_FIRST: the one released last, which is the worst case for the daemon's cooldown."""
 
     RANDOM = "random"
     LOWEST = "lowest"
@@ -42,41 +42,41 @@ class SubnetSpace:
         self._single: dict[int, str] = {}
         self._block: dict[int, str] = {}
         self._in_block: Counter[int] = Counter()
-        self._released: dict[int, None] = {}  # as an ordered set, last released last
+        self._released: dict[int, None] = {}  # an ordered set, in the order of release
         self._reserved: list[tuple[IPv4Network, ReservationKind]] = []
 
     @property
     def free_count(self) -> int:
-        """Addresses that nobody owns; a prefix counts its sixteen."""
+        """Number of addresses without an owner. The owner of a prefix owns its sixteen addresses."""
         return self._last - self._first + 1 - len(self._single) - BLOCK_SIZE * len(self._block)
 
     def reserve(self, network: IPv4Network, kind: ReservationKind) -> None:
-        """Reserve a range; AvailableIpAddressCount does not show it (ours: that is not documented)."""
+        """Reserve a range. It does not change AvailableIpAddressCount (ours: whether EC2 subtracts it is not documented)."""
         self._reserved.append((network, kind))
 
     def owner_of(self, address: IPv4Address) -> str | None:
-        """Say who owns an address, alone or within a prefix."""
+        """Return the owner of an address, or of the prefix that contains it; None if it has no owner."""
         value = int(address)
         return self._single.get(value) or self._block.get(_base(value))
 
     def check_assignable(self, address: IPv4Address) -> None:
-        """Refuse an address outside the subnet or in its reserved part."""
+        """Raise Ec2Error for an address outside the subnet, or in the part that EC2 reserves."""
         if address not in self.cidr:
             raise errors.invalid_value(f"Address {address} does not fall within the subnet's address range")
         if not self._first <= int(address) <= self._last:
             raise errors.invalid_value(f"Address {address} is in subnet's reserved address range")
 
     def check_prefix(self, prefix: IPv4Network) -> None:
-        """Refuse a prefix of the wrong size, outside the subnet, or with an owner in it."""
+        """Raise Ec2Error for a prefix that has the wrong size, is outside the subnet, or contains a taken address."""
         if prefix.prefixlen != PREFIX_LENGTH or not prefix.subnet_of(self.cidr):
             raise errors.invalid_value(f"Prefix {prefix} is not a /{PREFIX_LENGTH} within the subnet's address range")
         if not self._block_is_free(int(prefix.network_address)):
             raise errors.invalid_value(f"Prefix {prefix} is not available")
 
     def pick_addresses(self, count: int, *, exclude: Iterable[IPv4Address] = ()) -> list[IPv4Address]:
-        """Choose `count` free addresses, none of `exclude`.
+        """Choose `count` free addresses that are not in `exclude`, without taking them.
 
-        Raises: Ec2Error InsufficientFreeAddressesInSubnet when there are fewer.
+        Raises: Ec2Error InsufficientFreeAddressesInSubnet if fewer are free.
         """
         chosen: list[int] = []
         avoid = {int(address) for address in exclude}
@@ -91,9 +91,9 @@ class SubnetSpace:
         return [IPv4Address(value) for value in chosen]
 
     def pick_prefixes(self, count: int, *, exclude: Iterable[IPv4Address] = ()) -> list[IPv4Network]:
-        """Choose `count` free aligned /28 blocks with none of `exclude` in them.
+        """Choose `count` free aligned /28 blocks that contain no address of `exclude`, without taking them.
 
-        Raises: Ec2Error InvalidParameterValue when the subnet is full, InsufficientCidrBlocks when it is fragmented.
+        Raises: Ec2Error InvalidParameterValue if too few addresses are free, InsufficientCidrBlocks if they form too few whole blocks.
         """
         avoid = {_base(int(address)) for address in exclude}
         free = [prefix for prefix in self.free_prefixes() if int(prefix.network_address) not in avoid]
@@ -104,19 +104,19 @@ class SubnetSpace:
         return self._rng.sample(free, count) if self._choice is AddressChoice.RANDOM else free[:count]
 
     def free_addresses(self) -> list[IPv4Address]:
-        """List the addresses that nobody owns, lowest first."""
+        """List the addresses without an owner, lowest first."""
         return [IPv4Address(value) for value in range(self._first, self._last + 1) if self._is_free(value)]
 
     def free_blocks(self) -> list[int]:
-        """First addresses, as integers, of the whole aligned blocks that are free, reserved ones too."""
+        """List the free aligned blocks, also those in reservations, by their first addresses as integers."""
         return [base for base in self._blocks() if self._block_is_free(base)]
 
     def free_prefixes(self) -> list[IPv4Network]:
-        """The blocks that EC2 may choose for a prefix, lowest first."""
+        """List the blocks that EC2 may choose for a prefix, lowest first."""
         return [IPv4Network((base, PREFIX_LENGTH)) for base in self.free_blocks() if not self._is_block_reserved(base)]
 
     def take(self, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network], *, owner: str) -> None:
-        """Record an owner. The caller has checked; a taken address is a broken invariant and raises AssertionError."""
+        """Record an owner. The caller has checked that all are free, so an address that is taken is a defect: AssertionError."""
         for address in addresses:
             value = int(address)
             if not self._is_free(value):
@@ -131,7 +131,7 @@ class SubnetSpace:
             self._block[base] = owner
 
     def release(self, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
-        """Forget the owner; the address may be handed out again at once, as EC2 does."""
+        """Remove the owner of addresses and prefixes. As in EC2, they may be chosen again at once."""
         for address in addresses:
             value = int(address)
             del self._single[value]

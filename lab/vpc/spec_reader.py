@@ -1,4 +1,5 @@
-"""Reads a JSON-able dict strictly: every problem is found and reported at once, so that a misspelt fault is not silently ignored."""
+"""Read a JSON-able dict strictly: unknown keys are problems too, so that no misspelt fault is ignored, and all problems are reported
+at once."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from lab.errors import LabError
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-Share = float | frozenset[str]  # a share of all, or the ones named
+Share = float | frozenset[str]  # the share of all objects, from 0 to 1, or the names of single objects
 
 
 class FaultSpecError(LabError):
-    """The dict given to Faults.apply is wrong; the message lists every problem."""
+    """The argument of `Faults.apply` is wrong. The message lists every problem."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class Times:
 
 
 class Counter:
-    """How often a fault still strikes. Not thread-safe: the lock of Faults is around it."""
+    """Decides at each call whether a fault strikes, and counts. Not thread-safe: the caller (`Faults`) holds its lock."""
 
     def __init__(self, times: Times) -> None:
         self._left = times.count
         self._rate = times.rate
 
     def strikes(self, rng: Random) -> bool:
-        """Whether it strikes now; a count is used up by it."""
+        """Whether the fault strikes now. If so, this uses up a count."""
         if self._left == 0 or (self._rate is not None and rng.random() >= self._rate):
             return False
         if self._left is not None:
@@ -60,7 +61,7 @@ class Counter:
 
 
 class Reader:
-    """Reads one dict, remembering which keys were asked for and collecting problems."""
+    """Reads the values of one dict. It records which keys were read, and appends problems to a list."""
 
     def __init__(self, raw: Mapping[str, object] | None, where: str, problems: list[str]) -> None:
         self.raw = raw if raw is not None else {}
@@ -71,7 +72,7 @@ class Reader:
             problems.append(f"{where.rstrip('.')} must be an object")
 
     def number(self, key: str, default: float = 0.0, *, most: float = math.inf) -> float:
-        """Read a number, `default` when absent."""
+        """Read a number from 0 to `most`; `default` if it is absent."""
         value = self._get(key)
         if value is None:
             return default
@@ -81,7 +82,7 @@ class Reader:
         return float(value)
 
     def optional_count(self, key: str) -> int | None:
-        """Read a whole number, None when absent."""
+        """Read a whole number; None if it is absent."""
         value = self._get(key)
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
             return value
@@ -96,24 +97,24 @@ class Reader:
         return value if isinstance(value, str) else default
 
     def flag(self, key: str) -> bool:
-        """Read a truth value, false when absent."""
+        """Read a truth value; false if it is absent."""
         value = self._get(key)
         if value is not None and not isinstance(value, bool):
             self._problem(key, "must be true or false")
         return value is True
 
     def mapping(self, key: str) -> Mapping[str, object]:
-        """Read an object, empty when absent."""
+        """Read an object; an empty one if it is absent."""
         value = self._get(key)
         if value is None:
             return {}
-        found = as_dict(value)
-        if found is None:
+        read = as_dict(value)
+        if read is None:
             self._problem(key, "must be an object")
-        return found or {}
+        return read or {}
 
     def nested(self, key: str, read: Callable[[Reader], T]) -> T | None:
-        """Read an object by `read`, None when absent."""
+        """Read an object by `read`; None if it is absent."""
         if self._get(key) is None:
             return None
         inner = Reader(self.mapping(key), f"{self._where}{key}.", self._problems)
@@ -122,7 +123,7 @@ class Reader:
         return value
 
     def delay(self, key: str) -> Delay | None:
-        """Read a delay: a number, or an object of low and high or median and sigma."""
+        """Read a delay: a number, an object with low and high, or an object with median and sigma."""
         value = self._get(key)
         if value is None:
             return None
@@ -138,13 +139,13 @@ class Reader:
         return delay
 
     def times(self) -> Times:
-        """Read count and rate of the object itself."""
+        """Read the keys `count` and `rate` of this object."""
         rate = self.number("rate", most=1.0) if self.raw.get("rate") is not None else None
         self._known.update(("rate", "count"))
         return Times(self.optional_count("count"), rate)
 
     def numbers(self, key: str, *, known: Iterable[str] = ()) -> Mapping[str, float]:
-        """Read an object of numbers; its keys are among `known`, if any are named."""
+        """Read an object whose values are numbers. `known`: the keys that it may have; empty: any."""
         inner = Reader(self.mapping(key), f"{self._where}{key}.", self._problems)
         allowed = frozenset(known)
         found = {name: inner.number(name) for name in inner.raw if not allowed or name in allowed}
@@ -152,7 +153,7 @@ class Reader:
         return found
 
     def counts(self, key: str, *, known: Iterable[str] = ()) -> Mapping[str, int]:
-        """Read an object of whole numbers; its keys are among `known`, if any are named."""
+        """Read an object whose values are whole numbers. `known`: the keys that it may have; empty: any."""
         inner = Reader(self.mapping(key), f"{self._where}{key}.", self._problems)
         allowed = frozenset(known)
         found = {name: inner.optional_count(name) or 0 for name in inner.raw if not allowed or name in allowed}
@@ -160,7 +161,7 @@ class Reader:
         return found
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Read a list of strings, empty when absent."""
+        """Read a list of strings; an empty one if it is absent."""
         value = self._get(key)
         if value is None:
             return ()
@@ -176,7 +177,7 @@ class Reader:
         return self.number(key, most=1.0)
 
     def choice(self, key: str, default: E) -> E:
-        """Read one of the words of an enumeration."""
+        """Read a value of the enumeration to which `default` belongs; `default` if it is absent."""
         value = self._get(key)
         if value is None:
             return default
@@ -186,35 +187,35 @@ class Reader:
         return type(default)(str(value))
 
     def nested_each(self, key: str, read: Callable[[Reader], T]) -> tuple[T, ...]:
-        """Read a list of objects by `read`, empty when absent."""
+        """Read a list of objects by `read`; an empty one if it is absent."""
         value = self._get(key)
         if value is None:
             return ()
         if not isinstance(value, list | tuple):
             self._problem(key, "must be a list of objects")
             return ()
-        readers = [Reader(as_dict(one), f"{self._where}{key}.{at}.", self._problems) for at, one in enumerate(value)]
-        found = tuple(map(read, readers))
+        readers = [Reader(as_dict(item), f"{self._where}{key}.{at}.", self._problems) for at, item in enumerate(value)]
+        values = tuple(map(read, readers))
         for reader in readers:
             reader.done()
-        return found
+        return values
 
     def nested_by_name(self, key: str, read: Callable[[Reader], T]) -> Mapping[str, T]:
-        """Read an object of objects by `read`; null ones are left out."""
-        found = {}
-        for name, one in self.mapping(key).items():
-            if one is not None:
-                reader = Reader(as_dict(one), f"{self._where}{key}.{name}.", self._problems)
-                found[name] = read(reader)
+        """Read an object whose values are objects, each by `read`. Entries with the value null are left out."""
+        values = {}
+        for name, raw in self.mapping(key).items():
+            if raw is not None:
+                reader = Reader(as_dict(raw), f"{self._where}{key}.{name}.", self._problems)
+                values[name] = read(reader)
                 reader.done()
-        return found
+        return values
 
     def problem(self, key: str, text: str) -> None:
         """Report that a key's value is wrong."""
         self._problem(key, text)
 
     def done(self) -> None:
-        """Report the keys that nobody asked for."""
+        """Report the keys that were not read: they are unknown."""
         for key in self.raw.keys() - self._known:
             self._problem(key, "is not known")
 
@@ -227,5 +228,5 @@ class Reader:
 
 
 def as_dict(raw: object) -> Mapping[str, object] | None:
-    """Return an object with its keys as strings, None for anything else."""
+    """Return a mapping with its keys converted to strings; None if the value is no mapping."""
     return {str(key): value for key, value in raw.items()} if isinstance(raw, Mapping) else None

@@ -1,8 +1,8 @@
-"""The simulated VPC: the lab builds it, EC2 and instance metadata show it, the fabric follows it.
+"""The simulated VPC. The lab builds it, the servers for EC2 and instance metadata show it, and the lab's network follows its changes.
 
-The only state: the HTTP servers (lab/ec2, lab/imds) and the fabric keep none of their own. Operators build it
-with the `add_*` methods; the API calls of clients come through `interfaces` and are written into the call log.
-Rejected: a moto server underneath, because it enforces no limits, subnets or delays, and reports no changes.
+All state of the cloud is here: the HTTP servers (lab/ec2, lab/imds) and the network (lab/fabric) derive theirs from it. The lab
+builds the VPC by the methods `add_*`. API calls of clients arrive through `interfaces`, and the servers write them into the call
+log. Rejected: moto as the basis, because it enforces no limits, subnets or delays, and reports no changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from lab.vpc.views import Views
 from lab.vpc.world import Change, World
 
 REGION = "us-west-2"
-HOST_TYPE = "t3.nano"  # ours, because: the smallest type in the table; a plain host never grows
+HOST_TYPE = "t3.nano"  # ours: the smallest type in the table, because a plain host needs only its primary ENI
 
 
 class Vpc:
@@ -65,14 +65,14 @@ class Vpc:
         """Make an empty VPC.
 
         Args:
-            cidr: the VPC's block, or several with commas between them, as 10.0.0.0/16,100.64.0.0/16.
-            ipv6_cidr: the VPC's /56, "" for a VPC without IPv6.
-            clock: seconds, for delays, lags, throttling and the call log.
-            delays: what EC2 takes to attach and detach an ENI.
-            choice: which free addresses EC2 hands out.
-            seed: of IDs and chosen addresses; the same calls give the same answers.
+            cidr: the VPC's CIDR block, or several with commas between them, such as 10.0.0.0/16,100.64.0.0/16.
+            ipv6_cidr: the VPC's /56; "" for a VPC without IPv6.
+            clock: returns seconds, for delays, lags, throttling and the call log.
+            delays: the time that EC2 takes to attach and detach an ENI.
+            choice: which free addresses EC2 chooses.
+            seed: the seed of IDs and chosen addresses. With the same seed the same calls give the same answers.
         """
-        self.cidrs = tuple(IPv4Network(one) for one in cidr.split(","))
+        self.cidrs = tuple(IPv4Network(block) for block in cidr.split(","))
         self.cidr = self.cidrs[0]
         self.ipv6_cidr = IPv6Network(ipv6_cidr) if ipv6_cidr else None
         self.region = REGION
@@ -108,17 +108,20 @@ class Vpc:
         self.close()
 
     def close(self) -> None:
-        """Stop the dispatcher thread, if any; idempotent. Events not yet delivered are dropped."""
+        """Stop the thread that delivers events, if it runs; idempotent. Events that were not delivered yet are dropped."""
         self._store.dispatcher.close()
 
     def wall_clock(self) -> datetime:
-        """Aware UTC, for what EC2 and metadata show; nothing is decided by it."""
+        """Return the time in UTC that answers of EC2 and metadata show. No decision depends on it."""
         return datetime.now(UTC)
 
     def add_subnet(
         self, cidr: str, *, az: str = "us-west-2a", tags: Mapping[str, str] | None = None, ipv6_cidr: str = ""
     ) -> Subnet:
-        """Create a subnet within the VPC, overlapping none; with IPv6 too if `ipv6_cidr` names a /64 of the VPC's."""
+        """Create a subnet. `ipv6_cidr`: its IPv6 block, a /64 of the VPC's; "" for none.
+
+        Raises: LabError if a block is not within the VPC, has a wrong size, or overlaps another subnet.
+        """
         network, ipv6_network = IPv4Network(cidr), IPv6Network(ipv6_cidr) if ipv6_cidr else None
         with self._store.transaction() as tx:
             if not any(network.subnet_of(cidr) for cidr in self.cidrs) or not 16 <= network.prefixlen <= 28:
@@ -132,7 +135,7 @@ class Vpc:
         return subnet
 
     def delete_subnet(self, subnet_id: str) -> None:
-        """Delete a subnet. Raises: Ec2Error if there is none, or it has ENIs."""
+        """Delete a subnet. Raises: Ec2Error if it does not exist, or has ENIs."""
         with self._store.transaction() as tx:
             tx.world.subnet(subnet_id)
             if any(eni.subnet_id == subnet_id for eni in tx.world.enis.values()):
@@ -148,7 +151,7 @@ class Vpc:
     def add_instance(
         self, *, name: str, instance_type: str = "m5.large", subnet_id: str, tags: Mapping[str, str] | None = None
     ) -> Instance:
-        """Start an instance with its primary ENI, plugged in at once (device 0, deleted on termination)."""
+        """Start an instance with its primary ENI, which is attached at once (device index 0, deleted on termination)."""
         if instance_type not in self.limits:
             raise LabError(f"instance type {instance_type} is not in the lab's table (lab/vpc/limits.py)")
         with self._store.transaction() as tx:
@@ -165,7 +168,7 @@ class Vpc:
                 tags=dict(tags or {}),
             )
             tx.put_instance(instance)
-            # A node of an IPv6 cluster is started with one IPv6 address; what it has of IPv4 it has in any case.
+            # In a subnet with IPv6 an instance gets one IPv6 address, besides its IPv4 address.
             ipv6 = Ipv6Request(address_count=1 if tx.world.subnet(subnet_id).ipv6_cidr else 0)
             eni = self.interfaces.create_in(tx, subnet_id, AddressRequest(), groups=(self.default_group_id,), ipv6=ipv6)
             attachment = self.interfaces.new_attachment(instance.instance_id, device_index=0)
@@ -178,7 +181,7 @@ class Vpc:
         return self.add_instance(name=name, instance_type=HOST_TYPE, subnet_id=subnet_id)
 
     def terminate_instance(self, instance_id: str) -> None:
-        """Terminate: ENIs marked delete-on-termination go, the others become available."""
+        """Terminate an instance. ENIs with DeleteOnTermination are deleted, and the others become available."""
         with self._store.transaction() as tx:
             instance = tx.world.instance(instance_id)
             tx.put_instance(replace(instance, running=False))
@@ -187,16 +190,16 @@ class Vpc:
                     tx.drop_eni(eni.eni_id)
                 else:
                     tx.put_eni(replace(eni, attachment=None))
-                for branch in tx.world.branches_of(eni.eni_id):  # what the trunk's end leaves is the controller's to delete
+                for branch in tx.world.branches_of(eni.eni_id):  # they stay without a trunk, until the controller deletes them
                     tx.put_eni(replace(branch, association=None, interface_type="interface"))
 
     def stop_instance(self, instance_id: str, *, is_stopped: bool = True) -> None:
-        """Have EC2 say that an instance is stopped, or running again. Its ENIs stay, and the lab's node is not touched."""
+        """Let EC2 show an instance as stopped, or as running again. Its ENIs stay, and the lab's node runs on."""
         with self._store.transaction() as tx:
             tx.put_instance(replace(tx.world.instance(instance_id), stopped=is_stopped))
 
     def add_security_group(self, name: str, *, sources: Iterable[Network | str] | None = None) -> str:
-        """Create a security group and return its ID. `sources`: networks, and IDs of groups, who alone may send to its members."""
+        """Create a security group and return its ID. `sources`: the networks and groups that may send to its members; None: all."""
         group_id = self.ids.make("sg")
         allowed = tuple(sources) if sources is not None else None
         with self._store.transaction() as tx:
@@ -204,7 +207,7 @@ class Vpc:
         return group_id
 
     def admit(self, group_id: str, sources: Iterable[Network | str] | None) -> None:
-        """Say anew who may send to the members of a group; None: everybody."""
+        """Replace the networks and groups that may send to the members of a group; None: everybody may."""
         with self._store.transaction() as tx:
             tx.put_group(replace(tx.world.groups[group_id], sources=tuple(sources) if sources is not None else None))
 
@@ -217,7 +220,7 @@ class Vpc:
             tx.put_group(replace(group, rules=group.rules | rules))
 
     def revoke(self, group_id: str, rules: frozenset[GroupRule]) -> None:
-        """Take rules from a security group. Raises: Ec2Error if there is no such group, or it lacks one of the rules."""
+        """Remove rules from a security group. Raises: Ec2Error if there is no such group, or it lacks one of the rules."""
         with self._store.transaction() as tx:
             group = tx.world.group(group_id)
             if not rules <= group.rules:
@@ -225,7 +228,7 @@ class Vpc:
             tx.put_group(replace(group, rules=group.rules - rules))
 
     def group_name(self, group_id: str) -> str | None:
-        """Return the name of a security group, None if there is none."""
+        """Return the name of a security group; None if there is no such group."""
         group = self.world.groups.get(group_id)
         return group.name if group is not None else None
 
@@ -243,38 +246,38 @@ class Vpc:
         return True
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell `listener` the present, then every change, in commit order, from the dispatcher's thread."""
+        """Call `listener` with events of the present state, and then of every change in commit order, in the dispatcher's thread."""
         self._store.subscribe(listener)
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Tell `listener` nothing any more; one event may still be under way in it."""
+        """Stop calling `listener`. A call that has begun may still run."""
         self._store.dispatcher.unsubscribe(listener)
 
     def drain(self, timeout_s: float = 5.0) -> None:
-        """Wait until every event committed so far was handed to every listener; TimeoutError otherwise."""
+        """Wait until every listener has got every event committed so far. Raises: TimeoutError."""
         self._store.settle()
         self._store.dispatcher.drain(timeout_s)
 
     @property
     def listener_errors(self) -> list[Exception]:
-        """What listeners raised; empty in a healthy lab."""
+        """Exceptions that listeners raised; none in a healthy lab."""
         return list(self._store.dispatcher.listener_errors)
 
     def tick(self) -> None:
-        """Apply what is due now; call after moving an injected clock."""
+        """Apply the delayed changes that are due now. Call this after moving an injected clock."""
         self._store.settle()
 
     @property
     def world(self) -> World:
-        """The present, as one immutable value."""
+        """The present state, as one immutable value."""
         return self._store.world
 
     def shown_by(self, api: str) -> World:
-        """Return the VPC as an API shows it now, which may be a lie; `imds` is instance metadata."""
+        """Return the VPC as an API shows it now, which may be false by a fault. `api`: the name of the API, or `imds` for metadata."""
         return self._views.world(api)
 
     def world_at(self, age_s: float) -> World:
-        """Return the VPC as it was `age_s` ago."""
+        """Return the VPC as it was `age_s` seconds ago."""
         return self._store.world_at(age_s)
 
     def enis(self) -> list[Eni]:
@@ -282,11 +285,11 @@ class Vpc:
         return list(self.world.enis.values())
 
     def enis_of(self, instance_id: str) -> list[Eni]:
-        """List the ENIs of an instance, attaching and detaching ones too, by card and device index."""
+        """List the ENIs of an instance, also attaching and detaching ones, by network card and device index."""
         return self.world.attached_to(instance_id)
 
     def eni(self, eni_id: str) -> Eni:
-        """Return one ENI; KeyError if there is none."""
+        """Return one ENI. Raises: KeyError if it does not exist."""
         return self.world.enis[eni_id]
 
     def subnets(self) -> list[Subnet]:
@@ -294,21 +297,21 @@ class Vpc:
         return list(self.world.subnets.values())
 
     def instances(self) -> list[Instance]:
-        """List the instances in order of creation, terminated ones too."""
+        """List the instances in order of creation, also terminated ones."""
         return list(self.world.instances.values())
 
     def instance(self, id_or_name: str) -> Instance:
-        """Return one instance by ID, or the youngest of that name; KeyError if there is none."""
+        """Return the instance with this ID, or the youngest with this name. Raises: KeyError if there is none."""
         world = self.world
         named = [instance for instance in world.instances.values() if instance.name == id_or_name]
         return named[-1] if named else world.instances[id_or_name]
 
     def owner_of(self, address: IPv4Address) -> str | None:
-        """Say on which ENI an address is, alone or within a prefix."""
+        """Return the ID of the ENI that has an address, alone or within a prefix; None if no ENI has it."""
         return self._store.owner_of(address)
 
     def add_enis(self, enis: Iterable[Eni]) -> None:
-        """Put ENIs into the VPC as they are, in one change: an account with thousands of them. Their addresses must be free."""
+        """Add ready-made ENIs in one change, for an account with thousands of them. Their addresses must be free."""
         with self._store.transaction() as tx:
             numbered = [replace(eni, ordinal=self._store.next_number()) for eni in enis]
             tx.world = replace(tx.world, enis={**tx.world.enis, **{eni.eni_id: eni for eni in numbered}})
@@ -319,11 +322,11 @@ class Vpc:
             return tx.space(subnet_id).free_prefixes()
 
     def exhaust_subnet(self, subnet_id: str, *, leave: int = 0) -> None:
-        """Take free addresses of a subnet out of circulation until `leave` are left, lowest first."""
+        """Hold free addresses of a subnet, lowest first, until only `leave` are free."""
         self._crowding.exhaust(subnet_id, leave=leave)
 
     def fragment_subnet(self, subnet_id: str) -> None:
-        """Hold one address in each free aligned /28, so that no prefix can be had while addresses are plenty."""
+        """Hold one address in each free aligned /28, so that EC2 can choose no prefix although many addresses are free."""
         self._crowding.fragment(subnet_id)
 
     def restore_subnet(self, subnet_id: str) -> None:
@@ -331,7 +334,7 @@ class Vpc:
         self._crowding.restore(subnet_id)
 
     def hold_ipv6_prefixes(self, subnet_id: str, *, is_held: bool = True) -> None:
-        """Let a subnet have no free /80, or have them again."""
+        """Let a subnet have no free /80 (`is_held`), or have free ones again."""
         self._crowding.hold_ipv6_prefixes(subnet_id, is_held=is_held)
 
     def reserve_cidr(self, subnet_id: str, cidr: str, kind: ReservationKind) -> None:
@@ -348,15 +351,15 @@ class Vpc:
         self.faults.apply({"volumes": volumes})
 
     def changes(self) -> tuple[Change, ...]:
-        """List what API calls changed of ENIs lately, ascending in time."""
+        """List the changes of ENIs by API calls in the last ten minutes (`world.KEPT_S`), oldest first."""
         return self._store.changes()
 
     def record_call(self, call: Call) -> None:
-        """Write one API call into the log; for the servers."""
+        """Write one API call into the log. The servers call this."""
         self._log.record(call)
 
     def calls(self, *, instance: str | None = None) -> list[Call]:
-        """List the EC2 calls as (at, instance, api, params, outcome, answered), in order of completion."""
+        """List the EC2 calls in the order of their completion: all, or those of one instance."""
         return self._log.calls(instance=instance)
 
     def call_counts(self, *, instance: str | None = None) -> Counter[str]:
@@ -364,7 +367,7 @@ class Vpc:
         return self._log.counts(instance=instance)
 
     def clear_calls(self) -> None:
-        """Forget the calls so far; a measurement starts here."""
+        """Remove all calls from the log, for the start of a measurement."""
         self._log.clear()
 
     def _faults_changed(self) -> None:

@@ -1,9 +1,9 @@
-"""The one place where the VPC changes.
+"""The store of the VPC's state, and the only place where it changes.
 
-A transaction collects new ENIs, instances and subnets. Leaving it commits them all; leaving it by an exception changes
-nothing. Occupancy of the subnets and the events are derived from the difference between the world before and
-after, so that they cannot disagree with it. Delayed changes are kept in a heap and applied, each at its own time,
-before anything else is read or written. Guards (for the simulated EC2): one owner per address.
+A transaction collects new ENIs, instances and subnets. Leaving its block commits them all; leaving it by an exception changes nothing.
+The taken addresses of the subnets and the events are derived from the difference between the world before and after, so that they
+always agree with it. Delayed changes are kept in a heap. Those that are due are applied before anything else is read or written, and
+each is dated at the time at which it was due. An address has at most one owner.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from lab.vpc.model import (
 from lab.vpc.space import AddressChoice, SubnetSpace
 from lab.vpc.world import Change, History, World
 
-HELD = "held"  # owner of addresses that the operator took out of circulation
+HELD = "held"  # the owner of addresses that a fault holds (lab/vpc/crowding.py)
 
 
 class Transaction:
-    """Changes not yet committed, by `api` (empty for none). Valid inside its `with` block only."""
+    """Changes that are not committed yet. It is valid only inside its `with` block. `api`: the call that makes them; "" for none."""
 
     def __init__(self, world: World, spaces: dict[str, SubnetSpace], api: str = "") -> None:
         self.api = api
@@ -46,7 +46,7 @@ class Transaction:
         self.timers: list[tuple[float, Callable[[Transaction], None]]] = []
 
     def space(self, subnet_id: str) -> SubnetSpace:
-        """Return the committed occupancy of a subnet, to choose from."""
+        """Return the taken addresses of a subnet, to choose free ones. Changes of this transaction are not in it yet."""
         return self._spaces[subnet_id]
 
     def put_eni(self, eni: Eni) -> None:
@@ -75,12 +75,12 @@ class Transaction:
         self.world = replace(self.world, groups={**self.world.groups, group.group_id: group})
 
     def after(self, delay_s: float, action: Callable[[Transaction], None]) -> None:
-        """Run `action` in a transaction of its own, `delay_s` from now (at once, but after this one, when 0)."""
+        """Run `action` in a transaction of its own, `delay_s` after the commit of this one."""
         self.timers.append((delay_s, action))
 
 
 class Store:
-    """The present world, its past, the occupancy of its subnets and what is still to happen."""
+    """The present world, its past, the taken addresses of its subnets, and its delayed changes. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float], rng: Random, choice: AddressChoice) -> None:
         self._clock = clock
@@ -96,37 +96,38 @@ class Store:
 
     @property
     def world(self) -> World:
-        """The present world, due changes applied."""
+        """The present world, with all changes that are due."""
         with self._lock:
             self.settle()
             return self._world
 
     def world_at(self, age_s: float) -> World:
-        """Return the world as it was `age_s` ago."""
+        """Return the world as it was `age_s` seconds ago."""
         with self._lock:
             self.settle()
             return self._history.at(self._clock() - age_s) if age_s > 0 else self._world
 
     def owner_of(self, address: IPv4Address) -> str | None:
-        """Say which ENI owns an address; None for nobody, and for an address that is merely held."""
+        """Return the ID of the ENI that owns an address; None if no ENI owns it, also if a fault holds it."""
         with self._lock:
             self.settle()
             owners = (space.owner_of(address) for space in self._spaces.values())
             return next((owner for owner in owners if owner is not None and owner != HELD), None)
 
     def next_number(self) -> int:
-        """Return a number that grows with every call; it orders what is created."""
+        """Return a number that grows with every call. Objects are sorted by it in the order of their creation."""
         return next(self._sequence)
 
     def changes(self) -> tuple[Change, ...]:
-        """List what the APIs changed lately, ascending in time."""
+        """List the changes of ENIs by API calls (`History.changes`)."""
         with self._lock:
             self.settle()
             return self._history.changes()
 
     @contextmanager
     def transaction(self, api: str = "") -> Iterator[Transaction]:
-        """Open a transaction; commit on leaving, unless by an exception. `api`: the call whose change it is."""
+        """Open a transaction, and commit it at the end of the block, unless an exception leaves the block. `api`: the call that makes
+        the changes."""
         with self._lock:
             self.settle()
             tx = Transaction(self._world, self._spaces, api)
@@ -135,7 +136,7 @@ class Store:
             self.settle()
 
     def settle(self) -> None:
-        """Apply every delayed change that is due, each dated at the time it fell due."""
+        """Apply every delayed change that is due, each dated at the time at which it was due."""
         with self._lock:
             while self._timers and self._timers[0][0] <= self._clock():
                 due, _, action = heapq.heappop(self._timers)
@@ -144,13 +145,13 @@ class Store:
                 self._commit(tx, due)
 
     def subscribe(self, listener: Listener) -> None:
-        """Add a listener; it gets the present state first, with no event lost or doubled in between."""
+        """Add a listener. It gets events of the present state first, and then every later event exactly once."""
         with self._lock:
             self.settle()
             self.dispatcher.subscribe(listener, replay=_events(World(), self._world))
 
     def hold(self, subnet_id: str, choose: Callable[[SubnetSpace], list[IPv4Address]]) -> list[IPv4Address]:
-        """Take the free addresses that `choose` names out of circulation, and return them."""
+        """Hold the free addresses that `choose` returns, so that no ENI gets them. Returns: these addresses."""
         with self.transaction() as tx:
             subnet = tx.world.subnet(subnet_id)
             addresses = choose(tx.space(subnet_id))
@@ -159,7 +160,7 @@ class Store:
         return addresses
 
     def unhold(self, subnet_id: str, addresses: list[IPv4Address]) -> None:
-        """Bring held addresses back."""
+        """Make held addresses free again."""
         with self.transaction() as tx:
             subnet = tx.world.subnet(subnet_id)
             tx.space(subnet_id).release(addresses, ())
@@ -180,7 +181,8 @@ class Store:
             self.dispatcher.wake()
 
     def _move_addresses(self, before: World, after: World) -> None:
-        """Release first, take second: an address may move between ENIs in one transaction."""
+        """Record the new owners of addresses. All old owners are removed first, because an address may move between two ENIs in one
+        transaction."""
         both = dict.fromkeys([*before.enis, *after.enis])
         changed = [key for key in both if before.enis.get(key) is not after.enis.get(key)]
         taken: list[tuple[Eni, set[IPv4Address], set[IPv4Network]]] = []
@@ -202,7 +204,7 @@ class Store:
 
 
 def _events(before: World, after: World) -> list[VpcEvent]:
-    """Tell the difference between two worlds; from the empty world it is the replay of the present."""
+    """Return the events that lead from one world to another. From an empty world they describe the whole present state."""
     events: list[VpcEvent] = []
     for key in dict.fromkeys([*before.enis, *after.enis]):
         old, new = before.enis.get(key), after.enis.get(key)
@@ -224,12 +226,13 @@ def _events(before: World, after: World) -> list[VpcEvent]:
 
 
 def _trunk(world: World, eni: Eni | None) -> Eni | None:
-    """The trunk of a branch: what happens to it happens to the branch."""
+    """Return the trunk of a branch ENI, if any. A change of the trunk, such as a detachment, changes the branch too."""
     return world.enis.get(eni.association.trunk_id) if eni is not None and eni.association is not None else None
 
 
 def _admissions(before: World, after: World) -> list[AdmissionChanged]:
-    """Tell whose groups admit others than before; a group may name another's members, so every ENI is looked at."""
+    """Return an event for each ENI to which other networks may send than before. Every ENI is checked, because the groups of one ENI
+    may admit the members of another group, whose addresses changed."""
     if all(group.sources is None for world in (before, after) for group in world.groups.values()):
         return []
     said = {key: before.admitted(eni) for key, eni in before.enis.items()}

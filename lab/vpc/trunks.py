@@ -1,8 +1,8 @@
-"""Trunks and branches: the part of EC2 that only the cluster's control plane may call.
+"""Trunk and branch ENIs: the part of EC2 that only the cluster's control plane may call.
 
-No action of the HTTP API: AssociateTrunkInterface and its like are refused to a node's role, so no node of the lab can call them. The
-controller's stand-in (`lab/branches/`) calls these methods. Refusals that are EC2's own secret are marked so. Source:
-amazon-vpc-resource-controller-k8s pkg/aws/ec2/api/helper.go, pkg/aws/ec2/instance.go.
+The lab's HTTP API does not have these calls, because EC2 refuses AssociateTrunkInterface and the like to a node's role. The stand-in
+for the VPC resource controller (`lab/branches/`) calls the methods directly. Where EC2's reasons for a refusal are not public, the
+docstring says so. Source: amazon-vpc-resource-controller-k8s pkg/aws/ec2/api/helper.go, pkg/aws/ec2/instance.go.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ VLAN_MIN, VLAN_MAX = 1, 4094  # IEEE 802.1Q
 
 
 class Trunks:
-    """The calls. Thread-safe, atomic, raising Ec2Error; in no log of calls, because no node made them."""
+    """The control plane's calls about trunk and branch ENIs. They raise Ec2Error. They are not in the log of calls, because no node
+    makes them. Thread-safe."""
 
     def __init__(self, store: Store, interfaces: Interfaces, *, ids: Ids, limits: Mapping[str, InstanceLimits]) -> None:
         self._store = store
@@ -34,7 +35,7 @@ class Trunks:
         self._limits = limits
 
     def trunk_of(self, instance_id: str) -> Eni | None:
-        """The instance's trunk, attaching or attached."""
+        """Return the instance's trunk ENI, also while it is attaching or detaching; None if it has none."""
         return next((eni for eni in self._store.world.attached_to(instance_id) if eni.interface_type == TRUNK), None)
 
     def create_trunk(self, instance_id: str, *, description: str, tags: Mapping[str, str]) -> Eni | None:
@@ -68,9 +69,9 @@ class Trunks:
     def create_branch(
         self, trunk_id: str, *, groups: tuple[str, ...], description: str, tags: Mapping[str, str], subnet_id: str = ""
     ) -> Eni:
-        """Create an ENI that is to become a branch, in the trunk's subnet unless another is named; it is bound to nothing yet.
+        """Create an ENI that will become a branch of the trunk. `associate` makes it one.
 
-        Refused: a group that does not exist.
+        `subnet_id`: by default the trunk's subnet. Raises: Ec2Error, for example if a security group does not exist.
         """
         world = self._store.world
         if unknown := [group for group in groups if group not in world.groups]:
@@ -81,9 +82,10 @@ class Trunks:
         )
 
     def associate(self, trunk_id: str, eni_id: str, vlan: int) -> TrunkAssociation:
-        """AssociateTrunkInterface: from now on the frames with this ID on the trunk's wire are the branch's.
+        """Call AssociateTrunkInterface: from now on frames with the VLAN ID `vlan` on the trunk's wire belong to the branch ENI.
 
-        Refused (ours: EC2's rules are not public): an ID out of range or another branch's, and more branches than the type has.
+        Raises: Ec2Error if the VLAN ID is out of range or another branch has it, or if the instance type may not have one more branch
+            (ours: EC2's own rules are not public).
         """
         with self._store.transaction("AssociateTrunkInterface") as tx:
             trunk, eni = tx.world.eni(trunk_id), tx.world.eni(eni_id)
@@ -92,7 +94,9 @@ class Trunks:
             if eni.attachment is not None or eni.association is not None:
                 raise errors.interface_in_use(eni_id)
             bound = tx.world.branches_of(trunk_id)
-            if not VLAN_MIN <= vlan <= VLAN_MAX or any(one.association and one.association.vlan == vlan for one in bound):
+            if not VLAN_MIN <= vlan <= VLAN_MAX or any(
+                branch.association and branch.association.vlan == vlan for branch in bound
+            ):
                 raise errors.invalid_value(f"VLAN ID {vlan} is not free on trunk {trunk_id}")
             kind = tx.world.instance(trunk.attachment.instance_id).instance_type
             if len(bound) + 1 > self._limits[kind].branches:
@@ -102,7 +106,7 @@ class Trunks:
         return bond
 
     def disassociate(self, association_id: str) -> None:
-        """DisassociateTrunkInterface: the ENI is bound to nothing. Raises: Ec2Error if there is no such bond."""
+        """Call DisassociateTrunkInterface: the ENI is no branch any more. Raises: Ec2Error if there is no such association."""
         with self._store.transaction("DisassociateTrunkInterface") as tx:
             for eni in tx.world.enis.values():
                 if eni.association is not None and eni.association.association_id == association_id:
@@ -111,11 +115,11 @@ class Trunks:
             raise errors.association_not_found(association_id)
 
     def branches_of(self, trunk_id: str) -> list[Eni]:
-        """The branch ENIs of a trunk, by VLAN ID."""
+        """List the branch ENIs of a trunk, by VLAN ID."""
         return self._store.world.branches_of(trunk_id)
 
     def delete(self, eni_id: str) -> None:
-        """DeleteNetworkInterface."""
+        """Call DeleteNetworkInterface."""
         self._interfaces.delete(eni_id)
 
     def _highest_unused(self, world: World, instance: Instance) -> int | None:
@@ -129,5 +133,5 @@ class Trunks:
 
 
 def _ipv6(world: World, subnet_id: str) -> Ipv6Request:
-    """As a subnet that gives every new ENI an address of IPv6."""
+    """Return the request for one IPv6 address, as of a subnet with IPv6 that assigns one to every new ENI; otherwise an empty one."""
     return Ipv6Request(address_count=1 if world.subnet(subnet_id).ipv6_cidr else 0)

@@ -1,4 +1,4 @@
-"""Which world an API shows: the present, an older one, one without the newest changes, or the moment at which it froze."""
+"""The state of the VPC that an API shows: the present one, an older one, one without the newest changes, or one that is frozen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _LYING = ("DescribeNetworkInterfaces", "DescribeInstances")
 
 
 class Views:
-    """Thread-safe; `follow` is called after every change of the faults."""
+    """Chooses the state that an API shows, by the faults in force. Thread-safe. After every change of the faults `follow` is
+    called."""
 
     def __init__(self, store: Store, faults: Faults, *, clock: Callable[[], float]) -> None:
         self._store = store
@@ -24,7 +25,7 @@ class Views:
         self._frozen: World | None = None
 
     def world(self, api: str) -> World:
-        """Return what an API shows now; `imds` is instance metadata."""
+        """Return the state that an API shows now. `api`: the name of the API, or `imds` for instance metadata."""
         with self._lock:
             if api == IMDS and self._frozen is not None:
                 return self._frozen
@@ -35,7 +36,7 @@ class Views:
         return shown
 
     def follow(self) -> None:
-        """Freeze metadata at this moment, or thaw it."""
+        """Freeze the state that metadata shows, or end that, by the fault `frozen`."""
         is_frozen, now = self._faults.is_frozen(), self._store.world
         with self._lock:
             self._frozen = (self._frozen or now) if is_frozen else None

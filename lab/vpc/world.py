@@ -1,7 +1,7 @@
-"""The VPC at one time, and as it was before.
+"""The VPC at one moment (`World`), and at earlier moments (`History`).
 
-A `World` is immutable; each commit makes a new one. Eventual consistency and metadata lag are reads of an older
-world, whole and coherent. Copying the maps costs microseconds at the lab's sizes (hundreds of ENIs).
+A `World` is immutable; each commit makes a new one. An API that lags shows an older world, which is consistent in itself. Copying the
+maps takes microseconds at the lab's sizes (hundreds of ENIs).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lab.vpc import errors
 from lab.vpc.model import Eni, Instance, Network, SecurityGroup, Subnet
 from lab.vpc.space import BLOCK_SIZE, RESERVED_HEAD
 
-KEPT_S = 600.0  # ours, because: longer than any lag a test sets; older moments are forgotten
+KEPT_S = 600.0  # ours: no test sets a longer lag, so older worlds are dropped
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class World:
         return found
 
     def attached_to(self, instance_id: str) -> list[Eni]:
-        """List the ENIs of an instance, attaching and detaching ones too, by card and device index."""
+        """List the ENIs of an instance, also attaching and detaching ones, by network card and device index."""
         bound = [(eni.attachment, eni) for eni in self.enis.values() if eni.attachment is not None]
         mine = [(at.network_card, at.device_index, eni) for at, eni in bound if at.instance_id == instance_id]
         return [eni for _, _, eni in sorted(mine, key=lambda item: item[:2])]
 
     def plugged_into(self, eni: Eni) -> Instance | None:
-        """Return the instance in which the interface is present now; a branch's is its trunk's."""
+        """Return the instance that has the interface now; None if none has it. A branch ENI is in the instance of its trunk."""
         if eni.association is not None:
             trunk = self.enis.get(eni.association.trunk_id)
             return self.plugged_into(trunk) if trunk is not None else None
@@ -78,15 +78,15 @@ class World:
         return [eni for _, eni in sorted(bound, key=lambda item: item[0])]
 
     def admitted(self, eni: Eni) -> frozenset[Network] | None:
-        """Say who may send to an ENI, by its groups; None: everybody."""
-        found: set[Network] = set()
+        """Return the networks that may send to an ENI, by its security groups; None: everybody may."""
+        networks: set[Network] = set()
         for group_id in eni.security_groups:
             group = self.groups.get(group_id)
             if group is None or group.sources is None:
                 return None
             for source in (*group.sources, *(rule.peer for rule in group.rules if not rule.is_egress)):
-                found |= self._members(source) if isinstance(source, str) else {source}
-        return frozenset(found)
+                networks |= self._members(source) if isinstance(source, str) else {source}
+        return frozenset(networks)
 
     def _members(self, group_id: str) -> set[Network]:
         having = [eni for eni in self.enis.values() if group_id in eni.security_groups]
@@ -101,7 +101,7 @@ class World:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one ENI by an API. `before`, `after`: the ENI before and after it; None if it did not exist then."""
+    """A change of one ENI by an API. `before`, `after`: the ENI before and after the change; None if it did not exist then."""
 
     at: float
     api: str
@@ -135,7 +135,7 @@ class History:
         return tuple(self._changes)
 
     def at(self, when: float) -> World:
-        """Return the world as it was at `when`: the empty one before the beginning, the oldest kept if forgotten."""
+        """Return the world as it was at `when`; the oldest world that is kept if `when` is before it."""
         for at, world in reversed(self._moments):
             if at <= when:
                 return world

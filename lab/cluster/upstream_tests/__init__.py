@@ -1,1 +1,1 @@
-"""The integration tests of amazon-vpc-cni-k8s, run against vpc-ipamd on the cluster of `make cluster`."""
+"""Run the integration tests of amazon-vpc-cni-k8s against vpc-ipamd, on a cluster of `lab/cluster`."""

@@ -2,8 +2,8 @@
 
 It prints a table and writes build/upstream-tests/results.json.
 
-TESTS is a folder with the built tests, which belong to their project and are no part of this one: `tests/SUITE.test` for each suite of
-its test/integration, and `agent/NAME` for each program of its test/agent/cmd, all of them static.
+TESTS is a folder with the built tests, which belong to amazon-vpc-cni-k8s and are not part of this project: `tests/SUITE.test` for
+each suite of its test/integration, and `agent/NAME` for each program of its test/agent/cmd. All are static programs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from lab.vpc.state import Vpc
 OUTPUT = REPOSITORY / "build" / "upstream-tests"
 PAGE = REPOSITORY / "docs" / "upstream_tests.md"
 VPC_CIDRS = "10.0.0.0/16,100.64.0.0/16"
-"""The second is where their tests of subnet discovery make subnets; they associate it only if it is not there."""
+"""The VPC's CIDR blocks. The tests of subnet discovery make subnets in the second block. They would associate it with the VPC if it
+were missing, which the lab cannot do."""
 
 EXIT_FAILED, EXIT_NO_CLUSTER = 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suites; returns the exit status: 0 no case failed, 1 one did, 2 no cluster could be built."""
+    """Run the suites. Returns: the exit status: 0 if no case failed, 1 if one failed, 2 if no cluster could be built or tests are
+    missing."""
     parser = argparse.ArgumentParser(
         prog="python -m lab.cluster.upstream_tests", description="Run the tests of amazon-vpc-cni-k8s."
     )

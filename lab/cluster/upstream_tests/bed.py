@@ -1,6 +1,7 @@
-"""A cluster that the tests of amazon-vpc-cni-k8s take for theirs, and a suite run on it.
+"""A cluster on which the tests of amazon-vpc-cni-k8s run as on their own, and the run of a suite on it.
 
-The test programs run in the control plane's node, whose AWS endpoints are EC2 and EKS of the lab: they reach nothing outside of it.
+The test programs run in the control plane's node. Their AWS endpoints are the lab's EC2 and EKS, and they reach nothing outside of the
+lab.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from lab.node.process import BASE_ENVIRONMENT
 from lab.vpc.family import IPV4, Family
 
 INSTANCE_TYPE, MAX_PODS = "m5.large", 28
-"""3 ENIs x (10 addresses - 1), and one pod of the host's network. Theirs need three ENIs; more addresses are more pods per test."""
+"""Type and most pods of a worker: 3 ENIs x (10 addresses - 1), and one pod of the host's network. The tests need three ENIs, and
+create as many pods as there are addresses, so a type with more addresses would make them slower."""
 
 TAG, CLUSTER_NAME = "upstream-tests", "lab"
 EKS_PORT = 8001
@@ -39,24 +41,24 @@ DRY_RUN_TIMEOUT_S = 60.0
 
 
 class TestBed:
-    """The cluster, made ready. Concurrency: one thread."""
+    """The cluster, and the suites that run on it. Concurrency: one thread."""
 
-    __test__ = False  # pytest: no class of tests
+    __test__ = False  # pytest must not collect this class as tests
 
     def __init__(self, cluster: Cluster, *, tests: Path, rootfs: Path, output: Path, family: Family = IPV4) -> None:
-        """For one cluster, which is not touched yet.
+        """Make the object; the cluster is not changed yet.
 
         Args:
             tests: the folder of the built tests.
-            rootfs: of the stand-ins.
-            output: where reports and logs go.
-            family: the cluster's.
+            rootfs: the root file system of the images that stand in for the tests' images (tools/stand_in_rootfs.sh).
+            output: the folder for reports and logs.
+            family: the address family of the cluster.
         """
         self._cluster, self._family = cluster, family
         self._tests, self._rootfs, self._output = tests, rootfs, output
 
     def prepare(self) -> None:
-        """Load the images, install vpc-ipamd as aws-node and the cluster's DNS; returns when all is ready."""
+        """Load the images, and install vpc-ipamd under the name aws-node, and the cluster DNS. Returns when all of it is ready."""
         cluster = self._cluster
         cluster.load_image(TAG, ARCHIVE)
         archive_path = self._output / "image.tar"
@@ -76,7 +78,7 @@ class TestBed:
         cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
 
     def run(self, suite: Suite, *, focus: str = "") -> list[CaseResult]:
-        """Run a suite, bounded by its time. Args: focus: the cases whose name matches; the others are in no result."""
+        """Run a suite, at most for its `timeout_s`. `focus`: pattern; only cases whose name matches are run and in the results."""
         names = [name for name in dry_run(self._tests, suite, output=self._output) if re.search(focus, name)]
         with self._eks() as server:
             document = run_program(
@@ -130,9 +132,11 @@ class TestBed:
 def run_program(
     cluster: Cluster, tests: Path, suite: Suite, options: list[str], *, environment: Mapping[str, str], output: Path
 ) -> list[dict[str, Any]]:
-    """Run a suite's program in the control plane's node, at most its time and a grace; its report, empty if it left none.
+    """Run a suite's program in the control plane's node. It is killed GRACE_S after the suite's `timeout_s`.
 
-    Args: environment: what it has beside its PATH, the cluster's kubeconfig and the lab's EC2.
+    Args:
+        environment: variables besides PATH, the kubeconfig and those that point to the lab's EC2.
+    Returns: Ginkgo's report; empty if the program wrote none.
     """
     report, log_path = output / f"{suite.name}.report.json", output / f"{suite.name}.log"
     report.unlink(missing_ok=True)
@@ -157,7 +161,7 @@ def run_program(
 
 
 def dry_run(tests: Path, suite: Suite, *, output: Path) -> list[str]:
-    """Ask a suite's program for the names of its cases, none of which it runs."""
+    """Return the names of a suite's cases. Its program lists them without running any."""
     report = output / f"{suite.name}.names.json"
     program = str(tests / "tests" / f"{suite.name}.test")
     subprocess.run(
@@ -172,7 +176,7 @@ def dry_run(tests: Path, suite: Suite, *, output: Path) -> list[str]:
 
 
 def read_document(report: Path) -> list[dict[str, Any]]:
-    """Read a report of Ginkgo; nothing if there is none."""
+    """Read a report of Ginkgo. Returns: an empty list if there is none."""
     if not report.exists():
         return []
     document: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))

@@ -1,6 +1,7 @@
-"""Custom resources that the tests of amazon-vpc-cni-k8s watch: the kinds alone, whose objects nothing here reads.
+"""Definitions of the custom resources that the tests of amazon-vpc-cni-k8s watch.
 
-Their client waits until it can list each kind that it knows, so a cluster without one of these runs none of the tests.
+The tests' client waits until it can list each kind that it knows, so without these definitions no test would run. Nothing in the lab
+reads objects of these kinds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _KINDS = (
 
 
 def definitions() -> list[Object]:
-    """The definitions, without a schema: any fields are taken."""
+    """Return the definitions. They have no schema, so that an object may have any fields."""
     return [_definition(*kind) for kind in _KINDS]
 
 

@@ -1,4 +1,4 @@
-"""vpc-ipamd as a DaemonSet that the tests of amazon-vpc-cni-k8s take for theirs: its names, and settings that make it act as soon.
+"""vpc-ipamd's DaemonSet with the names of amazon-vpc-cni-k8s, which its tests use, and with settings by which it acts as early.
 
 The tests change the environment of the container `aws-node`, or of the init container `aws-vpc-cni-init`, in the DaemonSet `aws-node`,
 and find its pods by the label `k8s-app=aws-node`.
@@ -23,20 +23,20 @@ SOONER = {
     "VPC_IPAMD_RELEASE_HOLD_SECONDS": "1",
     "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": "0",
 }
-"""A pod named aws-node-xxxxx is no sign of the other software here; links are named by pod, as their tester computes the names; and
-the pool follows its targets at once, as their tests expect."""
+"""Settings of the daemon for the tests. A pod named aws-node-xxxxx must not count as a sign of amazon-vpc-cni-k8s. Links are named by
+pod, because the tests compute the names. The pool follows its targets at once, because the tests expect that."""
 
 ASKED_FOR = {"DISABLE_TCP_EARLY_DEMUX": "false", "ENABLE_IPv6": "false"}
-"""Variables of their init container which a test may change."""
+"""Variables of the init container that a test may change, with their defaults."""
 
 
 def as_aws_node(manifest: Object, *, image: str, environment: Mapping[str, str], family: Family = IPV4) -> Object:
-    """Rename the DaemonSet of manifests/base and its containers; `manifest` is left as it is.
+    """Return a copy of the DaemonSet of manifests/base with the names of amazon-vpc-cni-k8s.
 
     Args:
-        image: what both containers run.
-        environment: more variables of the daemon, over those of the manifest.
-        family: of the pods' addresses, which both containers are told.
+        image: the image of both containers.
+        environment: further variables of the daemon; they override those of the manifest.
+        family: the family of the pods' addresses. Both containers get its settings.
     """
     daemonset = copy.deepcopy(manifest)
     daemonset["metadata"] |= {"name": NAME, "labels": LABEL}

@@ -1,6 +1,6 @@
-"""EKS as far as a test asks it which cluster it runs on: DescribeCluster, for one cluster.
+"""The part of the EKS API that the tests call: DescribeCluster, for one cluster.
 
-It speaks EKS's REST with JSON, on a socket in the control plane's node. Signatures are not checked.
+The server answers EKS's REST requests with JSON, on a socket in the control plane's node. Signatures are not checked.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lab.vpc.model import OWNER_ID, Network
 from lab.vpc.state import Vpc
 
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_EKS"
-"""What points an AWS client to it."""
+"""Environment variable by which an AWS client calls this server."""
 
-VERSION = "1.37"  # of tools/cluster/kubernetes/go.mod
+VERSION = "1.37"  # the Kubernetes version of tools/cluster/kubernetes/go.mod
 
 
 class EksServer:
-    """Describes one cluster to who connects to `socket`; serves from entering to leaving."""
+    """Serves the description of one cluster on `socket`, while its context is entered."""
 
     def __init__(self, description: Mapping[str, Any], *, socket: socket.socket | tuple[str, int] = ("127.0.0.1", 0)) -> None:
-        """Args: description: of `describe`."""
+        """Make the object; it does not serve yet. `description`: the result of `describe`."""
         self._description = description
         self._http = HttpServer(self._handle, [socket])
 
@@ -55,7 +55,7 @@ def describe(vpc: Vpc, *, name: str, endpoint: str, authority: str, services: Ne
 
     Args:
         endpoint: the API server's URL.
-        authority: the certificate that signed the API server's, as PEM.
+        authority: the certificate of the authority that signed the API server's certificate, as PEM.
         services: the block of services' cluster addresses; its family is the cluster's.
     """
     version = services.version

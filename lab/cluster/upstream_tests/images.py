@@ -1,6 +1,7 @@
-"""Images under the names of amazon-vpc-cni-k8s's test images: stand-ins of Debian's packages, and their test helper of their programs.
+"""Images under the names of amazon-vpc-cni-k8s's test images.
 
-Each runs the same program, of Debian instead of Alpine or the project itself.
+The stand-ins run the same programs, but from Debian's packages. The test helper has the programs that are built from
+amazon-vpc-cni-k8s itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lab.node import pause
 from lab.node.process import BASE_ENVIRONMENT
 
 REGISTRY = "stand-in.local"
-"""Their `--test-image-registry`."""
+"""Value of the tests' option `--test-image-registry`."""
 
 _PREFIX = f"{REGISTRY}/networking-e2e-test-images"
 _HELPER = f"{_PREFIX}/aws-vpc-cni-test-helper:20231212"
@@ -24,19 +25,20 @@ _STAND_INS = {
     f"{_PREFIX}/netcat-openbsd:v1.0": ["/usr/local/bin/nc"],
     f"{_PREFIX}/curlimages/curl:8.21.0": ["/usr/bin/curl"],
 }
-"""Reference -> what it runs by default. Source of the names: test/framework/utils/const.go of amazon-vpc-cni-k8s v1.23.1."""
+"""Reference of an image -> its entrypoint. Source of the names: test/framework/utils/const.go of amazon-vpc-cni-k8s v1.23.1."""
 
 _HELPER_ENVIRONMENT = {"PATH": BASE_ENVIRONMENT["PATH"], "GODEBUG": "urlstrictcolons=0"}
-"""Their tests name the metric server of a cluster of IPv6 without brackets (test/framework/resources/agent/traffic_tester.go), and Go
-from 1.26 on refuses such a URL. Their image is older; the programs here are of the compiler that their go.mod asks for."""
+"""Environment of the test helper. On an IPv6 cluster the tests write the URL of the metric server without brackets
+(test/framework/resources/agent/traffic_tester.go). Programs built with Go 1.26 or later refuse such a URL without this GODEBUG. The
+original image is built with an older Go, but the programs here with the version that the project's go.mod requires."""
 
 
 def archives(rootfs: Path, helpers: Path) -> Iterator[bytes]:
     """Yield an OCI archive for each image.
 
     Args:
-        rootfs: of tools/stand_in_rootfs.sh.
-        helpers: the folder of the programs of their test/agent/cmd.
+        rootfs: the root file system that tools/stand_in_rootfs.sh makes.
+        helpers: the folder of the programs built from test/agent/cmd of amazon-vpc-cni-k8s.
     """
     root = rootfs.read_bytes()
     for reference, entrypoint in _STAND_INS.items():

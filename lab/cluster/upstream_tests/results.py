@@ -1,6 +1,7 @@
-"""What became of each case: read from Ginkgo's reports, kept as JSON, shown as a table.
+"""The result of each test case: read from Ginkgo's reports, stored as JSON, and printed as a table.
 
-A case that the run left out has its reason from `suites.py`, one that failed the first line of Ginkgo's.
+The reason of a skipped case is in `suites.py`, or in Ginkgo's report. The reason of a failed case is the begin of Ginkgo's message, or
+a deviation of `suites.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from lab.cluster.upstream_tests.suites import Suite
 
 Document = Sequence[Mapping[str, Any]]
-"""A report as Ginkgo writes it."""
+"""A report of Ginkgo's option `--ginkgo.json-report`."""
 
 MARKER = "<!-- What follows is written by `make incumbent-tests RECORD=yes`. -->"
 REASON_MAX_CHARACTERS = 200
@@ -26,7 +27,7 @@ _POINTERS = re.compile(r"0x[0-9a-f]+")
 
 
 class State(StrEnum):
-    """What became of a case."""
+    """The result of a case."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -35,7 +36,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case. `name` is unique within its suite; `reason` is "" for one that passed."""
+    """One case and its result. `name`: unique within its suite. `reason`: why it was skipped or failed; "" if it passed."""
 
     suite: str
     name: str
@@ -45,10 +46,10 @@ class CaseResult:
 
 
 def read_report(suite: Suite, document: Document, *, names: Iterable[str]) -> list[CaseResult]:
-    """Read what a report of `--ginkgo.json-report` says of each of the cases `names`.
+    """Read the results of the cases `names` from a report.
 
-    A case that was not run for no reason of its own or of `suites.py` failed with its suite, whose first failure is its reason: when
-    the set-up of a suite fails, the report has none of its cases.
+    If the set-up of a suite fails, the report has none of its cases. Then the cases that `suites.py` does not exclude count as failed,
+    with the failure of the set-up as reason.
     """
     set_up = [report for report in _reports(document) if report["LeafNodeType"] == "BeforeSuite"]
     of_suite = next((_failure(node) for node in set_up if node["State"] not in (_PASSED, *_LEFT_OUT)), "")
@@ -57,24 +58,24 @@ def read_report(suite: Suite, document: Document, *, names: Iterable[str]) -> li
 
 
 def case_names(document: Document) -> list[str]:
-    """The names of the cases of a report, which may be that of a dry run; cases of the same words are numbered."""
+    """Return the names of the cases of a report, also of a dry run. Cases with the same name get numbers."""
     return [name for name, _ in _cases(document)]
 
 
 def left_out(suite: Suite, names: Iterable[str], reason: str) -> list[CaseResult]:
-    """Say of all cases of a suite that they were not run, for one reason."""
+    """Return results of the cases `names` of a suite: they were skipped for this reason."""
     return [CaseResult(suite.name, name, State.SKIPPED, reason) for name in names]
 
 
 def write(path: Path, results: Iterable[CaseResult]) -> None:
-    """Keep results as JSON; what the file has of the same cases is replaced, and the rest is kept."""
+    """Write results to a JSON file. Earlier results of the same cases are replaced, and those of other cases are kept."""
     merged = {(result.suite, result.name): result for result in [*read(path), *results]}
     everything = sorted(merged.values(), key=lambda result: result.suite)
     path.write_text(json.dumps([asdict(result) for result in everything], indent=1) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> list[CaseResult]:
-    """Read what `write` kept; nothing if there is no file."""
+    """Read the results that `write` wrote. Returns: an empty list if there is no file."""
     if not path.exists():
         return []
     entries = json.loads(path.read_text(encoding="utf-8"))
@@ -82,7 +83,7 @@ def read(path: Path) -> list[CaseResult]:
 
 
 def table(results: Iterable[CaseResult]) -> str:
-    """Show all cases as a Markdown table, with a line of counts before it."""
+    """Return all cases as a Markdown table, with a line of counts before it."""
     cases = list(results)
     counts = Counter(case.state for case in cases)
     totals = ", ".join(f"{counts[state]} {state}" for state in State)
@@ -92,7 +93,7 @@ def table(results: Iterable[CaseResult]) -> str:
 
 
 def record(page: Path, results: Iterable[CaseResult]) -> None:
-    """Put the table into a page of docs/, after its marker."""
+    """Write the table into a page of docs/, after MARKER."""
     head, _, _ = page.read_text(encoding="utf-8").partition(MARKER)
     page.write_text(f"{head}{MARKER}\n\n{table(results)}", encoding="utf-8")
 
@@ -121,9 +122,9 @@ def _case(suite: Suite, name: str, report: Mapping[str, Any], of_suite: str) -> 
         return CaseResult(suite.name, name, State.PASSED, seconds=seconds)
     known = suite.reason_for(name)
     if state in _LEFT_OUT:
-        said = (report.get("Failure") or {}).get("Message", "")
-        reason = known or said or of_suite
-        is_failed = not known and not said and bool(of_suite)
+        message = (report.get("Failure") or {}).get("Message", "")
+        reason = known or message or of_suite
+        is_failed = not known and not message and bool(of_suite)
         return CaseResult(
             suite.name, name, State.FAILED if is_failed else State.SKIPPED, _short(reason or "the run ended before it"), seconds
         )
@@ -137,7 +138,7 @@ def _failure(report: Mapping[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    """One line of a failure's message, without pointers, which differ from run to run."""
+    """Return a failure's message in one line of at most REASON_MAX_CHARACTERS, without pointers, which differ from run to run."""
     line = _POINTERS.sub("0x...", " ".join(text.split()))
     return line if len(line) <= REASON_MAX_CHARACTERS else line[: REASON_MAX_CHARACTERS - 3] + "..."
 

@@ -1,6 +1,6 @@
-"""The suites of amazon-vpc-cni-k8s's test/integration, and why some of their cases are not run or cannot pass.
+"""The suites of amazon-vpc-cni-k8s's test/integration, with the reasons why some of their cases are not run or cannot pass.
 
-A suite with a reason is not run at all: what all of its cases need is not to be had in the lab.
+A suite with a `reason` is not run at all, because all of its cases need something that the lab does not have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lab.vpc.family import IPV4, IPV6, Family
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Cases of a suite that are not run: those whose full name matches, and why."""
+    """Cases of a suite, and the reason why they are not run or may fail. `pattern`: searched in the full name of a case."""
 
     pattern: str
     reason: str
@@ -24,8 +24,11 @@ class Exclusion:
 class Suite:
     """One suite, which is one program of tests.
 
-    exclusions: cases that are not run. deviations: cases that are run and may fail, because vpc-ipamd does otherwise on purpose.
-    options: of its own, with {subnet} and {zone} for those of the nodes. family: of the cluster that it needs.
+    reason: why the suite is not run; "" if it is run.
+    exclusions: cases that are not run.
+    deviations: cases that are run and may fail, because vpc-ipamd behaves differently on purpose.
+    options: options of the program; {subnet} and {zone} stand for those of the nodes.
+    family: address family of the cluster that the suite needs.
     """
 
     name: str
@@ -37,11 +40,11 @@ class Suite:
     family: Family = IPV4
 
     def reason_for(self, case: str) -> str:
-        """Why a case is not run; "" if it is."""
+        """Return why a case is not run; "" if it is run."""
         return _first_reason(self.exclusions, case)
 
     def deviation_of(self, case: str) -> str:
-        """Why a case may fail on purpose; "" if it must not."""
+        """Return why a case may fail; "" if it must pass."""
         return _first_reason(self.deviations, case)
 
 
@@ -61,7 +64,7 @@ _SUBNETS = (
     "--availability-zones={zone}",
     "--public-route-table-id=rtb-0123456789abcdef0",
 )
-"""Otherwise EC2 is asked for the route tables of the cluster's subnets, which the lab does not have."""
+"""Options with the subnets and their route table. Without them the suite asks EC2 for route tables, which the lab does not have."""
 _REGISTRY = "it installs software whose images come from a registry"
 
 SUITES = (
@@ -132,5 +135,5 @@ SUITES = (
 
 
 def suite(name: str) -> Suite:
-    """Find a suite. Raises: KeyError."""
+    """Return the suite of this name. Raises: KeyError."""
     return {known.name: known for known in SUITES}[name]
