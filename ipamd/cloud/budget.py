@@ -55,7 +55,8 @@ CUT_INTERVAL_S = 1.0
 """At most one halving in this time. Ours: calls in flight at the same moment are one signal, not several."""
 
 MAX_WAIT_S = 20.0
-"""Longest wait for a token before the caller is refused. Ours: one call at the lowest rate."""
+"""A call that would have to wait longer than this for a token is refused at once. Ours: this is the time for one token at
+the lowest rate, so a call is possible even then."""
 
 
 class CallBudget:

@@ -53,7 +53,11 @@ class HeldCredentials(Credentials):
         return self._keys
 
     def renew(self) -> None:
-        """Fetch valid keys, unless the present ones are valid. Raises: the error of the credential source; NoCredentialsError."""
+        """Take the keys from their source, which renews keys that expire soon.
+
+        After a failed renewal, keys that are still valid are used, and the source is asked again after RENEW_PAUSE_S.
+        Raises: the error of the credential source, or NoCredentialsError, if there are no valid keys.
+        """
         asked_s = time.monotonic()
         with self._lock:
             if self._failure is not None and self._failure[0] >= asked_s:
@@ -86,7 +90,10 @@ class HeldCredentials(Credentials):
             self._pause()  # botocore failed to renew the credentials, and raises nothing while the old ones are valid
 
     def _hold(self) -> bool:
-        """Whether there are keys that EC2 still accepts."""
+        """Whether the keys come from a source that renews them, and are valid for at least HOLDS_S more.
+
+        Only a renewal can fail while the keys are valid. Keys without an expiry time are taken from their source before each call.
+        """
         source = self._source
         return self._keys is not None and isinstance(source, RefreshableCredentials) and not source.refresh_needed(HOLDS_S)
 

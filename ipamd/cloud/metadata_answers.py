@@ -71,7 +71,10 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
 
 
 def read_macs(read: Read) -> frozenset[MacAddress]:
-    """Read the list of interfaces: one request. Raises: CloudError, also for an empty list: every instance has one."""
+    """Read the MACs of all interfaces: one request.
+
+    Raises: CloudError if a MAC is malformed, or if the list is empty, because every instance has an interface; or as `read`.
+    """
     try:
         macs = frozenset(parse_mac(line.rstrip("/")) for line in (read(f"{MACS}/") or "").split())
     except ValueError as exc:

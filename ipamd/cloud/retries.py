@@ -20,8 +20,8 @@ FIRST_WAIT_S = 0.2
 """Upper bound of the first wait. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, freeENI (detach: 200 ms, doubled)."""
 
 WAIT_CAP_S = 5.0
-"""Upper bound of every wait. Ours: amazon-vpc-cni-k8s waits up to 60 s (pkg/awsutils/awsutils.go, maxENIBackoffDelay), longer
-than any caller here waits; the call budget slows us down instead."""
+"""Upper bound of every wait. Ours: amazon-vpc-cni-k8s waits up to 60 s (pkg/awsutils/awsutils.go, maxENIBackoffDelay), but here one
+call has at most 60 s for all its attempts. A short bound does no harm, because the call budget (`budget.py`) slows us down."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ AT_MOST_ONCE = RetryPolicy(PASSING - {CallOutcome.UNANSWERED}, attempts=6, total
 happened."""
 
 SETTLING = RetryPolicy(PASSING | {CallOutcome.BUSY}, attempts=40, total_s=60.0)
-"""Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds.
-amazon-vpc-cni-k8s retries 12 times with up to 60 s between (pkg/awsutils/awsutils.go, maxENIEC2APIRetries), which blocks its pool
-loop; here an open intent makes the pool continue later (I9)."""
+"""Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds, so a minute is usually
+enough. amazon-vpc-cni-k8s retries 12 times, with pauses of up to 60 s (pkg/awsutils/awsutils.go, maxENIEC2APIRetries), and its pool
+loop waits all that time. Our pool loop need not wait longer, because the open intent makes it continue later (I9)."""
 
 DELETING = RetryPolicy(SETTLING.on, attempts=20, total_s=60.0, least_wait_s=1.0)
 """Delete while its detach is under way: as SETTLING, with at least a second between two refusals."""
@@ -82,5 +82,6 @@ HURRIED = RetryPolicy(frozenset(), attempts=1, total_s=0.0)
 """One attempt, for a query with a good fallback: instance limits at start (docs/life.md, Start)."""
 
 ATTACHING = RetryPolicy(frozenset({CallOutcome.BUSY}), attempts=40, total_s=60.0, wait_cap_s=2.0)
-"""Waiting for an attachment, one Describe per attempt. Ours: attaches take 1 to 10 s. amazon-vpc-cni-k8s waits with up to 60 s
-between 12 attempts (pkg/awsutils/awsutils.go, waitForENIAndIPsAttached); here an open intent makes the pool continue later."""
+"""Waiting for an attachment, one Describe per attempt. Ours: attaches take 1 to 10 s, so a minute is usually enough.
+amazon-vpc-cni-k8s makes 12 attempts, with pauses of up to 60 s (pkg/awsutils/awsutils.go, waitForENIAndIPsAttached). We need not wait
+longer than a minute, because the open intent makes the pool continue later."""

@@ -1,7 +1,9 @@
 """Free addresses in order of assignment, and counters, both updated with every change. The cost of a read is the number of ENIs.
 
-An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`. A pinned
-address counts as withheld: it is kept for a pod, or in a range whose addresses only an ADD that names them gets (docs/adr/0083).
+An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`.
+
+A *pinned* address is assigned only to an ADD that asks for this very address (docs/adr/0083). An address is pinned if it is kept for a
+pod, or is a single address in one of `pinned_ranges`. It counts as withheld, although it is not in the set `withheld`.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ class PoolIndex:
     `slots`: sorted by network card and device index.
     `withheld`: addresses in doubt or being released, which are not offered.
     `suspected`: addresses that EC2 may have taken away, which are assigned last.
-    `pinned_ranges`: ranges from which an address is assigned only to an ADD that names it.
-    `pinned`: the recorded addresses that only an ADD that names them gets.
+    `pinned_ranges`: the ranges whose single addresses are pinned.
+    `pinned`: the recorded addresses that are pinned.
     `draining`: the ENIs and kinds of addresses that are assigned after all others.
 
     `withheld`, `suspected` and `pinned_ranges` are replaced within `reclassified`.
@@ -72,9 +74,10 @@ class PoolIndex:
         self.slots[address.eni_id].drop(address, is_withheld=self._is_withheld(address), is_suspected=self._is_suspected(address))
 
     def first(self, pool: str) -> IpAddress | None:
-        """Return the address of a pool to assign next; None if there is none. It may stand for the addresses of a /80 without a row.
+        """Return the address of a pool to assign next; None if there is none.
 
-        Cost: the number of ENIs.
+        In a /80 it may be that of the one row which stands for all addresses without a row of their own (`Address.is_rest`). Then the
+        caller chooses one of these. Cost: the number of ENIs.
         """
         slots = [slot for slot in self.slots.values() if slot.is_assignable and slot.eni.pool == pool]
         return min(slots, key=EniSlot.preference).first() if slots else None
@@ -105,10 +108,9 @@ class PoolIndex:
             self.put(row)
 
     def has_named(self, address: Address, pool: str) -> bool:
-        """Whether an address may be assigned to an ADD that asks for just this one.
+        """Whether an address may be assigned to an ADD that asks for this very address. The caller checks for whom it is kept.
 
-        It may if it is free and not in `withheld`, no unit of work is changing it, and its ENI is one of that pool and gives
-        addresses.
+        It may if it is free and not in `withheld`, no unit of work is changing it, and its ENI belongs to `pool` and gives addresses.
         """
         is_assignable = address.is_free and address.address not in self.withheld and address.address not in self._claimed
         eni = self.slots[address.eni_id].eni
@@ -161,7 +163,7 @@ class PoolIndex:
         return bool(self.withheld) and address.address in self.withheld  # the first test saves hashing the address
 
     def _is_pinned(self, address: Address) -> bool:
-        """Whether only an ADD that asks for this address gets it. An address of a prefix is pinned only while it is kept."""
+        """Whether only an ADD that asks for this address gets it. An address of a prefix is pinned only while it is kept for a pod."""
         if address.kept_for is not None:
             return True
         if not self.pinned_ranges or address.prefix is not None:

@@ -174,7 +174,8 @@ doubt = table(
 without them goes on."""
 
 owed = table("owed", text("namespace", primary_key=True), text("pod", primary_key=True), text("since"))
-"""Pods whose names the network policy agent may know."""
+"""Pods for whose names the network policy agent may have state, each with the time of the record. Once no sandbox has a name any more,
+the daemon makes the agent forget that name, and removes the row."""
 
 ATTACHMENT_TABLES = (attachment, uplinked_attachment)
 """Tables of attachments, one for each kind of first leg."""

@@ -216,14 +216,16 @@ be available."""
 YIELD_S = {CREATION: 900.0, ALLOCATION: 60.0}
 YIELD_MAX_S = 1800.0
 YIELD_SHARE = 2.0
-"""While EC2 throttles, request only what waiting ADDs need: EC2's limits are for an account, and ADDs may wait on other nodes (I13).
-The pause is YIELD_S of the kind of growth, or YIELD_SHARE times the time for which this node has been throttled if that is longer,
-but YIELD_MAX_S at most. It is multiplied by a random number from 1 to 2, so that nodes do not call EC2 again together.
+"""Spare ENIs and addresses, for which no ADD waits, are not requested for a pause after EC2 has throttled this node: EC2's limits are
+for an account, and ADDs may wait on other nodes (I13). The pause is at least the seconds that YIELD_S has for the kind of growth, and
+at least YIELD_SHARE times the time for which EC2 has throttled this node so far, but at most YIELD_MAX_S seconds. The result is
+multiplied by a random number from 1 to 2, so that nodes do not call EC2 again together.
 
 Ours, from the fleet simulation (docs/performance.md): without the pause, 150 nodes that start at once took twice as long as EC2's
 limit allows until all pods had ENIs, because the first nodes spent half of EC2's tokens on spare ENIs. While 5,000 nodes are replaced
-within 20 min, EC2 accepts only six Attach calls for every five ENIs that ADDs wait for. If the pause of spare ENIs was a minute, like
-that of addresses, the slowest hundredth of the nodes waited 346 s; with a quarter of an hour they waited 49 s."""
+within 20 min, EC2's limit leaves one Attach call for a spare ENI beside every five for ENIs that ADDs wait for. If the pause of spare
+ENIs was a minute, like that of addresses, the slowest hundredth of the nodes waited 346 s; with a quarter of an hour they waited
+49 s."""
 
 YIELDS = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
 

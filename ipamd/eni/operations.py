@@ -305,7 +305,11 @@ class OperationLog(Service):
         return self._clock.monotonic() - float(intent.payload[OPENED_AT])
 
     def opened_at_s(self, intent: Intent) -> float:
-        """Return when an intent was opened, on the monotonic clock of this boot; 0.0 for an earlier boot or an unreadable time."""
+        """Return when an intent was opened, on the monotonic clock of this boot.
+
+        It is 0.0 if the recorded time is missing, malformed or in the future. Then the intent counts as older than every sighting of
+        amazon-vpc-cni-k8s. No intent is of an earlier boot, because a datastore of an earlier boot is not used.
+        """
         try:
             opened_s = float(intent.payload[OPENED_AT])
         except (KeyError, ValueError):

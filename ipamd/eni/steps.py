@@ -357,7 +357,8 @@ class OperationRunner(Service):
         if work.seen.attachment_status == "attached":
             return
         attached = self._ec2.describe_attached_eni(work.seen.eni_id)
-        # EC2 may show a new ENI attached before its addresses (amazon-vpc-cni-k8s issues 1148, 1174); its answer to Create named them.
+        # EC2 may show a new ENI attached before it shows its addresses (amazon-vpc-cni-k8s issues 1148, 1174). So the addresses in its
+        # answer to Create are added.
         work.described = replace(
             attached,
             secondary_addresses=attached.secondary_addresses | work.seen.secondary_addresses,
@@ -517,7 +518,8 @@ class OperationRunner(Service):
         if described.attachment_id and not is_detaching:
             return None
         if recorded is not None and not described.attachment_id:
-            # An earlier try detached it, so its place on the instance is free. The intent covers the Delete (I9).
+            # An earlier try detached the ENI. Its row is removed now, before the Delete, so that its place on the instance can be used
+            # at once. The ENI does not leak, because the intent stays open until EC2 has deleted the ENI (I9).
             self._enis.routing.tear_down(recorded)
             with self._datastore.transaction() as uow:
                 uow.remove_eni(eni_id, reason="detached, to be released")
@@ -640,7 +642,8 @@ class OperationRunner(Service):
         if work.delete.deletion_state == DETACHED:
             if not self._guard.has_settled(work.intent):
                 raise FrozenError(f"ENI {eni_id} stays", details="EC2 was asked to detach it, and the outcome is not known yet")
-            self._mark(work, replace(work.delete, deletion_state="asked"))  # EC2 did not detach it, so the ENI may be used
+            # EC2 did not detach the ENI. The mark is changed, because `adopt_enis` does not record an ENI with the mark DETACHED.
+            self._mark(work, replace(work.delete, deletion_state="asked"))
         self.adopt_enis(work.node)
         if self._datastore.eni(eni_id) is None:
             raise FrozenError(f"ENI {eni_id} stays attached", details="it cannot be recorded, and another daemon may use it")

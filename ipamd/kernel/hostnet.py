@@ -101,7 +101,7 @@ class KernelHostNetwork(HostNetwork):
             link_wait_s: how long to wait for the link of a newly attached ENI.
             attachments: returns the recorded sandboxes. Some of their host veths may have names with an earlier prefix.
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route, each with its ENI.
-            vlan_links: makes VLAN links if the kernel cannot.
+            vlan_links: makes and recognises the links that a lab uses in place of VLAN links; None if the kernel makes VLAN links.
             pod_snat: the SNAT choices of single sandboxes, which `KernelWiring` changes; None: made from the recorded sandboxes.
             record: keeps the tables that confine sandboxes for the next process.
         """
@@ -197,8 +197,9 @@ class KernelHostNetwork(HostNetwork):
     def _route_strict_sandboxes(self) -> list[RepairReport]:
         """Add routes for the sandboxes in strict mode that amazon-vpc-cni-k8s wired, before this process makes its first tables.
 
-        Such sandboxes are taken over a minute later, and without these routes the tables would cut them off until then. A sandbox in
-        strict mode is recognised by its route in the table of an uplink, which no sandbox can make.
+        The start takes such sandboxes over only after it has waited for the runtime and for EC2. Without these routes the tables would
+        cut the sandboxes off until then, perhaps for a minute. A sandbox in strict mode is recognised by its route in the table of
+        an uplink, which no sandbox can make.
         """
         family = self._config.family
         with self._host.netlink() as sock:

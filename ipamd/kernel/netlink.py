@@ -238,7 +238,8 @@ class NetlinkSocket:
         """Read a table until one pass is uninterrupted, at most DUMP_TRIES times.
 
         Returns: the entries of each pass, oldest first, and whether the last pass is whole. Every entry of an interrupted pass was in
-            the table. An entry that is in none of the interrupted passes may have been in the table all the time (I11).
+            the table. But an entry that is in none of the interrupted passes may have been in the table all the time, so these
+            passes do not prove its absence (I11).
         Raises: WiringError, as `dump`.
         """
         passes: list[list[bytes]] = []
@@ -250,7 +251,11 @@ class NetlinkSocket:
             time.sleep(DUMP_PAUSE_S * 2 ** (len(passes) - 1))
 
     def has_any(self, message: Message) -> bool:
-        """Whether a dump has an entry. Reads only one datagram with entries, so the socket must be closed. Raises: WiringError."""
+        """Whether a dump has an entry.
+
+        Reads only one datagram with entries. The rest of the dump stays in the socket, so the caller must close it. Raises:
+        WiringError.
+        """
         return bool(self._dump_once(message, most=1)[0])
 
     def wait(self, *, timeout_s: float) -> bool:
@@ -277,7 +282,11 @@ class NetlinkSocket:
     def _dump_once(
         self, message: Message, *, most: int = sys.maxsize, choose: Callable[[bytes], bool] | None = None
     ) -> tuple[list[bytes], bool]:
-        """Read a table once, or until `most` entries are read. Returns: the entries, and whether no change interrupted the dump."""
+        """Read a table once, or until `most` entries are read.
+
+        Returns: the entries, and whether the dump was read to its end and the kernel reported no change meanwhile. So that is False if
+            reading stopped at `most`.
+        """
         data = self._pack(message, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP)
         expected = self._sequence
         self._send(data, message.step)

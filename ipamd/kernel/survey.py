@@ -57,7 +57,8 @@ def survey(
         veth_prefix: beginning of the names of our host veths.
         families: the families whose routes and rules are read.
         may_be_torn: if every attempt of a dump is interrupted, use the entries of all attempts, and set `is_whole` to False.
-        vlan_links: creates VLAN links if the kernel cannot, as in a lab.
+        vlan_links: recognises the links that a lab uses in place of VLAN links, because its kernel cannot make VLAN links; None if the
+            kernel makes them.
     Returns: the survey, with veths sorted by name. If the wiring is sound, n sandboxes of the pool have n routes in each of the two
         tables, and at most n rules.
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.

@@ -210,7 +210,7 @@ class KernelWiring(Wiring):
             failpoint: makes the kernel refuse a step, for tests.
             is_strict: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
             state_reader: finds links of ENIs by MAC.
-            vlan_links: makes VLAN links if the kernel cannot.
+            vlan_links: makes and recognises the links that a lab uses in place of VLAN links; None if the kernel makes VLAN links.
             pod_snat: keeps the SNAT choices of single sandboxes; None: no sandbox has a choice.
         """
         self._host = host
@@ -344,8 +344,9 @@ class KernelWiring(Wiring):
     def _after_closing(self, host: NetlinkSocket, legs: Iterable[Leg]) -> list[Message]:
         """Return the messages that remove uplinks, rules and routes of legs, in this order.
 
-        They must be sent after the veths are closed: they are down, or have no routes, so that our tables drop the sandbox's packets.
-        Otherwise a packet of the sandbox that finds neither rule nor route would be routed by table main.
+        The messages must be sent after the veths are closed, which means down or without routes. Then no packet of the sandbox
+        arrives, or our tables drop it. Otherwise a packet of the sandbox that finds neither rule nor route would be routed by table
+        main.
         """
         uplink_changes: list[Message] = []
         rule_removals: list[Message] = []
@@ -473,7 +474,7 @@ class KernelWiring(Wiring):
     def _restore_name(self, host: NetlinkSocket, veth: HostVeth, leg: Leg) -> bool:
         """Give a leg's host veth its recorded name again.
 
-        Returns: False if the veth has that name already, or does not lead into the sandbox.
+        Returns: False if nothing was renamed, because the veth has that name already or leads elsewhere.
         """
         if veth.name == leg.host_veth or self._leads_elsewhere(host, veth, leg):
             return False
@@ -482,7 +483,10 @@ class KernelWiring(Wiring):
 
     @staticmethod
     def _leads_elsewhere(host: NetlinkSocket, veth: HostVeth, leg: Leg) -> bool:
-        """Whether a link that has the leg's alias and another name does not lead into the sandbox's namespace."""
+        """Whether a host veth is gone, or leads into another namespace than the sandbox's.
+
+        `veth`: it has the leg's alias, but another name. A sandbox with NET_ADMIN can make such a link.
+        """
         link = checks.find_link(host, veth.ifindex)
         return link is None or checks.leads_elsewhere(host, link, leg)
 

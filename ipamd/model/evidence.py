@@ -1,8 +1,9 @@
 """Decide what happens to a wired or recorded sandbox for which no DEL came. Reaper, GC, quarantine and start use this one rule. Pure.
 
 Each source reports present, absent or unknown. While a source that the verdict needs is silent (unknown), the sandbox is kept (I11).
-Only the remainder of an ADD that died needs no other source than the datastore, because that ADD never replied. Only our datastore
-names the addresses that may be freed; every other source can only add a reason to keep (I2). The first row that fits decides:
+Two verdicts need no answer of another source: that on a sandbox whose DEL was done, and that on the remainder of an ADD that died,
+because that ADD never replied. Only our datastore names the addresses that may be freed; every other source can only add a reason to
+keep (I2). The first row of this table that fits decides. The first column has the values of `Record`:
 
     the datastore              the other sources                                                verdict
     recorded                   runtime, namespace or veth unknown                               keep
@@ -12,18 +13,19 @@ names the addresses that may be freed; every other source can only add a reason 
                                namespace and veth gone                                          reap
                                the runtime's own, absent from 2 lists and for 1 h               unwire-then-reap
                                otherwise: namespace or veth is there                            keep
-    its DEL was done           -                                                                unwire-then-reap
-    no row, nor can it lack    the runtime lists it                                             adopt
-    one (an ADD died)          otherwise                                                        unwire-then-reap
-    quarantined, or no row     whether it is wired is unknown                                   keep
-    and it may lack one        nothing is wired any more                                        reap
+    deleted                    -                                                                unwire-then-reap
+    never-promised             the runtime lists it                                             adopt
+                               otherwise                                                        unwire-then-reap
+    quarantined or missing     whether it is wired is unknown                                   keep
+                               nothing is wired any more                                        reap
                                the runtime lists it                                             adopt
                                absent from 2 lists and for 1 h                                  unwire-then-reap
-                               otherwise                                                        keep; quarantine without a row
+                               otherwise                                                        quarantined: keep
+                                                                                                missing: quarantine
 
-"The runtime's own" means that the runtime made the sandbox (`is_runtimes_own`). "Nor can it lack one" means that no row was lost. A
-sandbox with an uplink has no row of its address that could show this. So while the runtime is silent, `SandboxJudge` takes it for one
-that may lack its row.
+"The runtime's own" means that the runtime made the sandbox (`is_runtimes_own`). A sandbox without a row is "never-promised" only if it
+is certain that no row was lost, and otherwise "missing". For a sandbox with an uplink this is not certain while the runtime is silent,
+because its address has no row that could show it. So `SandboxJudge` classifies it as missing until the runtime has answered.
 
 A sandbox is *proven gone* if two lists of the runtime that made it lack it, nothing is at the path of its namespace in a directory
 where the host's mounts appear, and all its links are gone. A runtime whose chained plugin fails leaves such a sandbox behind every

@@ -75,11 +75,12 @@ class HistoryRecord:
     event: a LedgerEvent, a HistoryEvent, or a word of a later release.
     detail: further information in words, such as the reason of a refusal or the ID of a boot.
     pod: `namespace/name`.
-    since: for an event about an attachment when the attachment began; for `refused` the time of the first refusal of the series; for
-        `booted` the time of the boot; else None. Rows of the ledger do not have it.
+    since: the time at which the attachment began, if the event is about an attachment; for `refused`, the time of the first refusal of
+        the series; for `booted`, the time of the boot. None for all other events, and for all records that are read from the ledger,
+        which does not store it.
     count: for `refused` the number of refusals in the series; for `missed` the number of missing records, if it is known; else 1.
     code: for `refused` the CNI code.
-    other_address: the address of the same sandbox's extra leg.
+    other_address: the address of the extra leg, if the sandbox has one.
     """
 
     at: datetime

@@ -29,7 +29,7 @@ OPENED_AT = "opened_at_monotonic_s"
 
 DETACHED = "detached"
 """Value of the key `deleting` of a payload: EC2 was asked to detach the ENI, and has not refused. The key exists once a deletion has
-begun. Its other value is "asked": EC2 was asked to delete the ENI."""
+begun. Its other value is "asked": EC2 was asked to delete the ENI, or did not detach it."""
 
 
 class IntentKind(StrEnum):

@@ -218,8 +218,10 @@ def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni 
 def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the ENIs that may be added.
 
-    There are three bounds: the node's limit of ENIs; `place_cap`, which bounds the ENIs to add; and `eni_cap`, the number of ENIs
-    beyond which EC2 refused to attach more. `eni_cap` counts only ENIs that EC2 shows.
+    There are three bounds: the node's limit of ENIs; `eni_cap`, the number of ENIs beyond which EC2 refused to attach more; and
+    `place_cap`, which bounds the ENIs to add. Attached ENIs, pending ENIs and the place for a trunk ENI are subtracted from the first
+    two. A refused device index, which has an ENI that EC2 does not show, is subtracted only from the node's limit: `eni_cap` is a
+    number of ENIs that EC2 showed.
     """
     growth = snapshot.growth
     used = snapshot.known_eni_count + len(growth.pending_enis) + trunk_places(snapshot, settings)

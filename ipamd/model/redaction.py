@@ -106,7 +106,8 @@ _PATTERNS = (
     rf"(?<![\w-])-p[ \t]++(?!(?:tcp|udp|sctp|icmp(?:v?6)?|esp|ah|all|[\d:.-]+|/\S*)(?:[\s;,\"']|$)|-){_VALUE}",
     r"\b(?:mysql\w{0,8}|mariadb[\w-]{0,8}|sshpass)\b[^\n]{0,200}?[ \t]-p(?P<value>[^\s=]\S*+)",
     rf"(?<![\w-])(?:-u|--(?:proxy-)?user)[ \t=]++[\"']?(?!\d{{1,8}}:\d{{1,8}}\b){_USER}{{1,64}}:(?P<value>[^\s\"']++)",
-    # a name anywhere in the text. It matches with or without a value, so that no name is read twice
+    # a name anywhere in the text. The value is optional, so that a name without one is matched too, and the search goes on behind it.
+    # Otherwise the rest of a long name such as `tokentokentoken` would be read again from each `token`
     rf"(?=[sptcajbmehrd]){_NAME}(?:{_NOT_ABOUT}{_IS}{_VALUE})?",
     rf"passw(?:or)?d(?:[ \t]++(?=\\{{0,7}}[\"'])|[ \t]++(?:is|was)[ \t]++(?=\S{{0,80}}\d)){_VALUE}",
     rf"\b(?:requirepass|masterauth|identified[ \t]++by|login\s{{1,80}}\S{{1,128}}\s{{1,80}}password)\s{{1,80}}+{_VALUE}",

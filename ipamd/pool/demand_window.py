@@ -104,7 +104,7 @@ class RollingMax:
         return 0
 
     def raise_by(self, count: int) -> None:
-        """Raise every recorded value by `count`, to 0 at most."""
+        """Raise every recorded value by `count`, but not above 0."""
         self._steps = [(at_s, min(value + count, 0)) for at_s, value in self._steps]
 
     def ends(self, window_s: float) -> Iterator[float]:
@@ -163,7 +163,11 @@ class DemandWindow:
         self._short_growth.record(self._risen_within(SHORT_S, now_s), now_s=now_s, kept_s=window_s)
 
     def _begin(self, counts: PoolCounts, *, now_s: float) -> int:
-        """Record until when a new node is being filled. Returns: how many free addresses the node is expected to need at its start."""
+        """Record until when the node is being filled: for FILL_S if it is new, which means without any addresses; else not at all.
+
+        Returns: how many free addresses the automatic warm target includes for the start (`SeenDemand.start_count`): START_COUNT on a
+            new node. Otherwise it is the present free count, because a restart of the daemon is no reason to release addresses.
+        """
         if counts.total:
             self._fill_deadline = now_s
             return counts.free

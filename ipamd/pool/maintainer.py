@@ -119,7 +119,7 @@ class PoolMaintainer(Service):
             repeats: returns the addresses that pods hold beyond those of their present sandboxes.
             pinned: obtains addresses that pods ask for; None if no pod may ask for one.
             pools: the further pools, which the network file defines for pods.
-            has_cards: whether further network cards are managed; they are known with the limits of the instance type.
+            has_cards: whether the pool manages further network cards. `set_limits` learns which cards the instance type has.
         """
         super().__init__(context)
         self._repeats = repeats
@@ -274,10 +274,13 @@ class PoolMaintainer(Service):
         return due_deadline
 
     def cycle(self) -> Plan | None:
-        """Plan and act until every target is reached or no pool can grow, or after one release or MAX_ACTIONS_PER_WAKE actions.
+        """Plan the pools, do one action, and repeat that until there is nothing more to do in this wake-up.
 
-        Returns: the last plan of the node's own pool; None without limits, or
-            after MAX_ACTIONS_PER_WAKE actions.
+        The cycle ends when each pool has reached its target or cannot grow, and also after one release, after MAX_ACTIONS_PER_WAKE
+        actions, or if the limits of the instance type are not known.
+
+        Returns: the last plan of the node's own pool; None if the cycle made none, as without limits, or after MAX_ACTIONS_PER_WAKE
+            actions.
         """
         decided: dict[str, Plan] = {}
         for _ in range(MAX_ACTIONS_PER_WAKE):

@@ -273,7 +273,8 @@ class Datastore(Protocol):
         """
 
     def pin(self, ranges: tuple[IPv4Network, ...]) -> None:
-        """Replace the ranges whose addresses `reserve` takes only if its `address` names them (docs/adr/0083). In memory only.
+        """Replace the pinned ranges: `reserve` takes an address of these only if its argument `address` asks for this very address
+        (docs/adr/0083). In memory only.
 
         Addresses of delegated prefixes are not affected.
         """

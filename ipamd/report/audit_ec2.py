@@ -175,7 +175,9 @@ def _unrecorded_enis(enis: Collection[DescribedEni], after: Snapshot) -> list[Au
     """Report attached ENIs without a row, except ENIs that an open intent is about."""
     covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
     unknown = [eni for eni in enis if eni.eni_id not in after.enis and eni.eni_id not in covered]
-    # If an ENI was detached while sandboxes used it, its record with its primary address stays until these sandboxes are gone.
+    # An address is recorded only once, for an ENI or for sandboxes. If an ENI was detached while sandboxes used it, its row stays
+    # until these sandboxes are gone. So an ENI whose primary address is that of such a row, or is a lost address of a sandbox, cannot
+    # be recorded yet.
     holders: dict[IpAddress | None, str] = {row.primary_address: row.eni_id for row in after.enis.values()}
     holders |= {row.address: "a sandbox" for row in after.addresses.values() if row.is_lost}
     return [_unrecorded_eni(eni, holders.get(eni.primary_address)) for eni in sorted(unknown, key=lambda eni: eni.eni_id)]

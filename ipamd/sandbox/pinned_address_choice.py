@@ -95,7 +95,10 @@ class PinnedAddressChoice:
         return None
 
     def _listed_value(self, request: AttachRequest) -> str | None:
-        """Return SAME, as if the pod had an annotation, if the operator's list names the pod; else None."""
+        """Return SAME if the operator's list names the pod; else None.
+
+        So a pod in the list is treated as if it had the annotation SAME, for which `_address` returns the address in the list.
+        """
         return SAME if request.names.pod in self.listed else None
 
     def _address(self, request: AttachRequest, value: str) -> IpAddress | None:

@@ -21,8 +21,8 @@ from ipamd.model.kernel import KernelSurvey
 from ipamd.model.legs import Leg
 
 MASQUERADE_MARK = 0x4000
-"""The mark that kube-proxy sets on packets whose source it will translate. Such packets may go to sandboxes. Source: kubernetes
-pkg/proxy/iptables/proxier.go."""
+"""The mark that kube-proxy sets on packets whose source it will translate. A packet to a sandbox may have it, such as that of a
+NodePort's client, so the route to the sandbox is also looked up with this mark. Source: kubernetes pkg/proxy/iptables/proxier.go."""
 
 L = TypeVar("L", bound=Leg)
 

@@ -57,7 +57,7 @@ def vlan_link(link: answers.Link, vlan_links: VlanLinks | None = None) -> VlanLi
 
     If the link cannot lead to a branch ENI in spite of its name, `VlanLink.impostor_why` has the reason.
 
-    `vlan_links`: creates VLAN links if the kernel cannot, as in a lab.
+    `vlan_links`: recognises the links that a lab uses in place of VLAN links; None if the kernel makes VLAN links.
     """
     identity = decode_link_alias(link.alias, name=link.name, mac=link.mac)
     number = link.name.removeprefix(LINK_PREFIX)
