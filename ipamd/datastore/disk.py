@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Executable, create_engine, event
+from sqlalchemy import Connection, CursorResult, Dialect, Executable, create_engine, event
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
@@ -52,6 +52,10 @@ _COMPILED: dict[Any, Any] = {}
 """Compiled statements, shared by all files of the process. `_TEXTS` has the SQL text of each statement that `Disk.write` has run;
 `_COMPILED` is SQLAlchemy's cache, which `Disk.execute` uses."""
 
+_DIALECTS: dict[str, Dialect] = {}
+"""The dialect that all connections use, by the driver's name. Each engine makes a dialect of its own, and SQLAlchemy's cache finds a
+compiled statement only with the dialect that compiled it."""
+
 
 class Disk:
     """One open file. `lock` must be held from `begin` until `commit` or `rollback` has returned."""
@@ -76,6 +80,8 @@ class Disk:
         self._engine = engine
         with refusals(f"opening {path}"):
             self.connection: Connection = engine.connect().execution_options(compiled_cache=_COMPILED)
+        # A dialect that has connected has read the version of SQLite, so the first one serves for all.
+        self.connection.dialect = _DIALECTS.setdefault(engine.driver, self.connection.dialect)
         driver = self.connection.connection.driver_connection
         if not isinstance(driver, sqlite3.Connection):
             raise failure(DatastoreError, FailureCode.NO_DRIVER, path=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -67,6 +68,7 @@ def test_damage_is_named_with_its_place(two_enis: Rig, damage: str, words: str) 
         while not (found := [each[:2] for each in findings(two_enis) if words in each[2]]) and damaging.poll() is None:
             continue
     finally:
+        damaging.send_signal(signal.SIGKILL)  # once it is found, more damage costs three seconds and shows nothing
         damaging.wait()
     on_eni = any(word in damage for word in ("32765", "table 2", "{link}"))
     assert found == [("difference", eni_id if on_eni else "node")]

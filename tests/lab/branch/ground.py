@@ -36,6 +36,9 @@ UNHEARD_S = 0.4
 """Ours: answers take a millisecond; a link that was just made, whose first frame may be lost, a tenth of a second."""
 
 COOLDOWN_S = 0.5
+TRY_LATER = 11
+"""CNI's error code for a call that the runtime shall repeat."""
+
 AUDIT_S = 45.0
 """Above the 30 s between two repairs of the host network."""
 
