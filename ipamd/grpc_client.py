@@ -16,7 +16,7 @@ GRPC_WAKE_UP_S = 5.0
 """Seconds between wake-ups of grpcio's own waits (`wake_up_rarely`). Ours: the period of other loops."""
 
 TEXT_MAX = 500
-"""Most characters of another program's own text that are quoted. Ours."""
+"""The largest number of characters of another program's own text that are quoted. Ours."""
 
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

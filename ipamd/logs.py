@@ -23,8 +23,8 @@ Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizat
 """
 
 TRACEBACK_LINES_MAX = 60
-"""Most lines of a traceback that are logged. The last lines are kept, because they show the cause. Ours: our deepest calls through
-grpc and SQLAlchemy have 40 lines."""
+"""The largest number of lines of a traceback that are logged. The last lines are kept, because they show the cause. Ours: our deepest
+calls through grpc and SQLAlchemy have 40 lines."""
 
 TRACEBACK_LINE_MAX = 500
 

@@ -44,11 +44,11 @@ MARGIN_S = 15.0
 sending. Ours: connecting takes 3 s at most, and credentials are fetched before that report."""
 
 TRIES = 2
-"""Most processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next request, which a new
-process then makes."""
+"""The largest number of processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next
+request, which a new process then makes."""
 
 THREADS = 16
-"""Most calls at once. Ours: more than the daemon has threads that call EC2."""
+"""The largest number of calls at once. Ours: more than the daemon has threads that call EC2."""
 
 ROOT = Path(__file__).parents[2]
 """The directory of this package, for the process's imports."""

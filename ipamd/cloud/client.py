@@ -35,8 +35,8 @@ CREDENTIAL_TIMEOUT_S = 1
 does not change it."""
 
 CREDENTIAL_ATTEMPTS = 2
-"""Most attempts to get credentials from instance metadata. Ours: metadata drops single requests while an instance boots; more attempts
-would delay the start of a node whose metadata does not answer."""
+"""The largest number of attempts to get credentials from instance metadata. Ours: metadata drops single requests while an instance
+boots; more attempts would delay the start of a node whose metadata does not answer."""
 
 POOL_CONNECTIONS = 4
 """HTTP connections kept open. Ours: the pool's thread and the cloud loop each make one call at a time, and reports make few. Further

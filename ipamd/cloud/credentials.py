@@ -92,7 +92,8 @@ class HeldCredentials(Credentials):
     def _hold(self) -> bool:
         """Whether the keys come from a source that renews them, and are valid for at least HOLDS_S more.
 
-        Only a renewal can fail while the keys are valid. Keys without an expiry time are taken from their source before each call.
+        Such keys may be used without asking their source again. Keys without an expiry time are taken from their source before each
+        call, because they may have been replaced there.
         """
         source = self._source
         return self._keys is not None and isinstance(source, RefreshableCredentials) and not source.refresh_needed(HOLDS_S)

@@ -46,8 +46,8 @@ PAGE_SIZE = 1000
 """ENIs per answer, EC2's maximum. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
 PAGES_MAX = 20
-"""Most pages that are read of one list. Ours: all ENIs of one instance are on the first page, but a page may be empty although another
-one follows."""
+"""The largest number of pages that are read of one list. Ours: all ENIs of one instance are on the first page, but a page may be empty
+although another one follows."""
 
 INCLUDE_MANAGED = "IncludeManagedResources"
 """Since April 2026 EC2 hides ENIs that AWS services manage from a list without IDs, unless it is sent this parameter.

@@ -26,8 +26,8 @@ RECORD_INTERVAL_S = 3600.0
 """Longest time, in seconds, between two history records of a series that goes on."""
 
 GOES_ON_S = 300.0
-"""`RefusedAdds.longest_s` regards a series as ended if this many seconds pass without a refusal. The count of the series goes on at
-the next refusal. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute, so a longer gap means that nobody retries
+"""If this many seconds pass without a refusal, the time that a series has lasted (`RefusedAdds.longest_s`) starts anew at the next
+refusal; its count does not. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute, so a longer gap means that nobody retries
 the pod."""
 
 _VARYING = re.compile(r"[0-9a-f]{12,}|\d+")

@@ -38,7 +38,8 @@ FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-com
 # memory that is charged to the daemon: after every `PRUNE_EVERY` rows the transaction also deletes the oldest rows beyond the limit.
 
 LEDGER_LIMIT = 20_000
-"""Most rows of the ledger. Ours: with four rows for each sandbox these are 5,000 sandboxes, in about 6 MB of tmpfs."""
+"""The largest number of rows of the ledger. Ours: with four rows for each sandbox these are 5,000 sandboxes, in about 6 MB of
+tmpfs."""
 
 PRUNE_EVERY = 500
 """Rows written between two prunings. Ours: the transaction that prunes is hardly slower, because one DELETE of 500 rows costs less

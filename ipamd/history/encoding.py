@@ -14,7 +14,7 @@ from ipamd.model.time_text import rfc3339
 from ipamd.model.words import printable
 
 DETAIL_MAX = 1500
-"""Most characters of `detail`. Ours: the longest refusal, with EC2's words, cause, counts and advice, has 1,000."""
+"""The largest number of characters of `detail`. Ours: the longest refusal, with EC2's words, cause, counts and advice, has 1,000."""
 
 NAME_MAX = 520
 """The largest length of each other text, in characters: a namespace and a pod's name have 253 each."""

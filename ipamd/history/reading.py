@@ -25,20 +25,20 @@ NEEDLES_MAX = 64
 Ours: a pod has one container ID, and another for each time its sandbox was created again."""
 
 READ_BYTES_MAX = 512 << 20
-"""Most bytes of the segments of one kind that are read for one question. Ours: sixteen times the default bound of the history;
-reading them takes a few seconds."""
+"""The largest number of bytes of the segments of one kind that are read for one question. Ours: sixteen times the default bound of the
+history; reading them takes a few seconds."""
 
 LINE_BYTES_MAX = 65536
 """Longest piece that is read as a line, in bytes. Ours: our longest line has 5,000 characters, but a file that somebody else put there
 may have lines of any length."""
 
 RECORDS_MAX = 10_000
-"""Most records in one answer; the latest are kept. Ours: they take some MB of the daemon's budget of 100 MiB, and an address gets a
-few records a day."""
+"""The largest number of records in one answer; the latest are kept. Ours: they take some MB of the daemon's budget of 100 MiB, and an
+address gets a few records a day."""
 
 LATEST_MAX = 20_000
-"""Most records of each kind in a support archive; the latest ones are kept. Ours: 20,000 records are 6 MB of text, in the memory of
-the daemon's container."""
+"""The largest number of records of each kind in a support archive; the latest ones are kept. Ours: 20,000 records are 6 MB of text, in
+the memory of the daemon's container."""
 
 _MARKS = tuple(f'"event":"{mark}"'.encode() for mark in MARKS)
 

@@ -57,7 +57,7 @@ TAIL_BYTES = 64 << 10
 is missing, except after a burst. If one is missing there, the start reads the newest two segments whole."""
 
 PENDING_MAX = 20_000
-"""Most records that wait for the disk. Ours: about 10 MB in memory, and the records of some hours on a busy node."""
+"""The largest number of records that wait for the disk. Ours: about 10 MB in memory, and the records of some hours on a busy node."""
 
 REFUSED_SHARE = 4
 """The records of refused ADDs get this fraction, one part in four, of the history's bytes. Ours."""

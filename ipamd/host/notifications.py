@@ -71,10 +71,10 @@ def _attachment_of_veth_name(name: str, datastore: Datastore) -> Attachment | No
 def _is_vlan_damaged(change: HostChange, datastore: Datastore) -> bool:
     """Whether a VLAN link differs from the one that is recorded for its sandbox, or is gone."""
     link = change.vlan
-    # An ADD makes the link before its row is stored, and a DEL marks it before its row is removed.
-    if link is None or link.is_dying:
+    if link is None or link.is_dying:  # a DEL marks the link while its row still exists, and that is no damage
         return False
     present = None if change.is_gone else link
+    # A link that no row has is not compared: the ADD that makes it stores its row afterwards.
     for attachment in datastore.attachments():
         for leg in legs_of(recorded_spec(attachment)):
             if leg.uplink and leg.uplink.link == link.name and leg.uplink_differences(present):

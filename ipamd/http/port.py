@@ -27,11 +27,12 @@ from ipamd.model.record import dataclass, field
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
-"""Most connections open at once, in all. Ours: enough for a handful of scrapers, and few of the 1,024 descriptors that a process
-usually has at least."""
+"""The largest number of connections open at once, in all. Ours: enough for a handful of scrapers, and few of the 1,024 descriptors
+that a process usually has at least."""
 
 SOURCE_MAX = 8
-"""Most connections open at once from one address. Ours: twice what two Prometheus servers and a person behind one address need."""
+"""The largest number of connections open at once from one address. Ours: twice what two Prometheus servers and a person behind one
+address need."""
 
 REQUEST_BYTES_MAX = 8192
 """Longest request. Ours: the usual limit of HTTP servers for a request's headers; those of a scrape have 300 bytes."""
@@ -56,7 +57,8 @@ END_S = 2.0
 READ_BYTES = 4096
 
 READS_MAX = 16
-"""Most reads for one request. Ours: a scrape's request arrives in one piece, and each piece costs the daemon an event."""
+"""The largest number of reads for one request. Ours: a scrape's request arrives in one piece, and each piece costs the daemon an
+event."""
 
 REQUEST = re.compile(rb"(GET|HEAD) ([!-~]+) HTTP/1\.[01]\r?\n")
 

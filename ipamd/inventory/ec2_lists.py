@@ -28,7 +28,8 @@ from ipamd.model.subnets import DescribedSubnet
 from ipamd.model.words import counted
 
 FILTER_VALUES_MAX = 200
-"""Most values of one filter. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html, "up to 200 values"."""
+"""The largest number of values of one filter. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html, "up to
+200 values"."""
 
 _log = logging.getLogger(__name__)
 

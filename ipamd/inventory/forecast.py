@@ -22,7 +22,7 @@ SPAN_LEAST_S = 2 * 3600.0
 and not a trend."""
 
 SAMPLES_MAX = 48
-"""Most samples of a subnet that are kept. Ours: one each half hour of the window, twice as many as the job takes."""
+"""The largest number of samples of a subnet that are kept. Ours: one each half hour of the window, twice as many as the job takes."""
 
 SAME_S = 60.0
 """A new sample replaces earlier ones that are at most this much older. Ours: repeated runs by hand must not fill the window."""

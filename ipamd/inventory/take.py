@@ -34,8 +34,8 @@ CALLS_LEAST = 2 + KEPT_CALLS
 """Fewest calls with which a run can work: one for a page of subnets, one for a page of ENIs, and KEPT_CALLS."""
 
 LOOKS_MAX = 5
-"""Most calls of a second look; they list 1,000 ENIs. Ours: if more ENIs have a problem, they have a common cause, and 1,000 of them
-show it."""
+"""The largest number of calls of a second look; they list 1,000 ENIs. Ours: if more ENIs have a problem, they have a common cause, and
+1,000 of them show it."""
 
 NEVER_READ = "not read yet: the map shows no reservations there; the next runs read them, those that waited longest first"
 NO_CALL_LEFT = "no call of this run was left; the next run begins with them"
@@ -46,7 +46,7 @@ class InventoryOrder:
     """Scope and bounds of a run.
 
     `subnet_names`: IDs of subnets, or "all" alone. If it is empty, tags choose the subnets (`subnet_choice.py`).
-    `calls_max`: most HTTP attempts, at least CALLS_LEAST.
+    `calls_max`: the bound on HTTP attempts of one run; it must be CALLS_LEAST or more.
     `leak_age`: least age of a detached ENI that counts as leaked.
     `second_look_s`: pause before ENIs with a problem are listed a second time; with 0 they are not.
     """

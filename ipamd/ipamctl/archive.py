@@ -24,7 +24,7 @@ TOTAL_S = 60.0
 PART_BYTES = 8 << 20
 
 TOTAL_BYTES = 48 << 20
-"""Most bytes of all parts together, before compression reduces them to a tenth."""
+"""The largest number of bytes of all parts together, before compression reduces them to a tenth."""
 
 README = """\
 vpc-ipamd: state of one node, for support. MANIFEST.json lists the files, and what failed.
@@ -61,8 +61,8 @@ def collect(
     """Write the archive (tar, gzip) to `out`.
 
     Args:
-        part_s: most seconds for one part.
-        total_s: most seconds for all parts; the parts that would begin later are left out.
+        part_s: the longest time for one part, in seconds.
+        total_s: the longest time for all parts, in seconds; parts that would begin later are left out.
         at_s: modification time of the files in the archive, in seconds since the epoch.
     Returns: the outcome of each part, in order. Raises: OSError if the archive cannot be written.
     """

@@ -121,7 +121,7 @@ NETLINK_FIELD = re.compile(r"(?:IFLA|IFA|RTA|RTAX|FRA|NDA|NDTPA|AF)_[A-Z0-9_]{1,
 REMOVED = "[{}]"
 
 DEPTH_MAX = 30
-"""Most levels of nested lists and objects that are kept. Ours: a link's attributes have six levels."""
+"""The largest number of levels of nested lists and objects that are kept. Ours: a link's attributes have six levels."""
 
 
 # Shapes of single words.
@@ -157,7 +157,7 @@ _COUNTED = re.compile(r"(?:packets|bytes|since|[a-z]_[a-z_]+(?:\{[^{}\n]*\})?)[ 
 """Matches the end of a text after which a number is a count or a time. Only there a number of ten digits or more is kept."""
 
 LINK_MAX = 15
-"""Most bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""
+"""The largest number of bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""
 
 _DIGITS = re.compile(r"\d{1,6}")
 _CHUNK = re.compile(r"[^\s\"'`(){}\[\]<>,;|]+")

@@ -21,10 +21,12 @@ DAY = timedelta(days=1)
 METRICS_TIMEOUT_S = 5.0
 
 HISTORY_BYTES = 7 << 20
-"""Most bytes of the last day's history; the newest records are kept. Ours: a little less than the limit of a part of the archive."""
+"""The largest number of bytes of the last day's history; the newest records are kept. Ours: a little less than the limit of a part of
+the archive."""
 
 TAIL_BYTES = 2 << 20
-"""Most bytes of a log, or of the page of metrics, that are kept. Of a log these are the last bytes. Ours: some hours at level info."""
+"""The largest number of bytes of a log, or of the page of metrics, that are kept. Of a log these are the last bytes. Ours: some hours
+at level info."""
 
 SYSCTLS = (
     "net/ipv4/ip_forward",

@@ -45,7 +45,7 @@ ABSENCES = {
 """`AbsenceKind` -> the sentence that a browser gets. These sentences have no paths and no reasons."""
 
 TITLE_MAX = 80
-"""Most characters of a node's name in the page's title. Ours: names of EC2 hosts have 60."""
+"""The largest number of characters of a node's name in the page's title. Ours: names of EC2 hosts have 60."""
 
 
 class Answers:

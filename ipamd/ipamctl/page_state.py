@@ -14,10 +14,11 @@ STATE_AGE_S = 1.0
 people may have the page open."""
 
 ATTACHMENTS_MAX = 1000
-"""Most sandboxes that are shown; the newest are chosen. Ours: more than EKS puts on any node (250), and about 400 KB."""
+"""The largest number of sandboxes that are shown; the newest are chosen. Ours: more than EKS puts on any node (250), and about 400
+KB."""
 
 EVENTS_MAX = 60
-"""Most events that are shown; the newest are chosen. Ours: as many as a person reads."""
+"""The largest number of events that are shown; the newest are chosen. Ours: as many as a person reads."""
 
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 """Escapes for characters of HTML, so that a browser finds no tag even if it renders the JSON as a page."""

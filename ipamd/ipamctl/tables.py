@@ -17,14 +17,15 @@ STATES = ("assigned", "reserved", "cooling", "quarantined", "free")
 """Address states, in the order of PoolCounts.__str__."""
 
 CELL_MAX = 72
-"""Most characters of a name in a cell. Ours: a container ID and its interface have 69; a pod's namespace and name may have 507."""
+"""The largest number of characters of a name in a cell. Ours: a container ID and its interface have 69; a pod's namespace and name may
+have 507."""
 
 WORDS_MAX = 240
-"""Most characters of a sentence in a cell. Ours: a difference in an audit has 150."""
+"""The largest number of characters of a sentence in a cell. Ours: a difference in an audit has 150."""
 
 LINE_MAX = 800
-"""Most characters of a sentence outside a table, and of the last cell of a row. Ours: our longest sentences, with cause, counts and
-next step, have less. EC2's encoded words of a denial have 10,000."""
+"""The largest number of characters of a sentence outside a table, and of the last cell of a row. Ours: our longest sentences, with
+cause, counts and next step, have less. EC2's encoded words of a denial have 10,000."""
 
 GAP = "  "
 COLUMN_MIN = 8

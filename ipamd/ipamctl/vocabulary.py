@@ -13,7 +13,8 @@ from pathlib import Path
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _LETTERS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 MIXED_MAX = 8
-"""Most characters of a word with digits that is taken from our source (`ipv4`, `ec2`). Longer ones with digits are examples of IDs."""
+"""The largest number of characters of a word with digits that is taken from our source (`ipv4`, `ec2`). Longer ones with digits are
+examples of IDs."""
 
 PART_MIN = 2
 """Fewest letters with which a part of a joined word in our source counts as a word. A joined word in a file of the archive is known

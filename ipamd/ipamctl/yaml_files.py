@@ -8,10 +8,11 @@ from pathlib import Path
 from ipamd.ipamctl.verb import RefusedError, UsageError
 
 YAML_CHARACTERS_MAX = 1 << 20
-"""Most characters of a file. Ours: an ENIConfig as kubectl prints it has 1,000, a chart's values have 10,000."""
+"""The largest number of characters of a file. Ours: an ENIConfig as kubectl prints it has 1,000, a chart's values have 10,000."""
 
 YAML_DEPTH_MAX = 100
-"""Most levels of nested lists and maps. Ours: a list of ENIConfigs has seven. The parser's time grows with the square of the depth."""
+"""The largest number of levels of nested lists and maps. Ours: a list of ENIConfigs has seven. The parser's time grows with the square
+of the depth."""
 
 
 def read_documents(path: str, *, is_typed: bool = False) -> list[tuple[str, object]]:

@@ -34,8 +34,8 @@ PAGE_SIZE = 1000
 """ENIs in a page of a list, as in the daemon. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
 PAGES_MAX = 5
-"""Most pages of one list. Ours: 5,000 ENIs of one subnet or VPC. A longer list counts as no answer, so that the bound on calls
-holds."""
+"""The largest number of pages of one list. Ours: 5,000 ENIs of one subnet or VPC. A longer list counts as no answer, so that the bound
+on calls holds."""
 
 NO_ANSWER = "(no answer)"
 """Stands for EC2's code in a call that got no answer."""
@@ -44,7 +44,7 @@ SILENT_MAX = 3
 """After this many successive calls without an answer the checks end. Ours: each such call takes HTTP_TIMEOUT."""
 
 MESSAGE_MAX = 300
-"""Most characters of EC2's message that are kept."""
+"""The largest number of characters of EC2's message that are kept."""
 
 
 class Ended(Exception):

@@ -6,7 +6,7 @@ from collections import deque
 from pathlib import Path, PurePosixPath
 
 LINKS_MAX = 40
-"""Most symbolic links that are followed in one path. Source: path_resolution(7)."""
+"""The largest number of symbolic links that are followed in one path. Source: path_resolution(7)."""
 
 
 def below(root: Path, path: PurePosixPath) -> Path:

@@ -64,11 +64,12 @@ CHECK_S = 0.2
 memory."""
 
 REPLAY_DEADLINE_S = 30.0
-"""Most seconds for which the replay of the spool at the start waits for locks. The start goes on only when the replay has ended."""
+"""The longest time, in seconds, for which the replay of the spool at the start waits for locks. The start goes on only when the replay
+has ended."""
 
 REPLAY_WHILE_SERVING_S = 1.0
-"""Most seconds for which a replay of the spool by the maintenance waits for the locks of sandboxes and of the spool. Ours: the next
-replay comes 5 s later, and one sandbox must not delay the check for another daemon."""
+"""The longest time, in seconds, for which a replay of the spool by the maintenance waits for the locks of sandboxes and of the spool.
+Ours: the next replay comes 5 s later, and one sandbox must not delay the check for another daemon."""
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DIRECTORIES_MAX = 16
-"""Most directories that are returned. Ours: a runtime has one or two."""
+"""The largest number of directories that are returned. Ours: a runtime has one or two."""
 
 
 def plugin_directories(info: Mapping[str, str]) -> tuple[Path, ...]:
