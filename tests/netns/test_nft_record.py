@@ -132,9 +132,11 @@ def test_a_record_of_another_boot_is_ignored(node, boot_id):
         lambda text: json.dumps({**json.loads(text), "tables": 7}),
         lambda text: json.dumps({**json.loads(text), "tables": [{"family": "ip"}]}),
         lambda text: json.dumps({**json.loads(text), "digest": "0"}),
+        lambda text: json.dumps({**json.loads(text), "release": "0.0.9"}),
+        lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != "release"}),
     ],
 )
-def test_a_damaged_record_is_ignored(node, damage):
+def test_a_damaged_record_or_one_of_another_release_is_ignored(node, damage):
     """The tables are made again, and recorded again."""
     whole = node.ruleset()
     for name in (CONFINEMENT_RECORD, TRANSLATION_RECORD):
