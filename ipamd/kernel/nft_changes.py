@@ -405,7 +405,11 @@ def _set_contents(host: HostNetns, table: NftTable, commands: str) -> str:
 
 
 def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
-    """Return the kernel's objects of tables as bytes. Raises: WiringError, KernelDumpError."""
+    """Return the kernel's objects of tables as bytes. Raises: WiringError, KernelDumpError.
+
+    Chains and sets that are not ours, flowtables and counters are not read. The kernel counts all of them in the object of their
+    table (NFTA_TABLE_USE), and each of our counters is used by a rule, so it cannot be deleted while that rule exists.
+    """
     content = bytearray()
     for table, text in commands.items():
         for body in _objects(sock, table, text):
@@ -417,12 +421,15 @@ def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[by
     requests = [_named(table, uapi.NFT_MSG_GETTABLE, uapi.NFTA_TABLE_NAME)]
     for name in _CHAIN.findall(commands):
         requests.append(_named(table, uapi.NFT_MSG_GETCHAIN, uapi.NFTA_CHAIN_TABLE, text_attribute(uapi.NFTA_CHAIN_NAME, name)))
+    sets = [name for name, _ in _SET.findall(commands)]
+    for name in sets:
+        requests.append(_named(table, uapi.NFT_MSG_GETSET, uapi.NFTA_SET_TABLE, text_attribute(uapi.NFTA_SET_NAME, name)))
     outcomes = sock.request(requests)
     must(outcomes, "a comparison of nftables")
     for outcome in outcomes:
         yield from outcome.replies
     yield from sock.dump(_named(table, uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
-    for name, _ in _SET.findall(commands):
+    for name in sets:
         yield from sock.dump(_elements(table, name))
 
 

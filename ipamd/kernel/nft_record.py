@@ -3,7 +3,8 @@
 To replace tables costs a start 20 to 30 ms, because the kernel waits until no packet uses the old ones. The record has the commands
 that made the tables, their texts, and a digest of their objects in the kernel (`nft_changes`). These objects contain handles, so the
 digest differs if anybody changed the tables since, or made them again. The next process uses the record only if its own commands are
-the same, so a table of another release or of other settings is always replaced. nftables and the run directory both end with the boot.
+the same, so a table of other settings is always replaced. So are the tables of another release: its libnftables may print the
+same table differently. nftables and the run directory both end with the boot.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from ipamd import __version__
 from ipamd.kernel.nft_table import NftTable
 from ipamd.settings.settings_file import created
 
@@ -51,10 +53,10 @@ class TableRecord:
         self._boot_id = boot_id
 
     def read(self) -> RecordedTables | None:
-        """Return the record; None if there is none of this boot, or if it cannot be read."""
+        """Return the record; None if there is none of this boot and release, or if it cannot be read."""
         try:
             fields = json.loads(self._path.read_bytes())
-            if not self._boot_id or fields["boot_id"] != self._boot_id:
+            if not self._boot_id or (fields["boot_id"], fields["release"]) != (self._boot_id, __version__):
                 return None
             tables = [(NftTable(table["family"], table["name"]), table) for table in fields["tables"]]
             commands = {table: str(entry["commands"]) for table, entry in tables}
@@ -69,7 +71,7 @@ class TableRecord:
             {**table._asdict(), "commands": commands, "text": recorded.texts[table]}
             for table, commands in recorded.commands.items()
         ]
-        fields = {"boot_id": self._boot_id, "digest": recorded.digest, "tables": tables}
+        fields = {"boot_id": self._boot_id, "release": __version__, "digest": recorded.digest, "tables": tables}
         temporary = self._path.with_name(f".{self._path.name}")
         try:
             with created(temporary, 0o600) as stream:

@@ -124,6 +124,8 @@ class StartupReconciler(Service):
         dying = _dying(survey)
         self._cooldown.resume(dying)  # its thread deletes them: the kernel takes 20 ms for that, and every ADD would wait
         outcome.dying_count = len(dying)
+        if any(self._is_free(link.address) for _, link in dying):
+            self._sweep_dying_links()
         outcome.duplicates = _describe_duplicates(survey)
         self._health.count_defects(Defect.DUPLICATE, len(outcome.duplicates))
         self._resolve_veths(survey)
@@ -147,6 +149,23 @@ class StartupReconciler(Service):
         log.warning("the first list of the runtime is implausible and is ignored listed=%d", len(listed))
         self._outcome.is_list_implausible = True
         return None
+
+    def _is_free(self, address: IpAddress | None) -> bool:
+        """Whether an ADD could get an address as soon as ADD is served."""
+        row = self._datastore.address(address) if address else None
+        return row is not None and row.state is AddressState.FREE
+
+    def _sweep_dying_links(self) -> None:
+        """Delete the dying links before ADD is served.
+
+        The link of an ADD that failed may have an address that is free on disk: the daemon was killed after it had marked the link
+        and before it had recorded that the address cools. An address that cools need not wait for this, because `Cooldown` frees it
+        only after its link is deleted (I4).
+        """
+        try:
+            self._cooldown.sweep()
+        except IpamError as error:  # the cooldown's thread tries again every second
+            log.warning("dying links could not be deleted yet; tried again every second error=%s", log_text(error))
 
     def _quarantine_unnamed(self, unnamed_veths: Iterable[UnidentifiedVeth]) -> None:
         """Quarantine the addresses of veths that the import could not attribute to a sandbox. Raises: DatastoreError."""

@@ -82,6 +82,16 @@ def test_unchanged_tables_are_taken_as_they_are(node):
         "nft flush ruleset",
         "nft flush table ip vpc-ipamd",
         "nft list ruleset > /tmp/$$; nft flush ruleset; nft -f /tmp/$$; rm /tmp/$$",
+        "nft 'add chain ip vpc-ipamd-confine other { type filter hook input priority 0; policy drop; }'",
+        "nft 'chain ip vpc-ipamd-confine from_veths { policy drop; }'",
+        "nft rename chain ip vpc-ipamd-confine from_sandbox other",
+        "nft 'add table ip vpc-ipamd-confine { flags dormant; }'",
+        "nft 'add set ip vpc-ipamd other { type ipv4_addr; }'",
+        "nft add counter ip vpc-ipamd-confine other",
+        "nft flush set ip vpc-ipamd exempt",
+        "nft 'add element ip vpc-ipamd exempt { 128.0.0.0/1 }'",
+        # No rule uses this set, so it can be deleted.
+        "nft delete set arp vpc-ipamd-confine foreign; nft 'add set arp vpc-ipamd-confine foreign { type ifname; }'",
     ],
 )
 def test_changed_tables_are_made_again(node, change):
@@ -122,9 +132,11 @@ def test_a_record_of_another_boot_is_ignored(node, boot_id):
         lambda text: json.dumps({**json.loads(text), "tables": 7}),
         lambda text: json.dumps({**json.loads(text), "tables": [{"family": "ip"}]}),
         lambda text: json.dumps({**json.loads(text), "digest": "0"}),
+        lambda text: json.dumps({**json.loads(text), "release": "0.0.9"}),
+        lambda text: json.dumps({name: value for name, value in json.loads(text).items() if name != "release"}),
     ],
 )
-def test_a_damaged_record_is_ignored(node, damage):
+def test_a_damaged_record_or_one_of_another_release_is_ignored(node, damage):
     """The tables are made again, and recorded again."""
     whole = node.ruleset()
     for name in (CONFINEMENT_RECORD, TRANSLATION_RECORD):

@@ -201,6 +201,19 @@ def test_a_dying_link_is_swept_before_its_address_cools(node: FakeNode) -> None:
     assert row.state is AddressState.FREE
 
 
+def test_a_dying_link_of_a_free_address_is_deleted_before_add_is_served(node: FakeNode) -> None:
+    """kill -9 in the rollback of an ADD: its link is marked, and on disk its address is free. No sandbox gets the address of a link
+    that still exists (I4)."""
+    failed = node.add("a")
+    node.delete("a")
+    node.cool()
+    node.wiring.dying[failed.host_veth] = failed.address
+    node.crash()
+    node.bring_up()
+    assert not node.wiring.dying
+    assert node.cooldown.dying_count() == 0
+
+
 def test_a_foreign_veth_is_left_alone(node: FakeNode) -> None:
     """A veth without our alias, perhaps of amazon-vpc-cni-k8s, is not removed (I2)."""
     made = node.add("a")
