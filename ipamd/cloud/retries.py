@@ -76,7 +76,8 @@ enough. amazon-vpc-cni-k8s retries 12 times, with pauses of up to 60 s (pkg/awsu
 loop waits all that time. Our pool loop need not wait longer, because the open intent makes it continue later (I9)."""
 
 DELETING = RetryPolicy(SETTLING.on, attempts=20, total_s=60.0, least_wait_s=1.0)
-"""Delete while its detach is under way: as SETTLING, with at least a second between two refusals."""
+"""Delete of an ENI whose detach is under way: for the same outcomes and as long as SETTLING, but with pauses of at least a second, so
+half as many attempts fit into the minute."""
 
 HURRIED = RetryPolicy(frozenset(), attempts=1, total_s=0.0)
 """One attempt, for a query with a good fallback: instance limits at start (docs/life.md, Start)."""

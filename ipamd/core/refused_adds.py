@@ -27,8 +27,8 @@ RECORD_INTERVAL_S = 3600.0
 
 GOES_ON_S = 300.0
 """If this many seconds pass without a refusal, the time that a series has lasted (`RefusedAdds.longest_s`) starts anew at the next
-refusal; its count does not. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute, so a longer gap means that nobody retries
-the pod."""
+refusal; its count does not. Ours: kubelet retries every 10 to 15 s, and an ADD may wait for a minute, so a longer gap means that
+nobody retries the pod."""
 
 _VARYING = re.compile(r"[0-9a-f]{12,}|\d+")
 """Matches the parts of a cause's text that may differ between refusals although the cause is the same: IDs, counts, seconds."""

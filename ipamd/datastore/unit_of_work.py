@@ -145,7 +145,7 @@ class SqlUnitOfWork:
         """Insert the row of an address of a /80. The cursor is stored too, so that addresses used before are not assigned soon
         (I8).
         """
-        # A reservation is in memory only (I5). If a reserved address gets a row, because EC2 has lost it, the row says that it is free.
+        # A reservation is in memory only (I5). If a reserved address gets a row, because EC2 lacks it, the row says that it is free.
         is_reserved = new.state is AddressState.RESERVED
         on_disk = replace(new, state=AddressState.FREE, owner=None, other_address=None) if is_reserved else new
         cursor: Params = {"name": schema.CURSOR, "value": str(self.view.memory.rows.cursor)}

@@ -223,9 +223,8 @@ multiplied by a random number from 1 to 2, so that nodes do not call EC2 again t
 
 Ours, from the fleet simulation (docs/performance.md): without the pause, 150 nodes that start at once took twice as long as EC2's
 limit allows until all pods had ENIs, because the first nodes spent half of EC2's tokens on spare ENIs. While 5,000 nodes are replaced
-within 20 min, EC2's limit leaves one Attach call for a spare ENI beside every five for ENIs that ADDs wait for. If the pause of spare
-ENIs was a minute, like that of addresses, the slowest hundredth of the nodes waited 346 s; with a quarter of an hour they waited
-49 s."""
+within 20 min, ADDs need five of every six Attach calls that EC2 accepts, so spare ENIs must wait long: with a pause of a minute, like
+that of addresses, the slowest hundredth of the nodes waited 346 s, and with a quarter of an hour they waited 49 s."""
 
 YIELDS = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
 

@@ -476,7 +476,7 @@ def why_not_usable(subnet: DescribedSubnet, identity: InstanceIdentity, policy: 
             return f"of another zone ({subnet.availability_zone}) than this node ({identity.availability_zone})"
         zone = policy.custom.of_zone(identity.availability_zone)
         home = identity.subnet_id if zone is None else zone.subnet_id
-        if subnet.subnet_id != home:  # listed for a pool of pods
+        if subnet.subnet_id != home:  # it is here because the network file names it for a pool of pods
             return "not the one that custom networking's file names"
         return ""
     if not policy.is_discovering and not is_own:

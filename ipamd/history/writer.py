@@ -395,5 +395,5 @@ def _batches(records: Iterable[HistoryRecord], bytes_max: int) -> Iterator[tuple
 
 
 def boot_of(boot_id: str, clock: Clock) -> Boot:
-    """Return this boot, with its time from the clock that counts since the boot."""
+    """Return this boot, with the time when it began, which follows from the clock that counts since the boot."""
     return Boot(boot_id, clock.now() - timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME)))

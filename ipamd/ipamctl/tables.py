@@ -17,8 +17,8 @@ STATES = ("assigned", "reserved", "cooling", "quarantined", "free")
 """Address states, in the order of PoolCounts.__str__."""
 
 CELL_MAX = 72
-"""The largest number of characters of a name in a cell. Ours: a container ID and its interface have 69; a pod's namespace and name may
-have 507."""
+"""The largest number of characters of a name in a cell; a longer name is cut. Ours: a container ID and its interface have 69, and few
+pods have a longer namespace and name."""
 
 WORDS_MAX = 240
 """The largest number of characters of a sentence in a cell. Ours: a difference in an audit has 150."""

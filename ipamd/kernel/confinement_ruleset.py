@@ -323,8 +323,9 @@ def _returned_packets_chain(config: NetworkConfig, other_veths: Collection[str])
     """Drop a packet with a sandbox's source that came in by an ENI and would leave by an ENI again.
 
     The VPC delivers packets for a free or cooling address to this node, where no sandbox receives them. Without this chain the node
-    would route them out again, and they would come back, until their hop limit ends. An ENI's link has no kind, so
-    nftables skips the rule about kinds for its packets. By that rule packets of tunnels, bridges and VLANs leave the chain. Packets that were translated to another destination (NodePort) pass.
+    would route them out again, and they would come back, until their hop limit ends. An ENI's link has no kind, so nftables skips the
+    rule about kinds for its packets. By that rule packets of tunnels, bridges and VLANs leave the chain. Packets that were translated
+    to another destination (NodePort) pass.
     """
     veths = _veth_patterns(config, other_veths)
     rules = [f"iifname {names} return" for names in veths]

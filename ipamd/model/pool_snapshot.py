@@ -211,7 +211,7 @@ def _free_prefix_count(managed: Iterable[EniStock]) -> int:
 
 
 def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]], card: int) -> list[int]:
-    """Return the device indexes on a network card that the pool cannot use: those of ENIs that are not for pods, and `occupied` ones."""
+    """Return the device indexes of a network card that the pool cannot use: those of ENIs that are not for pods, and `occupied`."""
     unmanaged = []
     for eni_stock in stock.enis:
         if not eni_stock.eni.managed and eni_stock.eni.network_card == card:

@@ -47,7 +47,9 @@ def exchange(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Rele
 
 
 def _is_release_barred(snapshot: PoolSnapshot) -> bool:
-    """Whether nothing may be released or allocated now, or growth that is under way may make the exchange unnecessary."""
+    """Whether the exchange must not be made now: a release or an allocation is barred, an ADD waits, or growth is under way, which may
+    make the exchange unnecessary.
+    """
     growth = snapshot.growth
     if snapshot.frozen or snapshot.fault is not None or snapshot.hold.refusal is not None:
         return True

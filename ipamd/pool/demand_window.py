@@ -104,7 +104,7 @@ class RollingMax:
         return 0
 
     def raise_by(self, count: int) -> None:
-        """Raise every recorded value by `count`, but not above 0."""
+        """Raise every recorded value by `count`, but not above 0. For values that are negative counts, such as a surplus."""
         self._steps = [(at_s, min(value + count, 0)) for at_s, value in self._steps]
 
     def ends(self, window_s: float) -> Iterator[float]:

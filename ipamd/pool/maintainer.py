@@ -334,7 +334,7 @@ class PoolMaintainer(Service):
         if self.loop.is_stopped:
             return STOP
         if self._refused.refusal(FAULT) is not None:
-            return NEXT  # the fault stops all pools, and each must publish it for the ADDs that wait for it
+            return NEXT  # the fault stops all pools, so each pool publishes the fault for its waiting ADDs
         if self._act(planned, plan_of_pool, snapshot, is_urgent=waiting > 0):
             return AGAIN
         is_releasing = bool(plan_of_pool.actions)  # one release per wake-up, so that other due work comes first

@@ -120,7 +120,8 @@ class CloudLoop:
 
         If EC2's answer cannot be recorded, the pool may still grow as long as the primary ENI is recorded.
         Raises: CloudError if EC2 does not answer, or if the primary ENI is not recorded afterwards. An answer without the primary ENI
-            is incomplete, and a pool without any ENI would create one.
+            is incomplete, and a pool without any ENI would create one. Another IpamError if the answer could not be recorded and the
+            primary ENI is not recorded.
         """
         try:
             result = self._app.pool.enis.sync_with_ec2(identity)

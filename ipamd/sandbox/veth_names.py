@@ -114,7 +114,8 @@ class VethNames(Service):
     def _rename(self, owner: AttachmentKey, name: str, key: AttachmentKey, deadline: Deadline) -> None:
         """Name the link of `owner` after its key. Does nothing if `owner` has no row.
 
-        The record is renamed before the link, because a DEL after a crash uses the name in the record.
+        The record is renamed before the link. If the process is killed in between, the record has the name by key, and a DEL finds the
+        link with its former name by the alias.
         """
         with self._locks.hold(owner, "RENAME", deadline):
             attachment = self._datastore.attachment(owner)
