@@ -1,4 +1,4 @@
-"""Pauses after failures: seven schedules, and one object with the running pauses of the whole daemon.
+"""Pauses after failures: eight schedules, and one object with the running pauses of the whole daemon.
 
 A key (a *back-off key*) names the work that is postponed: its kind, then its object. Work without a running pause is due.
 `Backoffs.put` also sets when regular work is due next. Pauses are in memory only, so a new process may try everything once. While an
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable
 
 from ipamd.model.errors import CloudCredentialsError, CloudDeniedError, is_about_keys
+from ipamd.model.metadata_evidence import ASK_AGAIN_S, ASK_PAUSES_S
 from ipamd.model.record import dataclass
 from ipamd.ports.process import Clock
 
@@ -24,7 +25,7 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The pauses after failures in a row: `first_s`, then twice as long each time, up to `longest_s`.
+    """The pauses after failures in a row: `first_s`, then `factor` times as long each time, up to `longest_s`.
 
     `urgent_s`: the longest pause while an ADD waits.
     """
@@ -33,10 +34,11 @@ class Schedule:
     first_s: float
     longest_s: float
     urgent_s: float = float("inf")
+    factor: float = 2.0
 
     def pause_s(self, failure_count: int) -> float:
         """Return how many seconds to pause after `failure_count` failures in a row. The first failure has the count 1."""
-        return min(self.first_s * 2.0 ** min(failure_count - 1, 32), self.longest_s)
+        return min(self.first_s * self.factor ** min(failure_count - 1, 32), self.longest_s)
 
 
 NODE = Schedule("node", 0.5, 30.0)
@@ -69,6 +71,10 @@ LIMIT = Schedule("limit", 3600.0, 86400.0, urgent_s=21600.0)
 types volumes use places of ENIs, and volumes come and go with pods
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html). Ours: tries are rare, because each try makes and deletes an
 ENI, which is six calls."""
+
+
+CONTRADICTION = Schedule("contradiction", ASK_PAUSES_S[0], ASK_AGAIN_S, factor=4.0)
+"""Pauses between the EC2 calls about a lasting contradiction between a row and another source: ASK_PAUSES_S."""
 
 
 def schedule_of(error: BaseException) -> Schedule:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from ipamd.core.backoffs import soonest_s
+from ipamd.core.backoffs import CONTRADICTION, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.eni.book import EniBook, MissingLink
@@ -28,7 +28,6 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
-from ipamd.model.metadata_evidence import ask_pause_s
 from ipamd.model.record import dataclass
 from ipamd.ports.kernel import HostNetwork
 
@@ -40,24 +39,10 @@ LINK_CALLS, LINK_CALL_S = 4, 600.0
 once about a link that goes, comes back, and does so again; a link that goes on changing costs six calls an hour (I13). Meanwhile the
 ENI is frozen, unless metadata lists it after the link's return."""
 
+QUESTION = "link question"
+"""Kind of back-off keys: the next call about an ENI whose link contradicts its row."""
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """How often EC2 was asked about an ENI whose link contradicts its row, and when last.
-
-    `is_present`: whether the link is there.
-    """
-
-    is_present: bool
-    count: int
-    monotonic_s: float
-
-    @property
-    def next_s(self) -> float:
-        """When EC2 is asked again (monotonic)."""
-        return self.monotonic_s + ask_pause_s(self.count)
 
 
 @dataclass(slots=True)
@@ -102,7 +87,7 @@ class LinkWatch(Service):
         self._on_change = on_change
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
-        self._questions: dict[EniId, _Question] = {}
+        self._contradictory: dict[EniId, bool] = {}  # as `_contradictions` returned it last
         self._allowances: dict[EniId, _Allowance] = {}
         self._postponed: set[EniId] = set()  # ENIs whose link has changed while no call was allowed
         self._is_readable = True
@@ -171,11 +156,10 @@ class LinkWatch(Service):
 
         Also None while the list of links is unusable: a due question waits for the next reading of the list and does not hasten it.
         """
-        now_s = self._clock.monotonic()
         with self._lock:
             if not self._is_readable:
                 return None
-            waits_s = [max(question.next_s - now_s, self._wait_s(eni_id)) for eni_id, question in self._questions.items()]
+            waits_s = [max(self._backoffs.left_s((QUESTION, eni_id)), self._wait_s(eni_id)) for eni_id in self._contradictory]
             return soonest_s([*waits_s, *map(self._wait_s, self._postponed)])
 
     def _wait_s(self, eni_id: EniId) -> float:
@@ -203,24 +187,20 @@ class LinkWatch(Service):
 
         The first question is not asked here: EC2 was asked when the link disappeared or came back, or has just answered.
         """
-        now_s = self._clock.monotonic()
-        questions: dict[EniId, _Question] = {}
-        contradictions = self._contradictions(present)
-        self._postponed &= contradictions.keys() | self._missing().keys()  # EC2 or metadata has shown the others meanwhile
+        before, current = self._contradictory, self._contradictions(present)
+        self._contradictory = current
+        self._postponed &= current.keys() | self._missing().keys()  # EC2 or metadata has shown the others meanwhile
         recorded = {eni.eni_id for eni in self._datastore.enis()}
         self._allowances = {eni_id: allowance for eni_id, allowance in self._allowances.items() if eni_id in recorded}
-        for eni_id, is_present in contradictions.items():
-            question = self._questions.get(eni_id)
-            if question is None or question.is_present is not is_present:
-                question = _Question(is_present, 1, now_s)
-            questions[eni_id] = question
-        due_questions = {eni_id for eni_id, question in questions.items() if question.next_s <= now_s}
+        self._backoffs.clear(*((QUESTION, eni_id) for eni_id, _ in before.items() - current.items()))
+        for eni_id, _ in current.items() - before.items():
+            self._backoffs.back_off((QUESTION, eni_id), CONTRADICTION)
+        due_questions = {eni_id for eni_id in current if self._backoffs.is_due((QUESTION, eni_id))}
         due = sorted(eni_id for eni_id in due_questions | self._postponed if not self._wait_s(eni_id))
         if due:
             self._request(due, f"links and rows still differ: {', '.join(due)}")
-            for eni_id, question in questions.items():  # one resync answers the questions about all of them
-                questions[eni_id] = replace(question, count=question.count + (eni_id in due), monotonic_s=now_s)
-        self._questions = questions
+            for eni_id in current:  # one resync answers the questions about all of them
+                self._backoffs.back_off((QUESTION, eni_id), CONTRADICTION)
 
     def _contradictions(self, present: Collection[MacAddress]) -> dict[EniId, bool]:
         """Return the ENIs whose link contradicts their row, each with whether the link is there."""

@@ -47,7 +47,7 @@ class Release:
         """Unpack a commit of this repository below `directory` and generate what is not committed."""
         folder = directory / commit[:12]
         folder.mkdir()
-        with tarfile.open(fileobj=BytesIO(git("archive", commit, "ipamd", "cni_plugin").stdout)) as archive:
+        with tarfile.open(fileobj=BytesIO(git("archive", commit, "ipamd", "cni_plugin", "lab").stdout)) as archive:
             archive.extractall(folder)
         _run_module(folder, "ipamd.cloud.trim_model")
         return replace(cls._with_plugin(commit[:7], folder, directory), setting_names=NAMES_THEN)
@@ -67,15 +67,15 @@ class Release:
         """Put this version's plugin in the place of the other's."""
         made.node.install(self.plugin, PLUGIN_PATH)
 
-    def start_daemon(self, made: Rig, *, failpoint: str = "") -> Daemon:
-        """Start this version's daemon; return when it is ready."""
+    def start_daemon(self, made: Rig, *, failpoint: str = "", module: str = "ipamd.daemon") -> Daemon:
+        """Start this version's daemon; return when it is ready. `module`: its own one that is run."""
         env = made.node.daemon_environment(made.lab.vpc.region) | made.env
         env = {self.setting_names.get(name, name): value for name, value in env.items()}
         # With -m the working directory comes first on the path, before the editable install of the checkout.
         env |= {"PYTHONPATH": str(self.folder), "PYTHONPYCACHEPREFIX": str(self.bytecode), "VPC_IPAMD_FAILPOINT": failpoint}
         for path in self._bytecode_of_ipamd():
             path.unlink()
-        argv = ["/bin/sh", "-c", f'exec "$@" >>{LOG} 2>&1', "sh", sys.executable, "-m", "ipamd.daemon"]
+        argv = ["/bin/sh", "-c", f'exec "$@" >>{LOG} 2>&1', "sh", sys.executable, "-m", module]
         daemon = Daemon(self, made, made.node.spawn(argv, env=env, cwd=str(self.folder)))
         wait_until(daemon.is_ready, what=f"the daemon of {self.name} is ready", timeout_s=START_TIMEOUT_S)
         assert self.imported_from() == {self.folder}, "it runs the code of its own version"

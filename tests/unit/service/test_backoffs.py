@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM, Backoffs, Schedule, soonest_s
+from ipamd.core.backoffs import CONTRADICTION, CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM, Backoffs, Schedule, soonest_s
+from ipamd.model.metadata_evidence import ASK_PAUSES_S
 from tests.fakes.clock import FakeClock
 
 SCHEDULES = (NODE, EC2, REPAIR, ROOM, DENIED, CREDENTIALS, LIMIT)
@@ -18,6 +19,12 @@ def test_pauses_double_up_to_the_longest(schedule: Schedule) -> None:
     assert pauses[:2] == [schedule.first_s, min(2 * schedule.first_s, schedule.longest_s)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == schedule.longest_s
+
+
+def test_links_and_metadata_have_the_same_pauses() -> None:
+    """What contradicts a row for long is asked about as seldom, whichever source it is."""
+    pauses = [CONTRADICTION.pause_s(count) for count in range(1, 5000)]
+    assert pauses == [*ASK_PAUSES_S, *ASK_PAUSES_S[-1:] * (4999 - len(ASK_PAUSES_S))]
 
 
 def test_an_idle_hour_has_six_tries_of_an_ec2_call_at_most() -> None:
