@@ -131,7 +131,7 @@ class Appender:
         for segment in sorted(segments, key=lambda segment: (segment.size < 3 * self.segment_bytes, segment.number)):
             is_old = now_s - segment.modified_s > most_s and ages_s[segment.path.name] > most_s
             if total <= self._bytes_max and not is_old:
-                return
+                continue
             segment.path.unlink(missing_ok=True)
             total -= segment.size
 

@@ -192,6 +192,25 @@ def test_days_are_counted_by_whole_segments(disk: Disk) -> None:
     assert [one.path.name for one in listed(disk.directory, "history")] == ["history-00000002.jsonl"]
 
 
+def test_a_large_young_segment_keeps_no_old_one(disk: Disk) -> None:
+    """A segment that was written under a larger bound comes first, and within the present bound it stays."""
+    disk.write(disk.record())
+    (old,) = listed(disk.directory, "history")
+    now_s = disk.clock.now().timestamp()
+    os.utime(old.path, (now_s, now_s))
+    disk.writer.close()
+    disk.start("two")
+    disk.clock.advance(8 * DAY_S)
+    large = disk.directory / "history-00000007.jsonl"
+    large.write_bytes(encode(disk.record("adopted")) + b"x" * (BYTES_MAX // 2))
+    now_s = disk.clock.now().timestamp()
+    os.utime(large, (now_s, now_s))
+    disk.write(disk.record())
+    names = [segment.path.name for segment in listed(disk.directory, "history")]
+    assert old.path.name not in names
+    assert large.name in names
+
+
 def test_a_torn_line_costs_itself_only(disk: Disk) -> None:
     """kill -9 or a power cut in the middle of a write: the lines before and after are read."""
     disk.write(disk.record("assigned"))
