@@ -58,7 +58,7 @@ BUDGETS: Mapping[str, Budget] = {
     "cold_pool_110": Budget("ratio", 1.2),
     "start_ready_cold": Budget("excess", 0.6),
     "restart_first_del": Budget("value", 0.7),
-    "restart_first_add": Budget("value", 0.8),
+    "restart_first_add": Budget("value", 0.6),
     "restart_plugin_add": Budget("value", 0.8),
     "rss": Budget("value", 78),
     "rss_after_bursts": Budget("value", 83),

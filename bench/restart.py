@@ -74,6 +74,7 @@ def _through_the_plugin(stage: Stage, rounds: int, *, slow: float) -> Figure:
 
 def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
     """Measure a restart while EC2 accepts connections and does not answer. A start needs no EC2 to serve ADD (docs/life.md, Start)."""
+    stage.wait_at_target()  # the last ADD took the address, and a daemon may be ready before EC2 has given another one
     stage.lab.faults.apply(AWAY)
     try:
         seconds = one_round(stage, number, delete_id)["ADD"]

@@ -107,6 +107,14 @@ class Stage:
         """Wait until the last started daemon has logged that it is ready, and EC2 was not called for `quiet_s`. Raises: NodeError."""
         self.daemon.wait_until(lambda: self._is_at_rest(quiet_s), what="at rest", timeout_s=READY_TIMEOUT_S + quiet_s)
 
+    def wait_at_target(self) -> None:
+        """Wait until the last plan that the daemon has logged since its start is that its pool is at target. Raises: NodeError."""
+        self.daemon.wait_until(self._is_at_target, what="at target", timeout_s=READY_TIMEOUT_S)
+
+    def _is_at_target(self) -> bool:
+        plans = [str(line["plan"]) for line in _json_lines(self.daemon.log_text(of_this_start=True)) if "plan" in line]
+        return bool(plans) and plans[-1].startswith("at target")
+
     def ready_after_s(self) -> float:
         """Return the seconds from the daemon's first start until it logged that it is ready. Raises: StopIteration if it did not."""
         lines = _json_lines(self.daemon.log_text())
