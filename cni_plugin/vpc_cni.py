@@ -171,7 +171,9 @@ def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) ->
         late_since_ms = asked_ms
     refusal = absence.refusal(system, run_dir, is_charged=True, late_since_ms=late_since_ms)
     if refusal == absence.NEVER_SERVED and reply is not None:
-        return reply  # the first start of a boot: the daemon itself decides how long STATUS succeeds
+        # No daemon has served since the boot, so there is no begin of an absence to count from. The starting daemon itself limits for
+        # how long STATUS succeeds (`STATUS_GRACE_S` in ipamd/core/health.py).
+        return reply
     if refusal:
         unserved.cause += "; " + refusal
         raise unserved

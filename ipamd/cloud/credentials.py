@@ -21,14 +21,16 @@ from botocore.exceptions import NoCredentialsError
 from botocore.session import Session
 
 STS_CONNECT_S, STS_ANSWER_S = 3, 5
-"""Timeouts of STS. Two attempts end before `child.START_S`. Ours: STS answers in a tenth of a second, and an ADD may wait."""
+"""Timeouts of STS in seconds. botocore makes two attempts, which end before `child.START_S`. Ours: STS answers in a tenth of a second,
+so a longer wait would rarely help, and it would delay an ADD that waits for the EC2 call."""
 
 HOLDS_S = 60
-"""Keys that expire within this many seconds are not used. Ours: a call takes half a minute at most, and clocks differ."""
+"""After a failed renewal, keys that expire within this many seconds are not used. Ours: a call takes half a minute at most, and the
+other half is for clocks that differ."""
 
 RENEW_PAUSE_S = 60.0
-"""Pause between two attempts to renew keys that are still valid. Ours: an attempt may take as long as a timeout, and an ADD may
-wait."""
+"""Pause between two attempts to renew keys that are still valid. Ours: without a pause, each EC2 call would begin with an attempt that
+may last until a timeout, while an ADD waits. The keys stay valid for some minutes, so an attempt each minute is enough."""
 
 _log = logging.getLogger(__name__)
 

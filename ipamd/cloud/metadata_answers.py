@@ -26,7 +26,8 @@ Read = Callable[[str], str | None]
 ID, INDEX = "interface-id", "device-number"
 
 WORD = re.compile(r"[!-;=?-~]{1,1024}")
-"""Printable ASCII without spaces and without the angle brackets of HTML. Ours: AWS promises no format of IDs; tokens are base64."""
+"""Printable ASCII without spaces and without the angle brackets of HTML. Ours: AWS promises no format of IDs, and tokens are base64,
+so nothing more can be required."""
 
 MAC_FORM = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 
@@ -36,7 +37,10 @@ def _malformed(path: str, value: object) -> CloudError:
 
 
 def _identity(text: Callable[[str], str]) -> InstanceIdentity:
-    """Build the identity from the paths. Raises: AttemptError if a value is malformed or of another type."""
+    """Build the node's identity from the texts of several paths.
+
+    `text`: returns the text of a path. Raises: AttemptError if a text does not have the expected form; and as `text`.
+    """
     path = DOCUMENT
 
     def word(value: object) -> str:

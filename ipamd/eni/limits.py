@@ -298,9 +298,11 @@ class Limits:
         self.back_off(key, error, rule.schedule, cap=cap, is_lasting=rule.is_lasting, cause=cause)
 
     def _keep_eni_size(self) -> None:
-        """If EC2 has refused a new ENI with many addresses, keep the reduced number for a further pause.
+        """If EC2 has refused a new ENI with many addresses, keep the reduced number (ENI_SIZE) for a further pause.
 
-        Otherwise later creations would request too many addresses, and halve their number refusal by refusal, once more.
+        Called when EC2 refuses any further ENI. The next creation comes after the pause of that refusal, which usually ends later than
+        the earlier pause of ENI_SIZE. So without this call that creation would request too many addresses, and their number would have
+        to be halved refusal by refusal once more.
         """
         if ENI_SIZE in self._limits:
             self._backoffs.back_off(("limit", *ENI_SIZE), LIMIT)

@@ -32,15 +32,18 @@ from ipamd.model.record import dataclass
 from ipamd.ports.kernel import HostNetwork
 
 REOPEN_S = 0.5
-"""Pause before a broken subscription is opened again. Ours: meanwhile all links are compared once a minute."""
+"""Pause before the subscription is opened again if it ended without an error. It should end so only when the daemon stops, so this
+pause only prevents an endless loop without pauses. If the subscription breaks, `Loop` chooses the pause. Ours: half a second is short,
+so few notifications are missed, and opening twice a second costs little."""
 
 LINK_CALLS, LINK_CALL_S = 4, 600.0
-"""How many calls the changes of one ENI's link may cause at once, and the seconds until another one is allowed. Ours: EC2 is asked at
-once about a link that goes, comes back, and does so again; a link that goes on changing costs six calls an hour (I13). Meanwhile the
-ENI is frozen, unless metadata lists it after the link's return."""
+"""The changes of one ENI's link may cause LINK_CALLS calls in a burst, and then one more every LINK_CALL_S seconds. Ours: if a link
+goes and comes back twice, each of these four changes causes a call without delay; a link that goes on changing costs six calls an hour
+(I13). While a call is delayed, the ENI is frozen, unless metadata lists it after the link's return."""
 
 QUESTION = "link question"
-"""Kind of back-off keys: the next call about an ENI whose link contradicts its row."""
+"""First part of the back-off keys (QUESTION, ENI ID). Such a key is due when EC2 is to be asked again about an ENI whose link
+contradicts its row."""
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +97,10 @@ class LinkWatch(Service):
         self._last_logged = ""
 
     def turn(self) -> float:
-        """Follow the kernel's notifications until they break. Returns: seconds until they are opened again."""
+        """Follow the kernel's notifications until the loop is stopped. Returns: seconds until the subscription is opened again.
+
+        Raises: any error of the subscription, after which `Loop` makes a pause and calls this again.
+        """
         try:
             for event in self._hostnet.host_events():
                 if self.loop.is_stopped:

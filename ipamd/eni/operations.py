@@ -59,7 +59,7 @@ class State(Enum):
     MADE = auto()  # EC2 has created the ENI
     NAMED = auto()  # the intent has the ID of the ENI
     ATTACHED = auto()
-    ENDING = auto()  # EC2 deletes the ENI with the instance
+    ENDING = auto()  # DeleteOnTermination is set: EC2 will delete the ENI when the instance is terminated
     SHOWN = auto()  # EC2 has shown the result
     RECORDED = auto()  # the datastore has the result
     WITHHELD = auto()  # no sandbox can get the addresses that are to be released
@@ -101,7 +101,7 @@ class OnFailure(Enum):
     WAIT = auto()  # keep the intent open, and retry after a pause
     CLOSE = auto()  # close the intent: this was the first call, and it had no effect
     SEARCH = auto()  # search for the ENI: the refusal of a repeated call does not show whether the first one created it
-    GIVE_UP = auto()  # move an ENI that cannot be attached to another place, or delete it
+    GIVE_UP = auto()  # the new ENI cannot be attached: choose another device index for it, or delete it
     UNDO = auto()  # let sandboxes use the addresses again: nothing was released
     GONE = auto()  # go on: the object was deleted already
 

@@ -54,10 +54,11 @@ TRACKING = "connection tracking"
 """Condition: EC2 refuses to create ENIs with the primary ENI's timeouts of connection tracking."""
 
 PAUSE = "operation"
-"""Back-off key, with an intent's ID: the pause of an open operation."""
+"""First part of the back-off keys (PAUSE, intent ID). Such a key is due when an open operation may be tried again."""
 
 RAMP_MAX_S = 3600.0
-"""Longest duration of a ramp (`_Ramp`). It ends then, because other programs may have taken the requested addresses away. Ours."""
+"""Longest duration of a ramp (`_Ramp`). Then a new one begins, because other programs may have taken the requested addresses away, and
+the old ramp may allow no further request. Ours: so requests beyond the bound of one ramp are possible only once an hour."""
 
 WITHOUT_EFFECT = ("operation without effect",)
 """Back-off key: EC2 confirmed a request, but the number of addresses did not grow."""
@@ -86,7 +87,9 @@ class _Ramp:
 class EniProvisioner(Service):
     """Creates ENIs, allocates and releases addresses. Used by one thread, the pool maintainer's.
 
-    Operations that IAM denied share one pause with releases. After each pause one of them is tried, in turn.
+    All open operations that IAM denied (`is_denied`), and all open releases that were not tried yet, wait for the same pause
+    (`limits.RELEASE_DENIED`). After it the operation that was not tried for longest is tried. If IAM denies it, the next pause begins
+    for all of them. Otherwise the others are tried at once.
     """
 
     def __init__(

@@ -58,8 +58,8 @@ class ResyncReason(StrEnum):
 class ExternalChange(StrEnum):
     """Changes that a comparison with EC2 showed and that no call of ours explains: keys of `ResyncScheduler.counts`.
 
-    ENI_ADDED to ADDRESS_REMOVED are counted in resyncs. FORCED_ENI and FORCED_ADDRESS are counted in any comparison: a sandbox used
-    the ENI or address that was removed.
+    ENI_ADDED to ADDRESS_REMOVED are counted only if a resync showed the change. FORCED_ENI and FORCED_ADDRESS, the removals of an ENI
+    or address that a sandbox used, are also counted if another comparison showed them, such as that of the start.
     """
 
     ENI_ADDED = "eni-added"
@@ -89,7 +89,8 @@ class EniSyncResult:
     unreadable: ENIs that could not be read.
     implausible: why the answer was not believed, so that nothing was added; "" if it was believed.
     again_s: seconds until the next comparison is useful, None without a doubt.
-    missing: the recorded ENIs and addresses that the last answer with the primary ENI lacked, believed or not.
+    missing: the recorded ENIs and addresses that EC2's answer did not show, whether or not the answer was believed. If the answer
+        lacked the primary ENI, the value of the last answer that showed it. Objects that our calls changed lately are left out.
     attached: the ENIs that the answer showed attached; empty if it lacked the primary ENI.
     """
 

@@ -661,7 +661,9 @@ class OperationRunner(Service):
             self._yield_to_adds(work)
             self._ec2.delete_eni(deletion.eni_id)
         except CloudError as error:
-            error.may_have_happened = True  # the detachment cannot be undone, so the ENI is deleted later
+            # A release has detached the ENI before this call, which cannot be undone. So even if EC2 refuses the deletion, the release
+            # is not reported as one without effect (`report_refused`). The intent stays open, and a later try deletes the ENI.
+            error.may_have_happened = True
             raise
 
     def _tear_down(self, work: Work) -> None:

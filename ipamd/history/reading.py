@@ -51,7 +51,11 @@ def read(directory: Path, subject: str) -> RecordedHistory:
 
 
 def read_since(directory: Path, since: datetime) -> RecordedHistory:
-    """Read the latest LATEST_MAX records of each kind since an instant; segments written before it are not opened."""
+    """Read the latest LATEST_MAX records of each kind since an instant.
+
+    Segments that were last written before `since` are skipped. Only the first line of the oldest one is read, because its time shows
+    when the history begins.
+    """
 
     def take(line: bytes) -> HistoryRecord | None:
         record = decode(line)
@@ -73,7 +77,8 @@ def _collect(
 
     Args:
         take: returns the record of a line, or None to leave the line out.
-        written_after_s: Unix time. Of segments that were last written before it, only the time of the oldest record is read.
+        written_after_s: Unix time. Segments that were last written before it are skipped. Only the first line of the oldest one is
+            read, because its time shows when the history begins.
         most: most records of each kind; the latest ones are kept.
     """
     collected: list[HistoryRecord] = []

@@ -524,9 +524,10 @@ class HostNetworkReconciler(Service):
         return frozenset(stale)
 
     def _networks(self, survey: KernelSurvey) -> set[IpNetwork]:
-        """Return the networks to which addresses of sandboxes belong: the ENIs' subnets, and the IPv6 prefixes of surveyed addresses.
+        """Return the networks to which addresses of sandboxes belong: the ENIs' IPv4 subnets, and the recorded IPv6 prefixes that
+        contain an address with a rule.
 
-        An IPv6 prefix does not have a row for every address.
+        Such an address needs no row of its own: for a free address of a recorded IPv6 prefix, `Datastore.address` makes a row.
         """
         rows = (self._datastore.address(address) for address in (*survey.to_rules, *survey.from_rules))
         prefixes = {row.prefix for row in rows if row is not None and row.prefix and family_of(row.address).is_sparse}

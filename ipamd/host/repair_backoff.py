@@ -26,12 +26,14 @@ from ipamd.model.repairs import PUT_BACK_ALWAYS, RepairedObject, RepairKind, Rep
 from ipamd.ports.process import Clock
 
 CONFLICT_REPAIRS = 3
-"""This many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: if a service flushes the object when it
-restarts, one or two repairs are enough."""
+"""This many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: after a single event, such as the restart of a
+service that flushes the object, one or two repairs are enough, so a third one shows that something undoes them repeatedly."""
 
 CONFLICT_WINDOW_S = 600.0
-"""Repairs of one object count together if they are at most this many seconds apart. Ours: much longer than the interval of agents that
-correct regularly (10 to 60 s), and shorter than an operator is likely to wait."""
+"""Repairs of one object count together if they are at most this many seconds apart. The condition of a conflict ends this many seconds
+after the last repair, or after the pause that followed it. Ours: agents that correct at regular intervals do so every 10 to 60 s, so
+CONFLICT_REPAIRS of their corrections are within this time; and an operator who has stopped the other program sees the condition end
+within 10 to 20 min."""
 
 UNDONE_SOON_S = 5.0
 """If an object is repaired again within this time, its last repair was undone at once. Ours: a program that follows changes reacts

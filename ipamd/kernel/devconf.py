@@ -69,7 +69,7 @@ def host_veth(*, is_strict: bool) -> Mapping[int, int]:
 
 def wrong_settings(link: answers.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     """Return the settings of a link that differ: number -> present value. A setting that the kernel did not report is left out."""
-    # An array of u32: the first is number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
+    # An array of u32 whose first element is setting number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
     values = _conf(link, IPV4, uapi.IFLA_INET_CONF)
     different = {}
     for number, value in wanted.items():
@@ -109,7 +109,8 @@ def accepts_router_messages(link: answers.Link) -> bool:
 
 
 def _ipv6_setting(link: answers.Link, number: int) -> int | None:
-    # An array of s32: the first is number 0. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
+    # An array whose first element is setting number 0; the array of IPv4 begins with number 1. Its elements are s32, but the settings
+    # that are read here have no negative values, so u32 will do. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
     values = _conf(link, IPV6, uapi.IFLA_INET6_CONF)
     start = number * _U32.size
     if len(values) >= start + _U32.size:

@@ -1,10 +1,12 @@
-"""Find addresses, default routes and rules of the host's own network configuration that cut pods off. Changes nothing.
+"""Find addresses, default routes and rules of the host's own network configuration that cut pods off.
 
-EC2 shows every address of an ENI to software on the host, and amazon-ec2-net-utils or systemd-networkd may configure them all. Packets
-to an address that is local on the host never reach its sandbox. On the link of an ENI only the ENI's primary address belongs: an
-address of the pool there is always wrong and is removed. On any other link somebody configured it on purpose, so it is reported with
-the command that removes it. Three more faults of routes and rules that are not ours are reported in the same way: table main has no
-default route, its default route leads through a secondary ENI, or no rule leads to table main.
+The functions here only read the kernel's state. EC2 shows every address of an ENI to software on the host, and amazon-ec2-net-utils or
+systemd-networkd may configure them all. Packets to an address that is local on the host never reach its sandbox. On the link of an ENI
+only the ENI's primary address belongs. An address of the pool there is always wrong, so `pod_address_repairs` yields a repair that
+removes it, and `hostnet.py` carries the repair out. If a link of no ENI has an address of the pool, somebody configured it on purpose,
+so it is only reported, with the command that removes it. Four faults of routes and rules that are not ours are reported in the same
+way: table main has no default route, its default route leads through a secondary ENI, no rule leads to table main, or a rule ahead of
+ours refuses packets of sandboxes.
 """
 
 from __future__ import annotations

@@ -38,10 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def _is_absent(path: Path) -> bool:
-    """Whether a path does not exist. On a read-only file system a removal fails with EROFS, whether the file exists or not.
-
-    Raises: OSError if the path cannot be examined.
-    """
+    """Whether a path does not exist. Raises: OSError if the path cannot be examined."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -54,6 +51,7 @@ def _remove(path: Path) -> bool:
     try:
         path.unlink()
     except OSError:
+        # The error does not show whether the file exists: on a read-only file system it is EROFS in both cases.
         if _is_absent(path):
             return False
         raise
@@ -257,7 +255,7 @@ class FileAwsNode:
         with _done_or_refused(f"{source} cannot be renamed to {target.name}"):
             try:
                 source.rename(target)
-            except OSError:
+            except OSError:  # EROFS on a read-only file system, even if there is no file (see `_remove`)
                 if _is_absent(source):
                     return False
                 raise

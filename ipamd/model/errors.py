@@ -78,7 +78,8 @@ UNFILTERED = "unfiltered pods"
 """Subject of the condition that a policy mode is set on a node without a policy agent."""
 
 SUPPLY, SERVICE = "supply", "service"
-"""Further values of `IpamError.ends_with`: the error is over when an address becomes free, or when ADD is served."""
+"""Values of `IpamError.ends_with` that are no subjects of conditions. SUPPLY: the error is over when an address can be assigned again.
+SERVICE: it is over when ADD is served again."""
 
 
 class IpamError(Exception):
@@ -91,7 +92,8 @@ class IpamError(Exception):
     `refusal`: the code of a refusal of ADD or STATUS (`refusals.py`); "" for other errors.
     `failure`: the code of a failure (`failures.py`); "" for other errors.
     `fields`: the values for the names in braces in the code's sentence, as text.
-    `ends_with`: what reports that the cause is over: the condition with this subject, SUPPLY or SERVICE; "" if nothing reports it.
+    `ends_with`: the event after which `Health` marks the error as over, although the request was not repeated. It is the subject of a
+        condition, whose end is the event, or SUPPLY or SERVICE; "" if there is no such event.
     """
 
     cni_code: ClassVar[int] = 100

@@ -376,9 +376,9 @@ def _ahead_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -
     # finished.
     are_adds_chained = snapshot.waiting_count and demand.lately_count >= 2 * target
     extra = target if are_adds_chained else min(demand.lasting_count, target)
-    # After the waiting ADDs have taken their addresses, WARM_IP_TARGET free addresses are needed again, and one call can bring both. A
-    # single waiting ADD does not count: it may be the demand that the start registers, and that takes no address
-    # (`ipamd/process/first_address.py`).
+    # After the waiting ADDs have taken their addresses, WARM_IP_TARGET free addresses are needed again. So these are requested in the
+    # same call as the addresses of the waiting ADDs. A single waiting ADD does not count: it may be the demand that the start
+    # registers, and that takes no address (`ipamd/process/first_address.py`).
     if snapshot.waiting_count >= 2 and target:
         extra = max(extra, target + snapshot.waiting_count - _coming_count(snapshot) - deficit)
     return extra

@@ -25,7 +25,8 @@ from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import astuple, dataclass, replace
 
 OWN_RESERVED = 1
-"""The number of ENIs that pools of pods must leave to the node's own pool. Ours."""
+"""The reservation of the node's own pool: how many ENIs the pools of pods must leave to it. Ours: with one ENI its pods can start, and
+a small instance type, which has few places, still has some for the other pools."""
 
 
 @dataclass(frozen=True, slots=True)

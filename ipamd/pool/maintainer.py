@@ -149,7 +149,10 @@ class PoolMaintainer(Service):
 
     @property
     def auto(self) -> AutoTarget | None:
-        """The target that was calculated from demand at the last cycle; None without VPC_IPAMD_WARM_TARGET_MODE=auto."""
+        """The target of the node's own pool that follows from the demand measured at the last cycle.
+
+        None without VPC_IPAMD_WARM_TARGET_MODE=auto, and before the first cycle.
+        """
         last_cycle = self._own.last_cycle
         if last_cycle is None or not self.settings.warm_target_auto:
             return None

@@ -47,7 +47,12 @@ class PlannedPool:
         self._starved_deadline = -math.inf
 
     def settings(self, own: PoolSettings, stock: Stock) -> PoolSettings:
-        """Return the targets of this pool. `own`: those of the node's own pool. `stock`: that of all pools, which share maxPods."""
+        """Return the targets of this pool.
+
+        Args:
+            own: the targets of the node's own pool, from which those of the other pools are derived.
+            stock: the ENIs and addresses of all pools, because the pods of all pools together are bounded by maxPods (`most_pods`).
+        """
         max_pods = most_pods(own.max_pods, stock, self.name)
         if self.pool is None:
             return replace(own, max_pods=max_pods)

@@ -674,7 +674,10 @@ def _pinned(
 
 
 def pinned_cidrs(network: NetworkConfig) -> tuple[IPv4Network, ...]:
-    """Return the ranges of all namespaces whose addresses are given only to pods that ask for that address; () for pods of IPv6."""
+    """Return the CIDRs of VPC_IPAMD_PINNED_ADDRESSES, of all namespaces; () for a pool of IPv6, whose pods cannot ask for an address.
+
+    A single address in one of them is assigned only to a pod that asks for this very address.
+    """
     if not network.has_pinned_addresses:
         return ()
     return tuple(item.cidr for item in network.pinned_ranges if item.cidr is not None)

@@ -42,7 +42,7 @@ class FirstAddress(Service):
     def wait(self) -> str:
         """Wait until this node may be ready.
 
-        Returns: a sentence about the reason. Raises: NotServingError if the daemon is stopped.
+        Returns: why it may be ready, as a sentence for `ipamctl status`. Raises: NotServingError if the daemon is stopped.
         """
         try:
             if content_of(str(self._mark)).strip() == self._boot_id.encode():

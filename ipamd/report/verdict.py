@@ -413,7 +413,7 @@ def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
     for subject in STEPS:
         if subject in reports:
             return _only(reports[subject].text), reports[subject].next
-    if "cri" in reports and _waits_for_runtime(node):
+    if "cri" in reports and _has_no_first_list(node):
         return _only(reports["cri"].text), CRI_NEXT
     if node.refusal is not None:
         return node.refusal.render, ASK_EC2
@@ -444,8 +444,11 @@ def _only(text: str) -> Callable[[Form], str]:
     return lambda _: text
 
 
-def _waits_for_runtime(node: Facts) -> bool:
-    """Whether the start has given up waiting for the container runtime's answer and goes on without it."""
+def _has_no_first_list(node: Facts) -> bool:
+    """Whether the daemon is still starting, and the container runtime failed to answer the last request for its list of sandboxes.
+
+    The start may still wait for the list, or it may have gone on without it.
+    """
     if node.phase is Phase.SERVING:
         return False
     return any(stage.name == "cri" and stage.state is StageState.DEGRADED for stage in node.stages)

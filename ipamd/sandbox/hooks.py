@@ -14,13 +14,14 @@ from ipamd.ports.datastore import UnitOfWork
 
 
 class PolicyEnforcement(Protocol):
-    """Informs the network policy agent before a sandbox gets its network, and after it is gone."""
+    """Makes the network policy agent filter a sandbox before its ADD succeeds, and forget the pod after its sandboxes are gone."""
 
     def enforce(self, request: AttachRequest, deadline: Deadline, *, interface_count: int = 1) -> None:
-        """Call the agent so that it applies network policies to a wired sandbox. Raises: IpamError if the agent refuses or is silent.
-        The ADD fails then.
+        """Make the agent apply network policies to a wired sandbox.
 
+        If the caller of the ADD wires the sandbox after our reply (`is_wired_by_caller`), the caller makes the agent do that.
         `interface_count`: the number of the pod's interfaces. The agent finds the interfaces after the first by their names.
+        Raises: IpamError if the agent refuses or is silent. The ADD fails then.
         """
 
     def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:

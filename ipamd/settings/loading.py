@@ -60,9 +60,9 @@ class ConfigLine:
 
     `env`: its environment variable.
     `value`, `default`: the value in force and the default, written as in the environment.
-    `origin`: the origin of the value: "environment", "file" or "default". It is "earlier file" if environment and file do
-        not have the value in force any more. The value that they have is invalid, or it is not in force yet because it waits for its
-        delay or for a restart.
+    `origin`: where the value in force comes from: "environment", "file" or "default". It is "earlier file" if environment and file do
+        not have this value any more. Their new value is invalid, or it will be in force later: after the random delay with which a
+        changed file is read, or after a restart.
     `text`: a sentence about the setting.
     `is_live`: whether a change takes effect without a restart.
     """

@@ -26,7 +26,11 @@ SHARED_TABLES = (OWN_TABLE, MAIN_TABLE)
 
 @dataclass(frozen=True, slots=True)
 class Leg(ABC):
-    """One veth pair of a sandbox, with an address of its own. The properties that are not abstract fit a first leg."""
+    """One veth pair of a sandbox, with an address of its own.
+
+    The properties that are implemented here are those of an ordinary first leg, whose address is an ENI's. The classes of other legs
+    override the properties that differ.
+    """
 
     sandbox: WiringSpec
 
