@@ -94,6 +94,7 @@ WITHOUT: Mapping[str, str] = {
     "ipamd/ipamctl/main.py": "writes only",
     "ipamd/ipamctl/probing.py": "the kernel's files of links, and a lock",
     "ipamd/kernel/netlink.py": "the kernel's answers: whoever else sends is not heard (`tests/netns/test_netlink_senders.py`)",
+    "ipamd/kernel/nft_record.py": "what the daemon wrote; `tests/netns/test_nft_record.py` damages it",
     "ipamd/kernel/netns_absence.py": "the kernel's mounts (`tests/netns/test_netns_absence.py`)",
     "ipamd/kernel/netns.py": "opened for its namespace, and not read",
     "ipamd/kernel/sysctls.py": "numbers of the kernel's sysctls",
