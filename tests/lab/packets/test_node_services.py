@@ -11,10 +11,12 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 
 from lab.fabric import talk
+from lab.fabric.netns import Netns
 from lab.vpc.family import IPV4, IPV6, Family, other
 from lab.vpc.model import Address
 from tests.lab.packets.ground import Ground
 from tests.patience import PATIENCE_S
+from tests.rig import wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -53,7 +55,20 @@ def served(made: Ground) -> Ground:
             nodad = " nodad" if address.version == 6 else ""
             netns.ip([f"addr add {address}/{address.max_prefixlen} dev {service.link}{nodad}"])
             made.servers.add(name, path, port=service.port, address=address)
+    wait_until(lambda: are_local(netns), what="the kernel delivers to every address")
     return made
+
+
+def are_local(netns: Netns) -> bool:
+    """Whether the node has a local route to each address. The kernel adds that of an IPv6 address a moment after the address.
+
+    A question before that is sent out and translated, and its repetition is delivered with the translated source.
+    """
+    local = netns.tool(["ip", "-4", "route", "show", "table", "local"]) + netns.tool(
+        ["ip", "-6", "route", "show", "table", "local"]
+    )
+    destinations = {line.split()[1] for line in local.splitlines()}
+    return {str(address) for service in SERVICES.values() for address in service.addresses.values()} <= destinations
 
 
 def heard(served: Ground, pod: str, service: str, family: Family, *, expected: bool = True) -> list[talk.Heard | None]:
