@@ -417,15 +417,14 @@ class Limits:
 
     def state(self, *, home: SubnetId | None, candidates: Collection[SubnetId], is_urgent: bool, pool: str = "") -> GrowthState:
         """Return the limits of a pool's growth for the planner. `candidates`: subnets for a new ENI, empty before they are known."""
-        home_only = () if home is None else (home,)
+        creation_subnets = candidates or (() if home is None else (home,))
         room = None if home is None else self.cap(("room", home))
         home_refusal = self._full_refusal(home) if room == 0 else None
-        stopped = {kind: self.refusal(call_key(kind, "denied", pool), call_key(kind, "error", pool)) for kind in YIELD_S}
         return GrowthState(
-            creation=stopped[CREATION]
-            or self._no_room(candidates or home_only)
+            creation=self._stopped(CREATION, pool)
+            or self._no_room(creation_subnets)
             or self._spare_refusal(CREATION, is_urgent, pool),
-            allocation=stopped[ALLOCATION] or home_refusal or self._spare_refusal(ALLOCATION, is_urgent, pool),
+            allocation=self._stopped(ALLOCATION, pool) or home_refusal or self._spare_refusal(ALLOCATION, is_urgent, pool),
             prefixes=self.refusal(prefix_key(PREFIXES, pool)),
             eni_cap=self.cap(eni_count_key(pool)),
             eni_cap_refusal=self.refusal(eni_count_key(pool)),
@@ -434,8 +433,12 @@ class Limits:
             prefix_cap=self.cap(prefix_key(PREFIX_COUNT, pool)),
             creation_cap=self.cap(ENI_SIZE),
             has_other_candidate=any(subnet_id != home for subnet_id in candidates),
-            creation_room=self._creation_room(candidates or home_only),
+            creation_room=self._creation_room(creation_subnets),
         )
+
+    def _stopped(self, kind: str, pool: str) -> GrowthRefusal | None:
+        """Return why no call of a kind is made for a pool: EC2 denied the last one, or answered it with an error."""
+        return self.refusal(call_key(kind, "denied", pool), call_key(kind, "error", pool))
 
     def _full_refusal(self, home: SubnetId | None) -> GrowthRefusal | None:
         if home is None:

@@ -193,6 +193,16 @@ class LinkWatch(Service):
 
         The first question is not asked here: EC2 was asked when the link disappeared or came back, or has just answered.
         """
+        self._note_contradictions(present)
+        due_questions = {eni_id for eni_id in self._contradictory if self._backoffs.is_due((QUESTION, eni_id))}
+        due = sorted(eni_id for eni_id in due_questions | self._postponed if not self._wait_s(eni_id))
+        if due:
+            self._request(due, f"links and rows still differ: {', '.join(due)}")
+            for eni_id in self._contradictory:  # one resync answers the questions about all of them
+                self._backoffs.back_off((QUESTION, eni_id), CONTRADICTION)
+
+    def _note_contradictions(self, present: Collection[MacAddress]) -> None:
+        """Start the pauses of questions about new contradictions, and forget what has ended."""
         before, current = self._contradictory, self._contradictions(present)
         self._contradictory = current
         self._postponed &= current.keys() | self._missing().keys()  # EC2 or metadata has shown the others meanwhile
@@ -201,12 +211,6 @@ class LinkWatch(Service):
         self._backoffs.clear(*((QUESTION, eni_id) for eni_id, _ in before.items() - current.items()))
         for eni_id, _ in current.items() - before.items():
             self._backoffs.back_off((QUESTION, eni_id), CONTRADICTION)
-        due_questions = {eni_id for eni_id in current if self._backoffs.is_due((QUESTION, eni_id))}
-        due = sorted(eni_id for eni_id in due_questions | self._postponed if not self._wait_s(eni_id))
-        if due:
-            self._request(due, f"links and rows still differ: {', '.join(due)}")
-            for eni_id in current:  # one resync answers the questions about all of them
-                self._backoffs.back_off((QUESTION, eni_id), CONTRADICTION)
 
     def _contradictions(self, present: Collection[MacAddress]) -> dict[EniId, bool]:
         """Return the ENIs whose link contradicts their row, each with whether the link is there."""
