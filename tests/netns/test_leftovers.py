@@ -36,7 +36,7 @@ OURS = (
 
 def state(space: Space) -> str:
     """Tables, rules and routes, without what the kernel adds by itself."""
-    routes = "ip route show table all; ip -6 route show table all | grep -v 'fe80::\\|ff00::'"
+    routes = "ip -4 route show table all; ip -6 route show table all | grep -v 'fe80::\\|ff00::'"
     return space.sh(f"nft list ruleset; ip rule; ip -6 rule; {routes}")
 
 
