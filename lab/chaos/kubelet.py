@@ -193,7 +193,10 @@ class Kubelet:
             self._records[record.pod] = record
             self._expected.on_created(record)
         if self._pair is not None and not is_fenced:
-            problem = wish.problem(record.address) or self._pair.problem(wish, record.address)
+            are_ranges_reserved = self._pair.are_ranges_reserved
+            problem = wish.problem(record.address, are_ranges_reserved=are_ranges_reserved) or self._pair.problem(
+                wish, record.address
+            )
             if problem:
                 subject = f"{record.node}/{record.pod} {record.address}"
                 self._history.violate(Violation("wish", self._history.now(), subject, problem))

@@ -23,6 +23,7 @@ class Pair:
         self._nodes = nodes
         self._friend = friend
         self._group = ""
+        self.are_ranges_reserved = False
 
     def reserve_ranges(self) -> None:
         """Reserve the ranges, so that EC2 gives none of their addresses by itself."""
@@ -30,6 +31,7 @@ class Pair:
         subnet_id = vpc.instance(self._nodes[0]).subnet_id
         for cidr in RANGES.values():
             vpc.reserve_cidr(subnet_id, str(cidr), ReservationKind.EXPLICIT)
+        self.are_ranges_reserved = True
 
     def prepare_pools(self) -> None:
         """Make the subnets and the group of the pools, and the file that names them."""

@@ -45,15 +45,18 @@ class Wish:
     subnet: IPv4Network | None = None
     pool: str = ""
 
-    def problem(self, address: str) -> str:
-        """Say what is wrong about the address that the pod was given; "" if nothing is."""
+    def problem(self, address: str, *, are_ranges_reserved: bool = True) -> str:
+        """Say what is wrong about the address that the pod was given; "" if nothing is.
+
+        `are_ranges_reserved`: whether the run has ranges of addresses for pods that name theirs. Without them any pod may get these.
+        """
         if self.address and address != self.address:
             return f"it asks for {self.address}"
         if self.subnet is not None and ip_address(address) not in self.subnet:
             return f"it asks for pool {self.pool}, whose subnet is {self.subnet}"
         if not self.pool and any(ip_address(address) in subnet for subnet in POOLS.values()):
             return "it asks for no pool"
-        if not self.address and any(ip_address(address) in cidr for cidr in RANGES.values()):
+        if are_ranges_reserved and not self.address and any(ip_address(address) in cidr for cidr in RANGES.values()):
             return "it asks for no address, and was given one of a range"
         return ""
 

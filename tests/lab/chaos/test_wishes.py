@@ -38,3 +38,8 @@ def test_a_pod_has_an_address_of_its_pool(pod: str, address: str, is_good: bool)
     wish = wish_of(pod)
     assert wish.annotations.get(POOL, "own") == pod.partition("-")[0]
     assert (wish.problem(address) == "") is is_good
+
+
+def test_without_reserved_ranges_any_pod_may_have_their_addresses() -> None:
+    """A run with pools and without moves reserves none."""
+    assert wish_of("own-1").problem(str(RANGES[KEEPING][3]), are_ranges_reserved=False) == ""
