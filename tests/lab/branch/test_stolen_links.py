@@ -24,16 +24,6 @@ def made() -> Iterator[BranchGround]:
         yield found
 
 
-@pytest.fixture
-def node(made: BranchGround) -> Iterator[BranchGround]:
-    """Nobody is left of the test before."""
-    yield made
-    made.end_all()
-    made.assert_sound()
-    made.assert_no_branch_of("node-a")
-    made.await_cooled()
-
-
 def link(node: BranchGround, name: str) -> dict[str, object]:
     """What the node has of a link."""
     (shown,) = json.loads(node.ip("node-a", "-j", "link", "show", name))
