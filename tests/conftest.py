@@ -9,12 +9,15 @@ every assertion of every file where it finds none.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ipamd.logs import JsonFormatter
 from lab.lab import missing_requirements
 
 gc.disable()  # until the files are collected: what they define stays, and each worker would look through it again and again
@@ -43,6 +46,18 @@ GC_THRESHOLD = 20_000
 
 HEAVY_TIMEOUT_S = 2700
 """Three times that of setup.cfg, as Hypothesis tries three times as much: that took more than five minutes beside other work."""
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Undo what a program that runs inside a test did to the log of its process: the next test there may count records."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if isinstance(handler.formatter, JsonFormatter):
+            root.removeHandler(handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
