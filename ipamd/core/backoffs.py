@@ -1,4 +1,4 @@
-"""Pauses after failures: eight schedules, and one object with the running pauses of the whole daemon.
+"""Pauses after failures: schedules, and one object with the running pauses of the whole daemon.
 
 A key (a *back-off key*) names the work that is postponed: its kind, then its object. Work without a running pause is due.
 `Backoffs.put` also sets when regular work is due next. Pauses are in memory only, so a new process may try everything once. While an

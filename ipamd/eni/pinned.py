@@ -20,6 +20,7 @@ from ipamd.core.backoffs import schedule_of, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.eni.enis import EniService
+from ipamd.eni.refused_addresses import RefusedAddresses
 from ipamd.eni.resync import ResyncReason, ResyncScheduler
 from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import AddressHolder, DescribedEni, InstanceIdentity
@@ -135,6 +136,7 @@ class PinnedAddresses(Service):
         self._unattached: set[IpAddress] = set()  # addresses that EC2 showed on an ENI that is attached to nothing
         # By address: when EC2 last showed it on this node, on the monotonic clock.
         self._confirmed: dict[IpAddress, float] = {}
+        self._refused = RefusedAddresses(self._backoffs, self._clock)
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
@@ -185,12 +187,10 @@ class PinnedAddresses(Service):
         """Obtain one address, and wake its ADD in any case."""
         want.error = want.refusal(PinnedRefusalCode.PENDING, cause="an unexpected error")  # stays only if a defect raises
         try:
-            self._obtain(want, limits)
+            self._obtain_if_due(want, limits)
             want.error = None
         except PinnedAddressError as error:
             want.error = error
-        except IpamError as error:
-            want.error = want.refusal(PinnedRefusalCode.PENDING, cause=log_text(error))
         finally:
             with self._changed:
                 want.is_done = True
@@ -237,13 +237,31 @@ class PinnedAddresses(Service):
 
     # Obtaining
 
+    def _obtain_if_due(self, want: _Want, limits: InstanceLimits) -> None:
+        """Obtain an address, unless EC2 refused it so recently that it must not be asked yet.
+
+        Raises: PinnedAddressError, for every reason why the node did not obtain it.
+        """
+        row = self._datastore.address(want.address)
+        if row is None:  # what can be refused without a call comes first
+            self._require_unfrozen(want)
+            self._eni_for(want)
+        self._refused.require_due(want.address)
+        try:
+            if row is None:
+                self._obtain(want, limits)
+            else:
+                self._confirm(want, row)
+        except IpamError as error:
+            refusal = error
+            if not isinstance(error, PinnedAddressError):
+                refusal = want.refusal(PinnedRefusalCode.PENDING, cause=log_text(error))
+            self._refused.add(want.address, refusal)
+            raise refusal from error
+        self._refused.discard(want.address)
+
     def _obtain(self, want: _Want, limits: InstanceLimits) -> None:
         """Have EC2 assign an address to an ENI of this node, and record it. Raises: PinnedAddressError; IpamError."""
-        row = self._datastore.address(want.address)
-        if row is not None:
-            self._confirm(want, row)
-            return
-        self._require_unfrozen(want)
         self._ec2.before_release = lambda: self._require_unfrozen(want)
         stock = self._eni_for(want)
         former = self._former_eni(want)

@@ -1,0 +1,89 @@
+"""How often EC2 is asked again for addresses that pods ask for and EC2 refuses (I13).
+
+The runtime repeats a refused ADD for as long as the pod exists, and each try would cost up to three EC2 calls. So after a refusal EC2
+is asked for that address again only after a pause, which grows with each refusal. As the pause is never much longer than the time for
+which the address has been refused, a pod that moves waits at most about twice as long as without pauses. The addresses also share one
+pace, because there may be as many of them as pods. An ADD that comes earlier gets the last refusal again, without a call.
+"""
+
+from __future__ import annotations
+
+from ipamd.core.backoffs import Backoffs, Schedule
+from ipamd.model.errors import IpamError, PinnedAddressError
+from ipamd.model.family import IpAddress
+from ipamd.model.record import dataclass
+from ipamd.ports.process import Clock
+
+REFUSED_ADDRESS = Schedule("refused address", 1.0, 30.0)
+"""Pauses until EC2 is asked again for the same address. Ours: kubelet repeats an ADD every 10 to 15 s, so a pod notices at most two
+repetitions later that its address has become available."""
+
+PACE = Schedule("pace of refused addresses", 0.25, 3.0)
+"""Pauses after a refusal in which EC2 is asked for no address that it has refused before. They grow until the node obtains such an
+address. Ours: however many pods ask, EC2 is finally asked 20 times in a minute, which is at most 60 calls. A single address never
+waits for the pace, because its own pauses are longer."""
+
+PACE_KEY = ("refused addresses",)
+
+REMEMBERED_S = 600.0
+"""A refusal that was not repeated for this long is forgotten. Ours: the pod has gone, as kubelet repeats an ADD within seconds."""
+
+
+@dataclass(slots=True)
+class _Refused:
+    """The last refusal of an address. `at_s`: when EC2 was asked, on the monotonic clock."""
+
+    refusal: IpamError
+    at_s: float
+
+
+class RefusedAddresses:
+    """The addresses that EC2 refused, each with its last refusal. Only the pool's thread may use it."""
+
+    def __init__(self, backoffs: Backoffs, clock: Clock) -> None:
+        self._backoffs = backoffs
+        self._clock = clock
+        self._refused: dict[IpAddress, _Refused] = {}
+
+    def require_due(self, address: IpAddress) -> None:
+        """Return if EC2 may be asked for an address now. Raises: PinnedAddressError, the last refusal, if it may not."""
+        refused = self._refused.get(address)
+        if refused is None:
+            return
+        left_s = max(self._backoffs.left_s(_key(address)), self._backoffs.left_s(PACE_KEY))
+        if left_s:
+            raise _repeated(refused.refusal, age_s=self._clock.monotonic() - refused.at_s, left_s=left_s)
+
+    def add(self, address: IpAddress, refusal: IpamError) -> None:
+        """Remember a refusal that has cost EC2 calls, and begin the pauses after it."""
+        self._forget_old_ones()
+        self._refused[address] = _Refused(refusal, self._clock.monotonic())
+        self._backoffs.back_off(_key(address), REFUSED_ADDRESS)
+        self._backoffs.back_off(PACE_KEY, PACE)
+
+    def discard(self, address: IpAddress) -> None:
+        """Forget the refusals of an address, because the node has obtained it. The others may be available now too."""
+        if self._refused.pop(address, None) is not None:
+            self._backoffs.clear(_key(address), PACE_KEY)
+
+    def _forget_old_ones(self) -> None:
+        oldest_s = self._clock.monotonic() - REMEMBERED_S
+        for address, refused in list(self._refused.items()):
+            if refused.at_s < oldest_s:
+                del self._refused[address]
+                self._backoffs.clear(_key(address))
+        if not self._refused:
+            self._backoffs.clear(PACE_KEY)
+
+
+def _key(address: IpAddress) -> tuple[str, IpAddress]:
+    """Return the back-off key of an address."""
+    return "refused address", address
+
+
+def _repeated(refusal: IpamError, *, age_s: float, left_s: float) -> PinnedAddressError:
+    """Return the same refusal for another ADD, which also says how old EC2's answer is and when EC2 is asked again."""
+    details = f"{refusal.details} (EC2 was asked {age_s:.0f} s ago; the first ADD after {left_s:.0f} s asks it again)"
+    repeated = PinnedAddressError(refusal.message, details=details)
+    repeated.refusal, repeated.fields = refusal.refusal, refusal.fields
+    return repeated
