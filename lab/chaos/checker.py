@@ -25,7 +25,8 @@
         or a pod of a pool with such a group: at once. The link to its branch is gone: WIRED_S, or REPAIR_S as above.
     I21 on a node with a policy agent a living sandbox's host veth has no filter, and the agent has not taken it away itself; or it
         has one whose name the agent was told to forget, so that no policy reaches it: two rounds.
-    I13 a node calls EC2 more than CALLS_MOST times in a minute, and CALLS_A_START more for each further start of its daemon: at once.
+    I13 a node calls EC2 more than CALLS_MOST or CALLS_OF_THE_PAIR_MOST times in a minute, and CALLS_A_START more for each further
+        start of its daemon: at once.
 
 What other hands took (lab/chaos/book.py) is excused from I1 across nodes, I6, I7, I8 and an answer to ping, for the sandboxes that
 had it and for those that got it before the daemon could notice; from a row, if the datastore was lost too. Nothing excuses a living
@@ -37,7 +38,7 @@ work, and the time of such a tolerance starts when it is ready again.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -45,9 +46,11 @@ from typing import Protocol
 from lab.chaos.book import Takes
 from lab.chaos.expected_state import ExpectedSnapshot, PodRecord, Violation
 from lab.chaos.observation import NodeObservation
+from lab.chaos.plan import PAIR_NODES
 from lab.chaos.tolerances import (
     CALLS_A_START,
     CALLS_MOST,
+    CALLS_OF_THE_PAIR_MOST,
     COOLDOWN_MARGIN_S,
     DONE_S,
     LEAKED_S,
@@ -108,7 +111,7 @@ class Round:
     faultless_since: float | None = 0.0
     lied_until: float = -1.0
     takes: Takes = field(default_factory=Takes)
-    calls_a_minute: Mapping[str, int] = field(default_factory=dict)
+    calls_a_minute: Mapping[str, Counter[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -317,11 +320,13 @@ class Checker:
             is_hit = round_.takes.hit(record.node, record.address, record.created_at_s)
             if cools and not (is_hit or record.is_pinned) and round_.on_enis.get(record.address) != record.node:
                 yield _Claim("I8", f"{record.node} {record.address}", "it cools, and EC2 has it no more")
-        for name, count in round_.calls_a_minute.items():
+        for name, counts in round_.calls_a_minute.items():
             starts = [at for at in round_.nodes[name].started_at if round_.at_s - at <= 60.0]
-            most = CALLS_MOST + CALLS_A_START * max(len(starts) - 1, 0)
-            if count > most:
-                yield _Claim("I13", name, f"more than {most} EC2 calls in a minute", looks=1)
+            most = CALLS_OF_THE_PAIR_MOST if name in PAIR_NODES else CALLS_MOST
+            most += CALLS_A_START * max(len(starts) - 1, 0)
+            if counts.total() > most:
+                by_outcome = ", ".join(f"{count} {call}" for call, count in counts.most_common())
+                yield _Claim("I13", name, f"more than {most} EC2 calls in a minute: {by_outcome}", looks=1)
         ready = [state.ready_since for state in round_.nodes.values()]
         if round_.faultless_since is not None and None not in ready:
             calm_since = max([round_.faultless_since, *(since for since in ready if since is not None)])

@@ -134,7 +134,7 @@ class Observer:
         states = {node.name: node.state() for node in self._nodes}
         away = [name for name, state in states.items() if state.ready_since is None]
         calls = self._calls()
-        self.busiest_minute = max(self.busiest_minute, *calls.values())
+        self.busiest_minute = max(self.busiest_minute, *(counts.total() for counts in calls.values()))
         observations = dict(zip(states, self._lookers.map(lambda node: self._observe(node, before), self._nodes), strict=True))
         on_enis, primaries, loose = self._cloud()
         branches = self._branches()
@@ -213,11 +213,14 @@ class Observer:
                     if eni.attachment is None and eni.description == description:
                         self._expected.book.forgotten(eni.eni_id)
 
-    def _calls(self) -> dict[str, int]:
-        """Count each node's EC2 calls of the last minute."""
+    def _calls(self) -> dict[str, Counter[str]]:
+        """Count each node's EC2 calls of the last minute, by their API and outcome."""
         since = self._lab.vpc.clock() - 60.0
-        callers = Counter(call.instance for call in self._lab.vpc.calls() if call.at >= since)
-        return {node.name: callers[node.lab_node.instance_id] for node in self._nodes}
+        latest = [call for call in self._lab.vpc.calls() if call.at >= since]
+        return {
+            node.name: Counter(f"{call.api} {call.outcome}" for call in latest if call.instance == node.lab_node.instance_id)
+            for node in self._nodes
+        }
 
     def _silent(self, before: ExpectedSnapshot) -> frozenset[str]:
         living = [record.address for record in before.pods.values() if record.is_wanted]

@@ -31,6 +31,11 @@ COOLDOWN_MARGIN_S = 1.0
 CALLS_MOST = 120
 """Ours, per node and minute: runs need 35 to 45 (their reports say how many), a large account with small pages more."""
 
+CALLS_OF_THE_PAIR_MOST = 240
+"""The same for a node of the pair on which pods move with their addresses and choose pools. Ours: 161 calls were seen in a minute with
+four starts, and each had a reason. 70 were for ten ENIs of three pools, because each new ENI takes three calls more while EC2 does not
+show it yet. 45 were for named addresses, which take up to three calls each (docs/adr/0083)."""
+
 CALLS_A_START = 8
 """A start asks for the ENIs, the limits and the subnets, and once for each intent that is open: 29 of the 115 calls of a minute with
 seven starts, while EC2 did not show new ENIs. Ours: twice that, because what a kill ended is done again."""

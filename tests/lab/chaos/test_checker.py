@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,11 @@ from lab.chaos.book import Takes
 from lab.chaos.checker import Checker, NodeState, Round
 from lab.chaos.expected_state import ExpectedSnapshot, PodRecord, Violation
 from lab.chaos.observation import NodeObservation
+from lab.chaos.plan import PAIR_NODES
 from lab.chaos.tolerances import (
     CALLS_A_START,
     CALLS_MOST,
+    CALLS_OF_THE_PAIR_MOST,
     DONE_S,
     LOOSE_S,
     REPAIR_S,
@@ -450,14 +453,23 @@ def test_two_nodes_with_one_address_by_other_hands() -> None:
     assert "I1" in broken(*(round_(100.0 + s, seen=twice, takes=HIT) for s in range(2)))
 
 
+def calls(count: int) -> dict[str, Counter[str]]:
+    """The calls of two nodes in a minute, of which one made `count`."""
+    return {"node-a": Counter({"DescribeInstances OK": count}), "node-b": Counter()}
+
+
 def test_too_many_calls_are_told_at_once() -> None:
     """A daemon that asks EC2 without end."""
-    assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST, "node-b": 0})) == []
-    assert broken(round_(100, calls_a_minute={"node-a": CALLS_MOST + 1, "node-b": 0})) == ["I13"]
+    assert broken(round_(100, calls_a_minute=calls(CALLS_MOST))) == []
+    assert broken(round_(100, calls_a_minute=calls(CALLS_MOST + 1))) == ["I13"]
+    for count, expected in ((CALLS_OF_THE_PAIR_MOST, []), (CALLS_OF_THE_PAIR_MOST + 1, ["I13"])):
+        of_the_pair = {PAIR_NODES[0]: Counter({"DescribeInstances OK": count})}
+        seen = replace(round_(100, calls_a_minute=of_the_pair), nodes={"node-a": READY, "node-b": READY, PAIR_NODES[0]: READY})
+        assert broken(seen) == expected
     restarted = replace(READY, started_at=(30.0, 41.0, 60.0, 99.0))
     most = CALLS_MOST + 2 * CALLS_A_START
-    assert broken(round_(100, state=restarted, calls_a_minute={"node-a": most, "node-b": 0})) == []
-    assert broken(round_(100, state=restarted, calls_a_minute={"node-a": most + 1, "node-b": 0})) == ["I13"]
+    assert broken(round_(100, state=restarted, calls_a_minute=calls(most))) == []
+    assert broken(round_(100, state=restarted, calls_a_minute=calls(most + 1))) == ["I13"]
 
 
 def test_a_row_that_ec2_hid_is_demanded_once_ec2_has_told() -> None:
