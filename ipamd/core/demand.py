@@ -82,7 +82,7 @@ class _PoolDemand:
     """The demand for addresses of one pool.
 
     `waiting_count`: the number of ADDs that wait for an address.
-    `served_count`: the number of ADDs that got an address since the start.
+    `served_count`: the number of ADDs that got an address since the start, without those with `is_demand=False`.
     `status`: the last status that was published.
     """
 
@@ -123,7 +123,7 @@ class Demand:
         return self._of(pool).status
 
     def served_count_of(self, pool: str) -> int:
-        """Return how many ADDs got an address of a pool since the start."""
+        """Return how many ADDs got an address of a pool since the start, without those with `is_demand=False`."""
         return self._of(pool).served_count
 
     def waiting_count_of(self, pool: str) -> int:
@@ -150,7 +150,10 @@ class Demand:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
     def take(self, *, is_demand: bool = True, pool: str = "") -> None:
-        """Wake the pool maintainer after an ADD got an address. `is_demand`: whether the ADD counts as served."""
+        """Wake the pool maintainer after an ADD got an address.
+
+        `is_demand`: whether the ADD counts in `served_count_of`. It does not if the pod has other recorded sandboxes.
+        """
         with self._changed:
             self._of(pool).served_count += int(is_demand)
         self.triggered.set()
@@ -158,7 +161,8 @@ class Demand:
     def join(self, *, is_demand: bool = True, pool: str = "") -> int:
         """Begin the wait of an ADD. Returns: the first generation whose status takes this ADD into account.
 
-        `is_demand`: whether the pool may grow for the ADD. The caller must pass the same value, and the same pool, to `leave`.
+        `is_demand`: whether the pool may grow for the ADD. It may not if an earlier sandbox of the pod is recorded, or its address is
+        cooling. The caller must pass the same value, and the same pool, to `leave`.
         """
         with self._changed:
             self._waiting += int(is_demand)

@@ -369,11 +369,11 @@ class EniBook(Service):
                 self.observe(eni_id, reading=replace(known_facts.reading, **facts))
 
     def readings(self) -> dict[MacAddress, Reading]:
-        """Return, by MAC, what was read of each ENI that metadata listed last."""
+        """Return the reading of each ENI in metadata's latest list, by MAC."""
         return {facts.reading.mac: facts.reading for facts in self.all().values() if facts.reading is not None}
 
     def metadata_view(self) -> frozenset[IpAddress] | None:
-        """Return every address that metadata shows; None unless every ENI was read less than VIEW_S ago."""
+        """Return every address that metadata shows; None unless its list and every ENI in it were read less than VIEW_S ago."""
         oldest_s = self._clock.monotonic() - VIEW_S
         readings = self.readings().values()
         recent = [

@@ -288,7 +288,7 @@ class EniProvisioner(Service):
         return failures
 
     def has_due_intents(self) -> bool:
-        """Whether an open intent may be tried now."""
+        """Whether `recover_due` has work: an open intent may be tried now, or a settled one may be closed."""
         return self._log.close_old_in_s() == 0 or any(map(self._is_due, self._log.all_open()))
 
     def next_retry_s(self) -> float | None:

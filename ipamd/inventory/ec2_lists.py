@@ -1,6 +1,6 @@
 """List subnets, ENIs and reservations for one run, page by page, within a number of HTTP attempts.
 
-Every HTTP attempt counts as a call, retries included. A list that does not end within the calls raises an error, because a part of
+Every HTTP attempt counts as a call, retries included. A list that does not end within this number raises an error, because a part of
 a list proves nothing (I11); the caller reports the gap. Reservations take a call for each subnet, because EC2 lists them by subnet
 only. Source:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSubnetCidrReservations.html.
@@ -66,7 +66,11 @@ class Ec2Lists:
         return sorted(described_subnets(listed), key=lambda subnet: subnet.subnet_id)
 
     def enis_of(self, subnet_ids: Collection[SubnetId], *, keep: int) -> list[SeenEni]:
-        """List all ENIs of at most `FILTER_VALUES_MAX` subnets, hidden ones too if the endpoint knows them."""
+        """List all ENIs of at most `FILTER_VALUES_MAX` subnets.
+
+        They include the ENIs that EC2 lists only if INCLUDE_MANAGED is sent, unless the endpoint does not support this parameter. Such
+        an endpoint hides no ENI.
+        """
         subject = f"the ENIs of {counted(len(subnet_ids), 'subnet')}"
         return self._enis(subject, _filters("subnet-id", sorted(subnet_ids)), keep=keep)
 
@@ -108,7 +112,7 @@ class Ec2Lists:
         raise failure(CloudError, FailureCode.INVENTORY_CALLS_SPENT, subject=subject, calls=self._calls_max)
 
     def _page(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Get one page, with ENIs that AWS services manage if the endpoint knows the parameter."""
+        """Get one page. A page of ENIs is requested with INCLUDE_MANAGED, and without it if the endpoint refuses the parameter."""
         if api != "DescribeNetworkInterfaces" or not self._includes_managed:
             return self._call(api, subject, params)
         try:

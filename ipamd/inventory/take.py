@@ -1,9 +1,10 @@
-"""Take one inventory: list subnets, ENIs and reservations within the calls of a run, and report what they show.
+"""Take one inventory: list subnets, ENIs and reservations with a bounded number of EC2 calls, and report what they show.
 
-ENIs are listed first, because everything else is derived from them. Their lists leave two calls of the run: one to read the
-reservations of the subnet that waited longest, and one for a second look at ENIs with a problem. An address that moves from one ENI to
-another while pages are read is shown on both, and an ENI that a node deletes is detached for some seconds. So ENIs with a problem are
-listed a second time after a pause, 200 in a call (`second_look_s`, LOOKS_MAX).
+ENIs are listed first, because everything else is derived from them. The lists of ENIs leave at least two calls of the run unused: one
+to read the reservations of the subnet that waited longest, and one for a second look at ENIs with a problem. The second look is
+needed because a problem may be a passing state: an address that moves from one ENI to another while pages are read is shown on both,
+and an ENI that a node deletes is detached for some seconds. So after a pause (`second_look_s`) ENIs with a problem are listed again,
+200 in a call, with at most LOOKS_MAX calls.
 """
 
 from __future__ import annotations

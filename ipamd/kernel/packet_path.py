@@ -211,7 +211,7 @@ def _routes_to(routes: Iterable[answers.Route], destination: IpAddress) -> Itera
 
 
 def _rule_text(rule: answers.PolicyRule) -> str:
-    """Write a rule as `ip rule` does."""
+    """Write a rule in the words of `ip rule`, without its priority and protocol. A rule that refuses packets ends in "refuses"."""
     words = [f"from {_network(rule.source, rule.source_length)}"]
     if rule.destination is not None:
         words.append(f"to {_network(rule.destination, rule.destination_length)}")

@@ -672,7 +672,7 @@ class KernelWiring(Wiring):
             raise
 
     def _delete_own(self, spec: WiringSpec, legs: Sequence[Leg]) -> bool:
-        """Delete the links that have the legs' names and are this sandbox's, and the rules of its address.
+        """Delete the links that have the legs' names and are this sandbox's; with the first leg's link also the rules of the address.
 
         Returns: whether there was such a link.
         """

@@ -108,8 +108,8 @@ class Attachment:
 
     @property
     def wiring(self) -> WiringSpec:
-        """The wiring by which the sandbox's links are recognised and removed. It lacks the MTU, and the MACs of links that others
-        made: only the stored result has these.
+        """The wiring by which the sandbox's links are recognised and removed. It lacks the MTU, and the MACs of links that
+        amazon-vpc-cni-k8s made: only `result` has these, and `recorded_spec` adds them.
         """
         return WiringSpec(
             key=self.key,

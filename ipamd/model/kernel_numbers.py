@@ -18,8 +18,9 @@ amazon-vpc-cni-k8s, and are removed where they are not needed.
 """
 
 OWN_TABLE = 113213
-"""The table with the routes to all our sandboxes. Ours: the number is also that of the group of dying links. It is far from the tables
-of ENIs (below 13,200 with 32 cards) and from the tables that other software is known to use."""
+"""The table with the routes to all our sandboxes. Ours: the number is far from the tables of ENIs (below 13,200 with 32 cards) and
+from the tables that other software is known to use. The group of links that wait for deletion (`uapi.DYING_GROUP`) has the same
+number, so that one number marks what is ours."""
 
 OWN_TABLE_PRIORITY = TO_SANDBOX_PRIORITY + 1
 """Priority of the rule `lookup OWN_TABLE`. Ours: behind the rules of single sandboxes. So if another daemon, or an earlier release of

@@ -100,7 +100,7 @@ class PoolSnapshot:
 
     @property
     def known_eni_count(self) -> int:
-        """The number of attached ENIs on the card that EC2 has shown."""
+        """The number of ENIs that EC2 has shown attached to the network card."""
         return len(self.enis) + self.unmanaged_eni_count
 
     @property

@@ -342,7 +342,10 @@ def _exclusion_without_entry(eni: Eni, custom: CustomNetwork, *, zone: str) -> s
 
 
 def _kept_group_exclusion(eni: Eni) -> str:
-    """Return the recorded exclusion because of other security groups, if there is one: the groups cannot be compared now."""
+    """Return OTHER_GROUPS if this is the recorded reason of the ENI's exclusion; otherwise "".
+
+    The ENI's security groups cannot be compared with those of the file now, so the result of the last comparison stays.
+    """
     if eni.excluded == OTHER_GROUPS:
         return eni.excluded
     return ""

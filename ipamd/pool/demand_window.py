@@ -83,7 +83,7 @@ class RollingMax:
         while self._steps and self._steps[-1][1] <= value:
             since_s = self._steps.pop()[0]
         self._steps.append((since_s, value))
-        # A step is needed until the next one is as old as the window.
+        # `over` reads the newest step that is at least as old as the window. Steps before that one are not needed any more.
         while len(self._steps) > 1 and self._steps[1][0] <= now_s - kept_s:
             del self._steps[0]
 

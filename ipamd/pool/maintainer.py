@@ -258,7 +258,9 @@ class PoolMaintainer(Service):
 
         Returns: the monotonic time at which the plan must be made again even if nothing happens; None if there is no such time.
         """
-        self.cycle()  # first: an ADD may wait for it, and creating an ENI reads metadata again
+        # `cycle` comes first, because an ADD may wait for it. If it creates an ENI, it also reads metadata again, so the identity that
+        # is used below is recent.
+        self.cycle()
         # The pause is read now, because the calls below may block for longer than it lasts.
         pause_s = self._pause_s()
         deadlines = [self._demand.status_of(name).retry_deadline for name in self._planned]

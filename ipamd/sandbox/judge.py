@@ -120,11 +120,11 @@ class SandboxJudge(Service):
         return max(self.age_s(attachment) for attachment in attachments) >= REAP_MIN_AGE_S
 
     def is_plausible_at_start(self, survey: KernelSurvey, listed: Collection[str], *, is_datastore_whole: bool) -> bool:
-        """Whether the first list of a start is plausible: it has at least one wired sandbox of ours, or there are too few to judge.
+        """Whether the first list of a start is plausible.
 
-        A runtime that has just restarted may answer before it has read its own state. If the datastore is whole, a list without a
-        single wired sandbox is plausible too, because that sandbox may have ended without a DEL. If rows were lost, the list is the
-        only evidence for the sandboxes, so it must have one of them, or none may be wired.
+        A runtime that has just restarted may answer before it has read its own state. So the list must have at least one of our wired
+        sandboxes. There are two exceptions: no sandbox is wired; or only one is wired and the datastore is whole, because this sandbox
+        may have ended without a DEL. If rows were lost, the list is the only evidence, so it must have even a single wired sandbox.
         """
         wired = {
             veth.key.container_id

@@ -293,7 +293,9 @@ class BranchSource(Service):
         )
 
     def confirm_soon(self) -> None:
-        """Have the pool's thread compare a new sandbox with EC2."""
+        """Wake the pool maintainer, whose thread asks EC2 whether the branch ENI of a new sandbox is the pod's
+        (`ipamd/eni/legs/branches.py`).
+        """
         self._demand.trigger()
 
     def _require_no_other_pod(self, request: AttachRequest, eni: BranchEni) -> None:
