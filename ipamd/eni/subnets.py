@@ -400,7 +400,7 @@ class Subnets(Service):
         usable = by_room(subnet for subnet in listed.values() if not reasons[subnet.subnet_id])
         if usable:
             return [(subnet.subnet_id, None if subnet.free_count < 0 else subnet.free_count) for subnet in usable]
-        # EC2 does not list subnets of other accounts. `home` may be one of these, so an answer without `home` does not exclude it.
+        # EC2 may leave out a subnet that another account shares, and `home` may be one: an answer without it does not exclude it.
         if home not in listed:
             return [(home, None)]
         raise self._no_subnet("; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items())))
