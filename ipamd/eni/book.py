@@ -25,10 +25,11 @@ from ipamd.model.placement import free_indexes
 from ipamd.model.record import dataclass, field, replace
 
 VIEW_S = 750.0
-"""A view of metadata counts as a witness only if every ENI in it was read less than this long ago. Ours: each turn reads at
-least two ENIs, so 15 ENIs are read within 600 s. The view is also newer than our own changes of an object whose loss it confirms: EC2
-has not shown the object for MASS_LOSS_AGE_S (600 s), and our last change is at least RECENT_S (300 s) older, so it was made at least
-150 s before the oldest reading."""
+"""A view of metadata counts as a witness only if every ENI in it was read less than this long ago. Ours: each turn reads at least two
+ENIs, so 15 ENIs are read within 600 s. Two in a turn are too few for a spot instance with 24 ENIs: there a view is often too old, and
+metadata is then no witness. A view is also newer than our own changes of an object whose loss it confirms: EC2 has not shown the
+object for MASS_LOSS_AGE_S (600 s), and our last change is at least RECENT_S (300 s) older, so it was made at least 150 s before the
+oldest reading."""
 
 Place = tuple[int, int]
 """Network card and device index."""

@@ -41,8 +41,8 @@ SUBNETS_MAX = 32
 """The most subnets of one pool. Ours: this is several for each zone of a region."""
 
 COUNT_MAX = 1000
-"""The highest value of a target or a number of ENIs. Ours: a higher value is a mistake, because no instance type has more than 750
-slots."""
+"""The highest value of a target or a number of ENIs. Ours: a higher value is probably a mistake. Only the largest instance types have
+more single addresses (1,512 on 24 ENIs), and a pool of pods has only a part of them."""
 
 POOL_FORM = {
     "subnets": list,

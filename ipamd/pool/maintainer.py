@@ -66,8 +66,8 @@ COALESCE_S = 0.02
 cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
-"""How many actions one wake-up makes at most. Ours: one wake-up can fill a node, because the largest common types have 15 ENIs, each
-of which takes two actions, a creation and one allocation."""
+"""How many actions one wake-up makes at most. Ours: one wake-up can fill a node with 15 ENIs, because each ENI takes two actions, a
+creation and one allocation. Where more actions are needed, the next wake-up follows at once."""
 
 PREFETCH_SUBNETS = ("subnets ahead of growth",)
 """Back-off key: on a node without a free address, the subnets are described once while the instance's limits are not known yet."""
