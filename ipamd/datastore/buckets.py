@@ -3,6 +3,7 @@
 The densest ENI and prefix come first, so that the others become empty and can be released. Within a prefix the address that has been
 free for longest comes first, so that each address stays out of use for as long as possible (I8). Draining ENIs and prefixes come after
 all others (`ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
+`PoolIndex` decides which addresses are *offered*, that is, may be assigned now, and which are *withheld* from sandboxes.
 
 Counters are updated with each change: every ADD reads them, and a node may have 11,760 addresses.
 """

@@ -297,8 +297,8 @@ class EniService(Service):
     def lose_elsewhere(self, eni_id: EniId, addresses: Collection[IpAddress], prefixes: Collection[IpNetwork]) -> list[IpAddress]:
         """Mark addresses as lost that EC2 assigned to `eni_id` in answer to a call of ours, but that are recorded on another ENI (I7).
 
-        An address is on one ENI at a time, so the answer proves that it left the other ENI, whatever a Describe shows. Otherwise the
-        address could still be assigned there.
+        An address is on one ENI at a time, so the answer proves that it left the other ENI, whatever a Describe shows. Without the
+        mark, a sandbox could still get the address, with the routing of the other ENI.
         Returns: the addresses that are new to this ENI; they are recorded as a change of ours.
         """
         new = []

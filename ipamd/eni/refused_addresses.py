@@ -62,7 +62,9 @@ class RefusedAddresses:
         self._backoffs.back_off(PACE_KEY, PACE)
 
     def discard(self, address: IpAddress) -> None:
-        """Forget the refusals of an address, because the node has obtained it. The others may be available now too."""
+        """Forget the refusals of an address that the node has obtained. The common pace ends too, because the other refused addresses
+        may be available now as well.
+        """
         if self._refused.pop(address, None) is not None:
             self._backoffs.clear(_key(address), PACE_KEY)
 
@@ -82,7 +84,7 @@ def _key(address: IpAddress) -> tuple[str, IpAddress]:
 
 
 def _repeated(refusal: IpamError, *, age_s: float, left_s: float) -> PinnedAddressError:
-    """Return the same refusal for another ADD, which also says how old EC2's answer is and when EC2 is asked again."""
+    """Return a refusal for another ADD. Its details also say how old EC2's answer is, and when EC2 is asked again."""
     details = f"{refusal.details} (EC2 was asked {age_s:.0f} s ago; the first ADD after {left_s:.0f} s asks it again)"
     repeated = PinnedAddressError(refusal.message, details=details)
     repeated.refusal, repeated.fields = refusal.refusal, refusal.fields

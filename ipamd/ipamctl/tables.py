@@ -67,7 +67,7 @@ def table(
 
 
 def _shortened(cells: list[str]) -> list[str]:
-    """Shorten long cells, the last one as a sentence."""
+    """Shorten long cells. The last cell of a row may be a sentence, so only LINE_MAX limits it."""
     shortened = []
     for cell in cells[:-1]:
         cell_max = CELL_MAX

@@ -36,8 +36,10 @@ BUFFER_BYTES = 65536
 netlink_recvmsg)."""
 
 SHORTER_BYTES = 27 * 1024
-"""Room for one datagram of a second socket (`NetlinkSocket.shorter`), so that its datagrams end at other entries of a dump than those
-of the first socket. Ours: in a dump of up to 128 KiB (2,000 rules) no two ends are within 4 KiB of each other."""
+"""Room for one datagram of the second socket (`NetlinkSocket.shorter`). If a rule is removed during a dump, the dump may lack another
+rule, at the beginning of a datagram (`survey.py`). The datagrams of the two sockets begin at different rules, so the dumps of both
+seldom lack the same rule. Ours: in a dump of up to 128 KiB (2,000 rules) a datagram of one socket begins at least 4 KiB away from
+every datagram of the other, except for the first one."""
 
 BATCH_MAX = 64
 """Messages per send. Ours: their answers, about 1 KiB each on the receive queue, stay below the default 208 KiB of SO_RCVBUF."""
@@ -147,7 +149,7 @@ class NetlinkSocket:
         """When this socket was closed; None while it is open."""
 
     def add_shorter(self) -> None:
-        """Open the second socket `shorter` in the calling thread's namespace, for dumps whose datagrams end at other entries.
+        """Open the second socket `shorter` in the calling thread's namespace. Its datagrams end at other entries (see SHORTER_BYTES).
 
         It is closed together with this socket. Raises: WiringError.
         """

@@ -155,7 +155,7 @@ class Judgement:
 def judge(evidence: Evidence) -> Judgement:
     """Decide by the table of this module.
 
-    Returns: the verdict with its reasons; KEEP of a recorded sandbox with every reason to keep.
+    Returns: the verdict with its reasons. If a recorded sandbox is kept, these are all the reasons to keep it.
     Concurrency: pure. Guards: I2, I11.
     """
     if evidence.record is Record.RECORDED:

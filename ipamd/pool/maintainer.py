@@ -398,7 +398,7 @@ class PoolMaintainer(Service):
     def _prepare_plan(self, planned: PlannedPool) -> tuple[int, int]:
         """Do the work that must not wait for the end of the cycle, in which each action may take seconds.
 
-        Returns: how many ADDs of the pool wait, and the latest generation.
+        Returns: how many ADDs of the pool wait, and the latest generation of demand (`Demand.join`).
         """
         if self._leg_comparison is not None and self.limits is not None:
             self._leg_comparison.compare()  # some new sandboxes have no network until EC2 confirms their legs

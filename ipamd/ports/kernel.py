@@ -158,10 +158,13 @@ class Wiring(Protocol):
 
 
 class VlanLinks(Protocol):
-    """Creates and recognises VLAN links in a lab whose kernel cannot make them. They are changed and deleted like the kernel's."""
+    """Makes and recognises the links that stand for VLAN links in a lab, if the kernel there cannot make VLAN links.
+
+    These links are changed and deleted in the same way as VLAN links.
+    """
 
     kind: str
-    """The kernel's name of the kind of links that it creates."""
+    """The kernel's name for the kind of these links."""
 
     def place(self, name: str, *, peer: int) -> tuple[int, int]:
         """Return where a link's frames are sent: the index of the link that carries them, and their VLAN ID.
@@ -223,8 +226,8 @@ class HostNetwork(Protocol):
     def is_source_checked(self) -> bool:
         """Whether the kernel drops every packet of a sandbox whose source is not routed to the sandbox; False when in doubt (I11).
 
-        It is true if this filter was verified once and has not changed since. The call takes tens of microseconds, and takes no lock
-        whose holder may wait for something outside the process.
+        It is true if our nftables tables that drop these packets were verified once and have not changed since. The call takes tens
+        of microseconds, and takes no lock whose holder may wait for something outside the process.
         """
 
     def extra_family(self) -> tuple[Family | None, str]:

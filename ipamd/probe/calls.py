@@ -20,7 +20,8 @@ steps of a run make about 50 calls, and each wait for a lagging answer makes up 
 reported as unknown."""
 
 PAUSE_S = 0.2
-"""Pause between two calls. Ours: the tightest bucket of the APIs in use refills five calls a second for the whole account.
+"""Pause between two calls, in seconds. Ours: a probe makes at most five calls a second. For each API in use, EC2 allows an account at
+least that many in the long run, so a probe alone does not reach the account's limit.
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
 """
@@ -41,7 +42,8 @@ NO_ANSWER = "(no answer)"
 """Stands for EC2's code in a call that got no answer."""
 
 SILENT_MAX = 3
-"""After this many successive calls without an answer the checks end. Ours: each such call takes HTTP_TIMEOUT."""
+"""After this many successive calls without an answer the checks end. Ours: each such call takes HTTP_TIMEOUT, so more of them would
+only delay the report."""
 
 MESSAGE_MAX = 300
 """The largest number of characters of EC2's message that are kept."""

@@ -80,7 +80,7 @@ def _addresses_given_twice(sources: Sources) -> list[AuditFinding]:
 
 
 def _pending_policy_cleanups(sources: Sources) -> list[AuditFinding]:
-    """Report the pods that have no sandbox any more, and that the network policy agent has not yet confirmed to have forgotten."""
+    """Report each pod whose last sandbox is gone, until the network policy agent has confirmed that it has forgotten the pod."""
     findings = []
     for pod, since in sources.pending_policy_cleanups().items():
         findings.append(finding(FindingCode.POLICY_OWED, pod, since=rfc3339(since)))

@@ -21,10 +21,11 @@ TEXT_MAX = 32 * 1024
 exhaust the parser."""
 
 CIDRS_MAX = 1000
-"""The largest number of CIDRs in a list. Ours: each external service CIDR is a routing rule of the node."""
+"""The largest number of CIDRs in a list. Ours: each external service CIDR becomes a routing rule of the node, and the kernel tests
+packets against the rules one by one, so their number must be bounded."""
 
 NAMESPACES_MAX = 1000
-"""The largest number of namespaces in a list. Ours: a list is searched at each ADD."""
+"""The largest number of namespaces in a list. Ours: each ADD searches the list, so its length must be bounded."""
 
 NAMESPACE_MAX = 63
 
