@@ -109,9 +109,10 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def read_snapshot(connection: Connection) -> Snapshot:
-    """Read every table that is mirrored in memory. On disk no address is reserved (I5).
+    """Read every table that is mirrored in memory.
 
-    Raises: ValueError for a value that this release does not write.
+    Returns: rows of which no address is RESERVED, because reservations exist only in memory (I5). Raises: ValueError for a value that
+        this release does not write.
     """
     snapshot = Snapshot({}, {}, {}, {}, {})
     lost_marks = {row["address"]: row for row in _read_rows(connection, schema.lost)}

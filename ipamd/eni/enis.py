@@ -721,7 +721,9 @@ class EniService(Service):
         eni_id = key if isinstance(key, str) else None
         if not self._store_loss(key, eni_id, rows, outcome):
             return False
-        if eni_id:  # set after the row is DETACHING, because `forget_unused`, in another thread, unsets it for any other row
+        if eni_id:
+            # `is_absent` is set after the row is DETACHING, because `forget_unused`, in another thread, unsets it for an ENI whose row
+            # is not DETACHING.
             self.book.observe(eni_id, is_absent=True)
             outcome.lost_eni_count += 1
             outcome.forced_eni_count += any(row.is_in_use for row in rows)

@@ -88,8 +88,8 @@ class EniProvisioner(Service):
     """Creates ENIs, allocates and releases addresses. Used by one thread, the pool maintainer's.
 
     All open operations that IAM denied (`is_denied`), and all open releases that were not tried yet, wait for the same pause
-    (`limits.RELEASE_DENIED`). After it the operation that was not tried for longest is tried. If IAM denies it, the next pause begins
-    for all of them. Otherwise the others are tried at once.
+    (`limits.RELEASE_DENIED`). After this pause one of them is tried: one that was not tried yet, or else the one whose last try is
+    longest ago. If IAM denies it, the next pause begins for all of them. Otherwise the others are tried at once.
     """
 
     def __init__(
@@ -260,7 +260,11 @@ class EniProvisioner(Service):
         return problems
 
     def _try_resume(self, intent: Intent) -> IpamError | None:
-        """Resume one open intent. Returns: the error of EC2 or of a freeze that stopped it, or None."""
+        """Resume one open intent.
+
+        Returns: the error that stopped it, a FrozenError included. None if it succeeded, if it yielded to a waiting ADD, or after a
+            defect, which becomes a condition.
+        """
         try:
             self._resume(intent)
         except InterruptedByAddError as error:

@@ -62,8 +62,9 @@ class RefusedAddresses:
         self._backoffs.back_off(PACE_KEY, PACE)
 
     def discard(self, address: IpAddress) -> None:
-        """Forget the refusals of an address that the node has obtained. The common pace ends too, because the other refused addresses
-        may be available now as well.
+        """Forget the refusals of an address that the node has obtained.
+
+        The common pace ends, because other refused addresses may be available now too.
         """
         if self._refused.pop(address, None) is not None:
             self._backoffs.clear(_key(address), PACE_KEY)

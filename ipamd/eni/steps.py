@@ -182,7 +182,8 @@ class OperationRunner(Service):
     def run(self, intent: Intent, *, identity: InstanceIdentity | None, is_first: bool = False) -> Work:
         """Run an operation from the state that it has reached.
 
-        Raises: CloudError, after which the intent stays open unless nothing happened; ValueError if the intent is malformed.
+        Raises: CloudError if the operation cannot go on now. Its intent is closed only if the operation had no effect in EC2 or was
+            undone; otherwise it stays open, to be resumed. ValueError if the intent is malformed.
         """
         work = Work(intent, intent.operation, identity, is_first)
         state = state_of(work.operation, is_first=is_first)
@@ -636,7 +637,7 @@ class OperationRunner(Service):
     def _keep_attached(self, work: Work) -> None:
         """Record an ENI whose creation failed, instead of detaching it, because another daemon may assign its addresses (I2, I9, I20).
 
-        Raises: FrozenError if it cannot be recorded; then its intent stays open.
+        Raises: FrozenError if it cannot be recorded, or if it is not known yet whether EC2 detaches it; then its intent stays open.
         """
         eni_id = work.delete.eni_id
         if work.delete.deletion_state == DETACHED:

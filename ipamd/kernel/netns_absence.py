@@ -34,8 +34,8 @@ class Mount:
 def is_netns_gone(path: str, *, mounts_path: str = MOUNTS) -> bool:
     """Whether nothing is at `path`, in a directory where a mount of the host would be visible.
 
-    Returns: False also in doubt. A directory on the root mount proves nothing: a container's root file system may carry a tag of
-        propagation, although no mount of the host appears in its directories.
+    Returns: False also in doubt. Always False if the directory is on the mount at `/`, because that mount's tags prove nothing: a
+        container's root file system may be tagged `shared` or `master`, although no mount of the host appears in it.
     """
     try:
         directory = Path(path).parent.resolve(strict=True)

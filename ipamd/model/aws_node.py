@@ -277,7 +277,13 @@ def _entry_of(address: IpAddress, allocations: Iterable[Allocation]) -> Allocati
 
 
 def _identify_by_name(sandboxes: Sequence[Sandbox], allocation: Allocation | None) -> tuple[AttachmentKey, str] | str:
-    """Choose between the listed sandboxes of a link's pod and an entry that the runtime does not list."""
+    """Find the sandbox of a host veth by the name of its pod. Returns: as `identify`.
+
+    Args:
+        sandboxes: the pod's sandboxes that the runtime lists.
+        allocation: the entry for the veth's address, which names a sandbox that the runtime does not list. It decides only if
+            `sandboxes` is empty. None if there is no such entry.
+    """
     if len(sandboxes) == 1:
         return AttachmentKey(sandboxes[0].container_id, IfName(POD_IFNAME)), "the kernel and the runtime"
     if len(sandboxes) > 1:

@@ -160,7 +160,7 @@ def _advise(name: str, best: str) -> str:
 
 
 def _spelt_otherwise(name: str) -> str:
-    """Return the known name that differs from `name` only in underscores and hyphens; "" if there is none."""
+    """Return the known name that differs from `name` only in underscores, hyphens and case; "" if there is none."""
     letters = re.sub("[-_]", "", name).upper()
     for candidate in _known_names():
         if candidate.replace("_", "").upper() == letters:

@@ -126,7 +126,8 @@ class LegWiring(Generic[L]):
     def created_uplink(self, outcomes: Sequence[AnswerOutcome], leg: L) -> tuple[int, bool]:
         """Read the answers to `uplink_creation`.
 
-        Returns: the index of the link that was made, 0 for none; and whether the link is usable as it is.
+        Returns: the index of the link that was made, 0 for none; and whether the link is usable. If not, the caller calls
+            `make_uplink`.
         """
         del outcomes, leg
         return 0, False
@@ -146,8 +147,8 @@ class LegWiring(Generic[L]):
             address: the sandbox's address; None if it is unknown.
             host_veth: the present name of the host veth, whose rules are removed too; None if it is unknown.
             is_deleted: delete the link at once; otherwise it is only taken down and put into the dying group.
-        Returns: the messages to send once the host veth is closed, and the messages to send after the removal of the sandbox's other
-            rules.
+        Returns: the messages to send once the host veth is down or has no routes, and the messages to send after the removal of the
+            sandbox's other rules.
         Raises: WiringError.
         """
         del sock, uplink, address, host_veth, is_deleted

@@ -70,7 +70,8 @@ class BranchAdopter:
     def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
         """See `LegAdopter`.
 
-        If a sandbox is in standard mode and the node has no route to it, EC2 has never confirmed its branch ENI. Its links stay down.
+        The node gets a route to a sandbox in standard mode only after EC2 has confirmed the branch ENI. So without a route the ENI is
+        not confirmed, and the wiring keeps the sandbox's links down (`is_kept_down`).
         """
         link, key = survey.uplink_of(veth), veth.key
         if link is None or not isinstance(link.uplink, Branch) or key is None or veth.address is None:
