@@ -20,7 +20,7 @@ CONFIG_BYTES_MAX = 7 << 18
 CONTAINER_ID_BYTES_MAX = 200  # ipamd/model/ids.py, CONTAINER_ID_MAX; CRI IDs have 64
 NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
 IFNAME_BYTES_MAX = 15  # Linux IFNAMSIZ less the NUL
-READ_BYTES = 16384  # ours, as in `client.py`
+READ_BYTES = 16384  # ours, because a usual configuration has a few KB, and MicroPython's heap has room for the buffer
 
 # Longest run of the process for each verb, on the monotonic clock. kubelet gives RunPodSandbox 4 minutes, and containerd kills a
 # plugin when its caller gives up. Each deadline is well before that, so that the pod's events show our message, not "signal: killed".

@@ -22,8 +22,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 IDLE_S = 15.0
-"""Time after which a thread without work ends, except the last thread. Ours: starting a thread takes 0.1 ms, and keeping it costs
-0.1 MiB."""
+"""Time after which a thread without work ends, except the last thread. Ours: the exact time matters little, because starting a thread
+again takes 0.1 ms, and keeping it costs 0.1 MiB."""
 
 
 class _Request:

@@ -25,7 +25,8 @@ from ipamd.model.record import dataclass, field, replace
 from ipamd.ports.process import Clock
 
 FRESH_S = 30.0
-"""For this long after we created an object, EC2's NotFound for it is not believed. Ours: EC2 promises no bound; seconds are usual.
+"""For this long after we created an object, EC2's NotFound for it is not believed. Ours: longer than the seconds that are usual,
+because EC2 promises no bound.
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
 """

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from ipamd.settings import CloudConfig
 
 IDLE_S = 20.0
-"""The process ends this long after the last call. Ours: calls come in groups. Each start costs 0.2 s of CPU for imports, and a process
-that waits costs memory, a third of the daemon's."""
+"""The process ends this long after the last call. Ours: calls come in groups, and one process serves a group, because each start costs
+0.2 s of CPU for imports. Then the process ends, because a process that waits costs memory, a third of the daemon's."""
 
 START_S = 20.0
-"""Longest time from a request until the process reports that it is sending. Ours: in this time it starts and searches for
-credentials, and the requests for these have their own bounds (metadata 5 s at most)."""
+"""Longest time from a request until the process reports that it is sending. Ours: this is enough for its start and for its search for
+credentials, because the requests for these have their own bounds (metadata 5 s at most)."""
 
 MARGIN_S = 15.0
 """Seconds that a call may take in addition to HTTP_TIMEOUT, the timeout of its answer, after the process has reported that it is
-sending. Ours: connecting takes 3 s at most, and credentials are fetched before that report."""
+sending. Ours: this is ample, because connecting takes 3 s at most, and credentials are fetched before that report."""
 
 TRIES = 2
 """The largest number of processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next

@@ -58,7 +58,8 @@ UNKNOWN_PARAMETER = "UnknownParameter"
 no ENI."""
 
 INCLUDE_MANAGED_AGAIN_S = 3600.0
-"""After this long the parameter is sent again to an endpoint that refused it. Ours: one call an hour, and endpoints are upgraded."""
+"""After this long the parameter is sent again to an endpoint that refused it. Ours: an upgraded endpoint is noticed within an hour,
+and one refused call an hour costs little."""
 
 LIMITS_RETRY_S = 300.0
 """Seconds after which limits of an instance type that EC2 did not give are requested again. Ours: this need not be often, because

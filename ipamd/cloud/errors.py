@@ -36,7 +36,7 @@ SERVER_ERROR = 500
 """HTTP status from which the fault is EC2's own and the outcome unknown. Source: RFC 9110, 15.6."""
 
 MESSAGE_MAX = 300
-"""Characters of EC2's message that we quote. Ours: an encoded authorization failure has kilobytes."""
+"""Characters of EC2's message that we quote. Ours: a bound is needed, because an encoded authorization failure has kilobytes."""
 
 CODE_MAX = 100
 """Characters of EC2's code that we quote. Ours: the longest has 60."""

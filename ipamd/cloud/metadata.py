@@ -52,7 +52,8 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-re
 """
 
 TOKEN_MARGIN_S = 300.0
-"""A token is renewed this long before its end. Ours: no request may start with a token that expires during it."""
+"""A token is renewed this long before its end. Ours: longer than any request, because no request may start with a token that expires
+during it."""
 
 POLICY = RetryPolicy(PASSING, attempts=5, total_s=8.0, first_wait_s=0.1, wait_cap_s=1.0)
 """Retries of one reading of the identity. Ours: longer than the second or two in which metadata of a booting instance is incomplete,

@@ -28,7 +28,7 @@ ANSWER, DIFFERENCES, LOST, MASS_LOSS = "ec2 answer", "ec2 differences", "lost ad
 EC2 no longer shows addresses. MASS_LOSS: a loss was concluded from implausible answers."""
 
 NAMED_COUNT = 5
-"""How many differences a condition names. Ours: `ipamctl audit` has all."""
+"""How many differences a condition names. Ours: few are enough, because `ipamctl audit` has all."""
 
 
 class Contradiction(StrEnum):

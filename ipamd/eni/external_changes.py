@@ -49,8 +49,8 @@ TURN_JITTER = 0.25
 at the same time. Ours: with 0.25 the turns of the nodes spread over 15 s."""
 
 LINKS_S = 60.0
-"""Longest time between two readings of all links, which show changes without a notification, and links whose MAC was changed. Ours: a
-notification shows nearly every change at once."""
+"""Longest time between two readings of all links, which show changes without a notification, and links whose MAC was changed. Ours:
+rare readings are enough, because a notification shows nearly every change at once."""
 
 REQUESTS_PER_TURN = 10
 """Most HTTP requests of a turn, including those for the node's identity and for tokens. Ours: at most ten requests a minute;

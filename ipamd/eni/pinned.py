@@ -38,11 +38,12 @@ from ipamd.model.record import dataclass
 from ipamd.ports.cloud import Ec2
 
 LOOK_S = 0.5
-"""Seconds after which a waiting ADD checks again whether its caller is still there. Ours: an ADD that nobody waits for soon ends."""
+"""Seconds after which a waiting ADD checks again whether its caller is still there. Ours: so an ADD that nobody waits for any more
+ends soon."""
 
 UNCLAIMED_S = 60.0
 """After this long, a free address of a pinned range that is kept for no pod is released to EC2. The ADD that asked for it has failed,
-and the runtime has not repeated it. Ours: kubelet repeats an ADD within seconds."""
+and the runtime has not repeated it. Ours: this is long enough, because kubelet repeats an ADD within seconds."""
 
 ROOM_S = 60.0
 """For this long the pool does not use a slot that was freed for a pinned address. Ours: as long as `UNCLAIMED_S`, in which kubelet
@@ -56,11 +57,12 @@ SUBJECT = "pinned addresses"
 """Name of the condition, which has the parts `ranges` and `release`."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
-"""Back-off key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
+"""Back-off key and pause of the check whether the ranges are reserved. Ours: rare checks are enough, because people change
+reservations by hand."""
 
 CERTAIN_S = 5.0
-"""How long EC2's answer that an address is on this node is believed, if another node may take the address at any time. Ours: the ADD
-for which EC2 was called reserves the address at once."""
+"""How long EC2's answer that an address is on this node is believed, if another node may take the address at any time. Ours: seconds
+are enough, because the ADD for which EC2 was called reserves the address at once."""
 
 FAILPOINTS = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded")
 

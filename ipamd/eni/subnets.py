@@ -49,8 +49,9 @@ from ipamd.ports.cloud import Ec2
 log = logging.getLogger(__name__)
 
 ANSWER_VALID_S = 300.0
-"""How long an answer of DescribeSubnets is used. Ours: people change tags by hand, and after a refusal the subnets are described again
-at once; amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go, AllocENI)."""
+"""How long an answer of DescribeSubnets is used. Ours: minutes are short enough, because people change tags by hand, and after a
+refusal the subnets are described again at once; amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go,
+AllocENI)."""
 
 CONDITION = "subnets"
 

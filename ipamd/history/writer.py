@@ -46,7 +46,7 @@ SYNC_S = 10.0
 pods too."""
 
 TIDY_S = 3600.0
-"""Seconds between two prunings while nothing is written. Ours: the bound of the age is in days."""
+"""Seconds between two prunings while nothing is written. Ours: this is often enough, because the bound of the age is in days."""
 
 REFUSED_MAX_S = 30.0
 """Longest pause, in seconds, before a failed write is repeated. Ours: a full disk usually stays full for longer, so shorter pauses

@@ -28,7 +28,7 @@ LIFT_WINDOW_S seconds. Ours: without this bound a plugin whose entry is added an
 the time."""
 
 NAMED_MAX = 5
-"""The largest number of problems that a condition names. Ours."""
+"""The largest number of problems that a condition names. Ours: few, so that the condition stays short."""
 
 
 class AppendedPlugins:

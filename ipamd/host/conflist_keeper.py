@@ -68,7 +68,7 @@ NOT_FOLLOWED = "other conflist unclear"
 """Condition: the runtime uses another file than ours, and the node's files do not show whether that file leads to our plugin."""
 
 LINES_MAX = 5
-"""The largest number of lines that a condition names as lines that must change. Ours."""
+"""The largest number of lines that a condition names as lines that must change. Ours: few, so that the condition stays short."""
 
 START_CHECK_INTERVAL_S = 10.0
 """Longest time in seconds between two checks while the start waits for the plugins. Ours: a check costs a few stats."""

@@ -25,12 +25,12 @@ from ipamd.model.history import LedgerEvent
 from ipamd.ports.datastore import Spool
 
 INTERVAL_S = 5.0
-"""Seconds between two turns. Ours: a turn writes a line to a tmpfs, lists one directory and makes one stat. DELs that were spooled
-while the daemon stalled wait no longer than this."""
+"""Seconds between two turns. Ours: short, because DELs that were spooled while the daemon stalled wait for a turn, and a turn costs
+little: it writes a line to a tmpfs, lists one directory and makes one stat."""
 
 TOMBSTONE_AGE = timedelta(hours=1)
-"""The time after the DEL of a sandbox for which a late ADD of the sandbox is refused. Ours: kubelet gives RunPodSandbox 4 minutes, and
-sandbox IDs are never reused."""
+"""The time after the DEL of a sandbox for which a late ADD of the sandbox is refused. Ours: much longer than the 4 minutes that
+kubelet gives RunPodSandbox. This refuses no other ADD, because sandbox IDs are never reused."""
 
 TOMBSTONE_INTERVAL_S = 600.0
 

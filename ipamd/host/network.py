@@ -81,8 +81,8 @@ SURVEYED = frozenset(
 """Kinds of changes after which a survey may differ. NFT is not among them: kube-proxy changes nftables every second."""
 
 REACHABILITY_TURNS = 9
-"""Within this many passes by the clock the reachability of each sandbox is checked at least once. Ours: these passes take less than
-5 minutes."""
+"""Within this many passes by the clock the reachability of each sandbox is checked at least once. Ours: so each sandbox is checked
+within 5 minutes."""
 
 ALL_CHECKED_BELOW = 8
 """If a node has fewer sandboxes than this, the reachability of all of them is checked in each pass. Ours."""
@@ -101,7 +101,8 @@ CHECK_TURN = "reachability turn"
 the group that was checked longest ago."""
 
 REPAIR_WAIT_S = 1.0
-"""How many seconds a repair waits for another operation on the same sandbox. If that is not enough, a later pass tries again. Ours."""
+"""How many seconds a repair waits for another operation on the same sandbox. Ours: this need not be long enough, because a later
+pass tries again."""
 
 
 class _CleanSurvey(NamedTuple):

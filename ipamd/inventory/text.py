@@ -24,7 +24,7 @@ LEGEND = (
 )
 
 IDS_MAX = 5
-"""The largest number of subnets that the line about a gap names. Ours; the JSON names all."""
+"""The largest number of subnets that the line about a gap names. Ours: few, because the JSON names all."""
 
 UNSEEN_LEAST = 16
 """Least `unseen_count` that gets a line. Ours: the size of a /28. A smaller count comes from ENIs that changed between two lists."""

@@ -31,9 +31,9 @@ _PROOF_OF_ABSENCE = frozenset({errno.ENOENT, errno.ENOTDIR})
 the node, and proves nothing about the sandbox."""
 
 PORT_REMEMBERED_S = 10.0
-"""How long the port of a closed socket counts as ours, because its last notifications are read a fraction of a second later. Ours. The
-time is limited because another process may get the port: the port of a process's first socket is its process ID in its own PID
-namespace, which is 1 in many containers."""
+"""How long the port of a closed socket counts as ours. Ours: much longer than the fraction of a second after which its last
+notifications are read. The time is limited because another process may get the port: the port of a process's first socket is its
+process ID in its own PID namespace, which is 1 in many containers."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

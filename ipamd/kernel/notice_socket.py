@@ -19,7 +19,7 @@ notifications wait."""
 
 TAKEN_MAX = 4096
 """The largest number of datagrams that one `take` reads, so that a flood is handled in parts and the list does not grow without bound.
-Ours."""
+Ours: more than the notifications of links that a full queue holds."""
 
 GROUPS = {
     IPV4: (uapi.RTMGRP_IPV4_IFADDR | uapi.RTMGRP_IPV4_ROUTE | uapi.RTMGRP_IPV4_RULE, (uapi.RTNLGRP_IPV4_NETCONF,)),

@@ -34,7 +34,8 @@ from ipamd.ports.aws_node import AwsNode
 from ipamd.ports.kernel import HostNetwork
 
 CHECK_INTERVAL_S = 1.0
-"""Seconds between two checks while a start waits for aws-node to go. Ours: a check is a connection to a socket of this node."""
+"""Seconds between two checks while a start waits for aws-node to go. Ours: a check costs little, because it only connects to a socket
+of this node."""
 
 RESTART_PAUSE_S = 0.5
 """Seconds before the process ends after `ipamctl export --undo`, in which the reply is sent. Ours: sending takes milliseconds."""

@@ -39,7 +39,7 @@ MIN_LOOK_COUNT = 2
 
 MASS_LOSS_AGE_S = 600.0
 """After an object has been missing for this long, even implausible answers count, if a second source confirms its absence. Ours: twice
-`RECENT_S`."""
+`RECENT_S`, so a lag of Describe does not explain the absence."""
 
 DOUBT_AGAIN_S = 60.0
 """Pause before EC2 is asked again after an implausible answer. Ours: EC2 then gives ten answers before a mass loss is believed."""

@@ -88,8 +88,8 @@ class VlanLink:
 
 
 END_METRIC = 2**32 - 1
-"""Metric of the route `unreachable default` at the end of an uplink's table. With this metric any other route of the table is
-preferred. Ours."""
+"""Metric of the route `unreachable default` at the end of an uplink's table. Ours: the largest metric that a route can have, so the
+kernel prefers any other default route of the table."""
 
 
 class UplinkRoute(NamedTuple):

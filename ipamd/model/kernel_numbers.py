@@ -34,7 +34,8 @@ the rules of uplinks, so that packets from a sandbox to its own node leave by th
 pkg/networkutils/network.go, localRulePriority."""
 
 STRICT_TABLE = OWN_TABLE + 1
-"""The table with the routes to all sandboxes in strict mode. The kernel uses it only when it checks the source of a packet. Ours."""
+"""The table with the routes to all sandboxes in strict mode. The kernel uses it only when it checks the source of a packet. Ours:
+beside OWN_TABLE, and so far from the tables of others too."""
 
 STRICT_MARK = 0x1000
 """Mark bit of a packet while its source is checked, for sandboxes in strict mode (`STRICT_PRIORITY`). Ours: no other software is known

@@ -42,7 +42,8 @@ RATE_S, LONG_RATE_S = 60.0, 600.0
 """Times over which the rates of ADDs are measured."""
 
 MERGE_S = 0.1
-"""Rises of the peak of the busy count within this time after a first rise are recorded together with it. Ours."""
+"""Rises of the peak of the busy count within this time after a first rise are recorded together with it. Ours: this bounds the
+number of records, and is short beside the times over which rises are added up (SHORT_S, LONG_S)."""
 
 GROW_MAX_S = 120.0
 """An action of growth that takes longer than this is recorded as if it took this long. Ours."""
@@ -67,7 +68,8 @@ BURST_SPREAD = 2.5
 standard deviation of a half at any mean, so this is five of them; a smaller fall may be chance."""
 
 CHANCE_SPREAD = 2.0
-"""Standard deviations of a Poisson count by which the busy count may soon exceed its maximum within the window. Ours."""
+"""Standard deviations of a Poisson count by which the busy count may soon exceed its maximum within the window. Ours: a Poisson
+count exceeds its mean by more than this in 2 of 100 cases only."""
 
 
 class RollingMax:

@@ -31,7 +31,8 @@ DESCRIBE_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 report says that it was not seen twice in a row."""
 
 METADATA_WAITS_S = (0.0, *(1.0,) * 10, *(5.0,) * 10)
-"""Waits before each read of metadata while a change is awaited: 60 s in 21 reads. Ours: metadata is throttled per instance."""
+"""Waits before each read of metadata while a change is awaited: 60 s in 21 reads. Ours: the reads must be few, because metadata is
+throttled per instance."""
 
 LONGEST_S = 60.0
 """How long the daemon waits for an attach or a detach. Source: `ipamd/cloud/retries.py`, ATTACHING and SETTLING."""

@@ -28,7 +28,7 @@ from ipamd.settings.loading import wrong
 from ipamd.settings.parsers import parsed
 
 NAME_SHOWN = 40
-"""The largest number of characters of an unknown pool's name that a refusal shows. Ours."""
+"""The largest number of characters of an unknown pool's name that a refusal shows. Ours: the name of a pool has 32 at most."""
 
 PLANNED = {setting.name for setting in dataclasses.fields(PoolSettings)} | {"warm_target"}
 """The names of the fields of PoolConfig that the planner reads. The other settings of the pool change no plan."""

@@ -38,7 +38,7 @@ PROTOCOL_MAX = 1
 """Newest envelope version that this daemon supports."""
 
 VERSION_MAX = 40
-"""The largest number of characters of a plugin's version that are quoted. Ours."""
+"""The largest number of characters of a plugin's version that are quoted. Ours: a version such as 0.1.0 is much shorter."""
 
 MAX_CONFIG_BYTES = 7 * 256 * 1024
 """Largest network configuration in bytes. Kubernetes allows 256 KiB of annotations for a pod (apimachinery

@@ -32,8 +32,8 @@ from ipamd.sandbox.multi_nic_choice import MultiNicChoice, pod_of
 log = logging.getLogger(__name__)
 
 CARDS_LOOK_S = 0.5
-"""Longest pause, in seconds, until a waiting ADD checks again whether the instance's network cards are known. Ours: only ADDs right
-after a start wait for the cards, and a check reads memory only."""
+"""Longest pause, in seconds, until a waiting ADD checks again whether the instance's network cards are known. Ours: frequent checks
+cost little, because only ADDs right after a start wait for the cards, and a check reads memory only."""
 
 FAILPOINTS = ("rename.recorded", "attach.interface-wired", "attach.wired", "attach.committed", "attach.unwired")
 """The failpoints of ADD: one between every two of its effects. Datastore and kernel adapter list their own failpoints."""

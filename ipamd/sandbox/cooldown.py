@@ -38,22 +38,22 @@ SWEEP_QUIET_S = 0.2
 longer than a runtime takes to start the next plugin of a chain, so a sweep seldom meets an ADD or DEL."""
 
 SWEEP_QUIET_TRIES = 3
-"""After this many waits the sweep starts even if requests still come. That is 0.6 s after the first DEL, and within the second that I4
-allows. Ours."""
+"""After this many waits the sweep starts even if requests still come. Ours: that is 0.6 s after the first DEL, and so within the
+second that I4 allows."""
 
 SWEEP_RETRY_S = 1.0
 """Pause in seconds after the kernel refused to delete dying links. Ours: I4 requires that links are deleted within a second."""
 
 CONNECTIONS_RETRY_S = 1.0
-"""Pause in seconds after tracked connections could not be deleted. Ours: cooled addresses wait for the deletion, and a try costs one
-refused call."""
+"""Pause in seconds after tracked connections could not be deleted. Ours: short, because cooled addresses wait for the deletion, and a
+try costs only one refused call."""
 
 CONNECTIONS_PAUSE_FACTOR, CONNECTIONS_PAUSE_MAX_S = 30, 3.0
-"""The pause after a dump of the tracked connections, in multiples of the time that the dump took, and the longest pause. Ours.
+"""The pause after a dump of the tracked connections, in multiples of the time that the dump took, and the longest pause.
 
-A dump takes 0.1 ms where nothing is tracked, 10 ms with a few connections, and up to a second with 200,000. So a steady turnover of
-pods costs a thirtieth of a processor, or a quarter with 200,000 connections. An ADD that waits for a cooled address also waits for the
-pause.
+Ours: a dump takes 0.1 ms where nothing is tracked, 10 ms with a few connections, and up to a second with 200,000. So a steady turnover
+of pods costs a thirtieth of a processor, or a quarter with 200,000 connections. The pause has a bound, because an ADD that waits for a
+cooled address also waits for the pause.
 """
 
 CONNECTIONS = "tracked connections"

@@ -32,8 +32,8 @@ from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.adoption import ADOPTERS, adopter_of, seen_wiring
 
 RESOLVE_WAIT_S = 1.0
-"""How many seconds the removal of a link waits for another operation on the same sandbox. If that time is not enough, the removal
-is tried again at the next list. Ours."""
+"""How many seconds the removal of a link waits for another operation on the same sandbox. Ours: this need not be long enough, because
+the removal is tried again at the next list."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled", "adopt.vlan-removed")
 

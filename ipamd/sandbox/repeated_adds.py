@@ -30,7 +30,7 @@ EARLIER_MAX = 2
 has failed, and the reaper removes failed sandboxes at least as fast. So two are recorded only until one of them is removed."""
 
 NAMED_MAX = 3
-"""The largest number of pods that a refusal names. Ours: a refusal is one line."""
+"""The largest number of pods that a refusal names. Ours: few, because a refusal is one line."""
 
 ID_SHOWN = 13
 """The number of characters at the beginning of a container ID that a refusal shows: as many as `crictl pods` shows."""

@@ -34,7 +34,8 @@ FIRST_RETRY_S = 0.5
 """Pause in seconds between attempts while the start waits for the first list. Ours: an attempt costs one refused call."""
 
 RELIST_WITH_EVENTS_S = 60.0
-"""Seconds between two lists while the event stream is open. Ours: a list only confirms what the events have announced."""
+"""Seconds between two lists while the event stream is open. Ours: rare lists are enough, because a list only confirms what the events
+have announced."""
 
 RELIST_WITHOUT_EVENTS_S = LIST_INTERVAL_S
 """Seconds between two lists without an event stream. Ours: the lists reveal within seconds that a sandbox is gone (docs/adr/0013)."""

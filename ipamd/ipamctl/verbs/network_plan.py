@@ -12,7 +12,7 @@ from ipamd.model.words import counted, printable, usable
 STANDARD_INPUT = "-"
 
 PODS_SHOWN = 3
-"""The largest number of pods that a row names. Ours: `-o wide` and JSON have all."""
+"""The largest number of pods that a row names. Ours: few are enough, because `-o wide` and JSON have all."""
 
 FATES = {
     "kept": "kept",
