@@ -35,13 +35,14 @@ class Link:
     `mac`: in lower case.
     `mtu`: in bytes.
     `group`: number of its link group.
-    `peer_index`: index of the other end of a veth, in the namespace of that end; for a VLAN link the index of its parent.
+    `peer_index`: index of the other end of a veth, in the namespace of that end; for a VLAN link the index of its parent; for a link
+        without either, its own index.
     `families`: its settings for each address family, not decoded (`ipamd/kernel/devconf.py`).
     `master`: index of the bridge or other link that takes its packets, or 0.
     `netnsid`: number of the namespace that contains the link with index `peer_index`, not decoded; empty for this namespace.
     `vlan`: ID of a VLAN link; 0 for other links.
     `vlan_protocol`: tag protocol (Ethernet type) of a VLAN link; 0 for other links.
-    `has_carrier`: meaningful only while the link is up.
+    `has_carrier`: whether an up link has a carrier; always True for a link that is down.
     """
 
     index: int
@@ -68,7 +69,8 @@ class InterfaceAddress:
     `index`: of the link.
     `length`: of the prefix of its subnet.
     `scope`: one of RT_SCOPE_*.
-    `is_secondary`: the kernel removes it together with the first address of its subnet (IFA_F_SECONDARY).
+    `is_secondary`: an IPv4 address that is not the first of its subnet on the link (IFA_F_SECONDARY). If the first one is removed, the
+        kernel removes this one too, or makes it the first if the sysctl promote_secondaries is on.
     """
 
     index: int
@@ -145,7 +147,7 @@ class PolicyRule:
 class Neighbour:
     """One neighbour entry.
 
-    `address`: the neighbour's IP address.
+    `address`: the neighbour's IP address; None if the answer contains none.
     `mac`: its MAC in lower case; "" if the kernel has not resolved it.
     `is_permanent`: the kernel neither verifies nor removes the entry.
     """

@@ -15,7 +15,8 @@ from ipamd.model.ids import EniId
 from ipamd.model.routing_difference import RoutingDifference, routing_difference
 
 GRACE_S = 1.0
-"""How long a carrier must be missing before it is reported. Ours: a driver's reset takes a fraction of a second."""
+"""How long a carrier must be missing before it is reported. Ours: a driver's reset is over by then, because it takes a fraction of a
+second."""
 
 
 class CarrierMonitor:

@@ -84,7 +84,7 @@ def wrong_neighbour(outcome: AnswerOutcome, leg: Leg) -> WiringDifference | None
     """Return the difference of the host's neighbour entry for a sandbox; None if the entry is right.
 
     A permanent entry with another MAC is wrong. Where the entry must be permanent, a missing one and one that the kernel has resolved
-    are wrong too. A kernel that refuses to answer proves nothing (I11).
+    are wrong too. If the kernel refuses to answer, that proves nothing (I11), and the result is None.
 
     Args:
         outcome: the kernel's answer to `messages.get_neighbour`.
@@ -106,7 +106,7 @@ def wrong_neighbour(outcome: AnswerOutcome, leg: Leg) -> WiringDifference | None
 
 
 def link_inside(sock: NetlinkSocket, link: answers.Link) -> answers.Link | None:
-    """Find a veth's other end, which is in another namespace; None if the kernel does not report it."""
+    """Find a veth's other end in another namespace; None if it is in this namespace, or if the kernel does not report it."""
     if not link.netnsid:
         return None
     (outcome,) = sock.request([messages.get_link(link.peer_index, netnsid=link.netnsid)])
@@ -114,7 +114,7 @@ def link_inside(sock: NetlinkSocket, link: answers.Link) -> answers.Link | None:
 
 
 def mac_inside(sock: NetlinkSocket, link: answers.Link) -> str:
-    """Return the MAC of a veth's other end; "" if the kernel does not report it."""
+    """Return the MAC of a veth's other end in another namespace; "" if `link_inside` does not find it."""
     inside = link_inside(sock, link)
     if inside:
         return inside.mac
@@ -122,7 +122,7 @@ def mac_inside(sock: NetlinkSocket, link: answers.Link) -> str:
 
 
 def find_link(sock: NetlinkSocket, which: str | int) -> answers.Link | None:
-    """Find one link by name or index, without a dump; None for index 0."""
+    """Find one link by name or index, without a dump; None if there is no such link, or for index 0 or the name ""."""
     if not which:
         return None
     (outcome,) = sock.request([messages.get_link(which)])
@@ -132,8 +132,8 @@ def find_link(sock: NetlinkSocket, which: str | int) -> answers.Link | None:
 def leads_elsewhere(sock: NetlinkSocket, link: answers.Link, leg: Leg) -> bool:
     """Whether a host veth does not lead into its sandbox's namespace.
 
-    A sandbox with NET_ADMIN can create links on the node of any name, alias and MAC, but it cannot forge where a link leads. A
-    namespace that is gone proves nothing (I11).
+    A sandbox with NET_ADMIN can create links on the node of any name, alias and MAC, but it cannot forge where a link leads. If the
+    namespace is gone, nothing is proved (I11), and the result is False.
     """
     return survey.namespace_number(sock, leg.netns) not in (b"", link.netnsid)
 
@@ -177,9 +177,10 @@ def _ipv6_differences(
 def _route_differences(
     outcomes: Iterable[AnswerOutcome], expected: Iterable[_ExpectedRoute], *, index: int
 ) -> list[WiringDifference]:
-    """Compare the routes that the kernel takes with the expected ones. A route with a next hop must lead through link `index`.
+    """Compare the routes that the kernel takes with the expected ones.
 
-    With IPv6 and a source the kernel may answer with another interface's route, although the request names this link.
+    A route with a next hop must lead through link `index`. This is compared because, if an IPv6 request contains a source, the kernel
+    may answer with another interface's route, although the request names this link.
     """
     differences: list[WiringDifference] = []
     for outcome, (address, expected_route, code, fields) in zip(outcomes, expected, strict=True):
@@ -198,7 +199,7 @@ def _route_differences(
 
 
 def _gateway_differences(outcome: AnswerOutcome, leg: Leg) -> list[WiringDifference]:
-    """Compare a sandbox's neighbour entry for its next hop. A kernel that refuses to answer proves nothing (I11)."""
+    """Compare a sandbox's neighbour entry for its next hop. If the kernel refuses to answer, no difference is reported (I11)."""
     mac = leg.mac("host")
     neighbour = outcome.read(answers.read_neighbour)
     if neighbour is None:

@@ -4,7 +4,7 @@ not have.
 The nftables tables of `confinement_ruleset` guarantee this. They need neither the identity of the node nor EC2, so they are in place
 before the first sandbox is. Settings of each host veth (`devconf`) are a second line of defence: ADD makes them, and this module
 restores them. The tables do not depend on these settings, so a change by other software (systemd's rules for new links) is not a fault
-and is not reported.
+and is not reported. The exception is forwarding, which is reported if it was off, because then the sandbox had no network.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MISSING_MODULE_HINT = "if nftables reports that something does not exist, the ke
 for other reasons."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
-"""Link names that can be written into an nftables rule without quoting. The names of our host veths match; a sandbox may give a link
-any name and any alias."""
+"""Link names that can be written into an nftables rule. The names of our host veths match. A veth that only its alias marks as ours
+must match too, because a sandbox may give a link any name and any alias."""
 
 OWN_ALIASES = tuple(f"{tag} " for tag in WIRED_TAGS)
 """Beginnings of the aliases of host veths that our own ADD has wired. ADD made their neighbour entries permanent."""
@@ -76,7 +76,7 @@ class Confinement:
         Args:
             attachments: returns the recorded sandboxes.
             vlan_kind: the kernel's name of the kind of the uplinks.
-            record: keeps the tables for the next process.
+            record: stores what was verified of the tables for the next process; None: nothing is stored.
         """
         self._vlan_kind = vlan_kind
         self._host = host
@@ -132,8 +132,10 @@ class Confinement:
         """Put tables and settings in place, and try every part even if another one is refused.
 
         Args:
-            is_silent: the kernel announced no link since the last repair. The settings of the veths are then not read again.
-        Returns: one report per repair, and one per part that was refused.
+            is_silent: the kernel announced no link since the last repair. If that repair found every setting right, the settings of
+                the veths are then not read again.
+        Returns: one report per repair of a table, one if forwarding of host veths was off, and one per part that was refused. Repairs
+            of other settings are not reported.
         """
         veths = (self._veths_in_order if is_silent else None) or self._read_links()
         commands = self._commands()
@@ -166,7 +168,7 @@ class Confinement:
         Args:
             veths: all links that lead to sandboxes, and uplinks.
             host_veths: those of `veths` that are host veths.
-        Returns: one report per repair, and what was refused.
+        Returns: the reports of `_repair_settings`, and what was refused.
         """
         self._veths_in_order = None
         reports = list[RepairReport]()
@@ -249,8 +251,8 @@ class Confinement:
     def _fix_neighbours(self, veths: Iterable[answers.Link]) -> None:
         """Make the neighbour entries of sandboxes permanent, before the tables drop the messages that keep other entries alive.
 
-        Sandboxes that amazon-vpc-cni-k8s wired have no permanent entry. Our sandboxes have it since their ADD and are left out, so
-        that a start does not make hundreds of requests; a pass of the reconciler compares them.
+        Sandboxes that amazon-vpc-cni-k8s wired have no permanent entry. Sandboxes that we wired have had one since their ADD. They are
+        left out, so that a start does not make hundreds of requests; a pass of the reconciler compares their entries.
         """
         theirs = {link.index: link for link in veths if not link.alias.startswith(OWN_ALIASES)}
         if not theirs:
@@ -316,7 +318,7 @@ class Confinement:
         """Remember which links of other software lead into sandboxes (`foreign`), and which links are inspected (`_inspected_links`).
 
         Args:
-            links: all links of the node; a link into a sandbox may look like ours.
+            links: all links of the node. All are searched, because a sandbox may make its link look like one of ours.
             foreign_links: the links of other software.
             sandboxes_behind: sandboxes by the index of the link that leads into them.
             routed: indexes of links that routes use.
@@ -391,7 +393,7 @@ class Confinement:
         return [RepairReport(RepairCode.VALUE_SET, CONFINEMENT, target, before="off", after="on")]
 
     def _overruling_sysctl(self) -> list[WiringError]:
-        """Report the sysctl rp_filter of `conf.all` if it makes the kernel drop packets from extra sources.
+        """Report the sysctl rp_filter of `conf.all` if it makes the kernel drop packets from extra sources, or if it cannot be read.
 
         The kernel compares the rp_filter of `conf.all` with that of the veth, and applies the higher one.
         """
@@ -410,7 +412,7 @@ class Confinement:
     def _turn_ipv6_off(self, veths: Iterable[answers.Link]) -> None:
         """Turn IPv6 off on links of sandboxes that have no IPv6 address.
 
-        The kernel then removes the IPv6 address of an old veth, and ignores router advertisements on the link. ADD does not do this,
+        The kernel then removes the link's IPv6 addresses, and ignores router advertisements on the link. ADD does not turn IPv6 off,
         because the write waits for the kernel's lock of all links.
         """
         self._set_ipv6(veths, disable_ipv6=1)

@@ -4,8 +4,8 @@
     from_sandbox   for every packet that comes by a host veth
     from_strict    as from_sandbox, for sandboxes in strict mode, whose routes are in a separate route table: while the source is
                    looked up, the packet has a mark bit that selects that table
-    as_strict      drops packets that forge the source of a sandbox in strict mode. It is for links that have not been inspected yet,
-                   and for sandboxes that may use extra sources
+    as_strict      drops packets that forge the source of a sandbox in strict mode. It is for veths of other software that lead into a
+                   sandbox or have not been inspected yet, and for sandboxes that may use extra sources
     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: for packets whose source is not routed back through their link
     to_node        input: messages that the node must not accept from a veth, bridge or tunnel, even one that a sandbox made there
     returned       prerouting dstnat+20 (-80), after DNAT; only without VPC_IPAMD_EXTRA_SOURCE_CIDRS: a packet of a sandbox that the
@@ -17,8 +17,9 @@ entries are permanent at both ends. So no IPv6 rule needs the link-local address
 every healthy sandbox sends is counted by a separate counter when it is dropped.
 
 A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
-and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
-net/ipv4/netfilter/nft_fib_ipv4.c, nft_fib4_eval). These tables are separate from the table of `ruleset`, so that a new CIDR of the VPC
+and DEL change nothing here. The lookup expression `fib` ignores the packet's mark except in the chains of strict mode, which write
+`. mark`. So no mark or sysctl that other software sets changes its answer (the kernel's net/ipv4/netfilter/nft_fib_ipv4.c,
+nft_fib4_eval). These tables are separate from the table of `ruleset`, so that a new CIDR of the VPC
 does not change them, and a fault in that table leaves them in place. Each family has its own table, because kernels without IPv6
 lack the combined family `inet`. Why nftables and not rp_filter, and why one check is enough: docs/adr/0021.
 """
@@ -60,8 +61,8 @@ Source: linux/netfilter_ipv4.h, linux/netfilter_ipv6.h.
 """
 
 COUNTER_PREFIX = "dropped_"
-"""Beginning of the names of counters. Each of `DROP_REASONS` has a counter in one of the tables. Only counters change without a
-command of ours."""
+"""Beginning of the names of counters. Each of `DROP_REASONS` has a counter in one of the tables. The counters are the only part of our
+tables that changes without a command of ours."""
 
 
 def ipv4_table(
@@ -95,7 +96,7 @@ def ipv4_table(
         # that kube-proxy sets (CVE-2020-8558).
         f"ip daddr 127.0.0.0/8 {_drop('loopback')}",
         redirects,
-        # The kernel takes 0.0.0.0 to a broadcast address for DHCP, and `fib` lets it pass.
+        # `fib` lets a packet from 0.0.0.0 to a broadcast address pass, because it may be a DHCP request.
         f"ip saddr 0.0.0.0/8 {drop_source}",
         f"fib saddr . iif oif missing {'jump extra_source' if config.extra_sources else drop_source}",
     ]
@@ -219,8 +220,9 @@ def _strict_chains(rules: Iterable[str], has_strict: bool) -> list[str]:
 _LINK_WIDE_4 = "ip daddr { 224.0.0.0/4, 255.255.255.255 }"
 
 _LINK_WIDE_6 = "ip6 daddr { fe80::/10, ff00::/8 }"
-"""Packets of a sandbox in strict mode to a multicast group, to everybody on the link, or to a link-local address. The kernel does not
-route them by the rules that lead to the uplink, so they would reach the node's sockets without passing the security groups.
+"""This condition and `_LINK_WIDE_4` select packets to a multicast group, to everybody on the link, or to a link-local address. If a
+sandbox in strict mode sends such a packet, the kernel does not route it by the rules that lead to the uplink. So it would reach the
+node's sockets without passing the security groups.
 
 Source: the kernel's net/ipv4/route.c, ip_route_input_rcu and ip_route_input_slow; net/ipv6/route.c, rt6_need_strict.
 """
@@ -280,7 +282,7 @@ def bridge_table(config: NetworkConfig) -> str:
 
 
 def links(table: NftTable, commands: str, links: Iterable[int], *, foreign: Collection[int]) -> str:
-    """Return commands that fill the sets of a table with the links of other software.
+    """Return commands that fill the sets of a table with the links of other software; "" if the table has no such sets.
 
     Args:
         commands: the commands that make the table.

@@ -15,7 +15,8 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import MacAddress
 
 LINK_WAIT_S = 10.0
-"""How long an attached ENI's link may take to appear. Ours: EC2's hot-plug takes 1-2 s, and the caller retries."""
+"""How long an attached ENI's link may take to appear. Ours: this is enough, because EC2's hot-plug takes 1-2 s. If it takes longer, the
+caller retries."""
 
 BORROWING_KINDS = frozenset({"bridge", "bond", "team", "vlan", "macvlan", "macvtap", "macsec", "ipvlan", "ipvtap", "vrf"})
 """Kinds of links on top of others, which may have the MAC of the link below: none of them is an ENI. Source: ip-link(8), TYPE."""
@@ -72,6 +73,9 @@ def is_hardware(link: answers.Link) -> bool:
 
 
 def lowest_by_mac(links: Collection[answers.Link], mac: MacAddress, veth_prefix: str) -> answers.Link | None:
-    """Choose the link with a MAC among the links of ENIs (`eni_links`). If several have it, choose the one with the lowest index."""
+    """Choose the link with a MAC among the links of ENIs (`eni_links`); None if no link has it.
+
+    If several links have the MAC, the one with the lowest index is chosen.
+    """
     matches = [link for link in eni_links(links, veth_prefix=veth_prefix) if link.mac == mac]
     return min(matches, key=lambda link: link.index, default=None)

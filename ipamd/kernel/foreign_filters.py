@@ -1,4 +1,4 @@
-"""Name filters of other software that may drop sandboxes' packets, by table, chain and handle.
+"""Report filters of other software that may drop sandboxes' packets: their table and chain, and the handle of a single rule.
 
 No packet is followed through chains, so a finding is a suspicion and never a proof that a sandbox has no network. A base chain is
 suspected if it drops every packet that no rule accepts (by its policy, or by a rule without a condition) and no rule of its table
@@ -57,7 +57,7 @@ class ForeignFilters:
     def _chain_suspicions(
         self, chain: Chain, rules: Sequence[ForeignRule], places: Container[str]
     ) -> Iterator[RoutingDifference]:
-        """Suspect a chain that drops every packet that none of its rules accepts."""
+        """Suspect a chain that drops every packet that none of its rules accepts, if no rule of its table names our host veths."""
         closing_rule = next((rule for rule in rules if rule.drops and not rule.has_condition), None)
         if closing_rule is None and not chain.policy_drops:
             return
@@ -82,7 +82,10 @@ class ForeignFilters:
                 yield routing_difference(DifferenceCode.FILTER_RULE_DROPS, NODE if names_all_veths else subject, **fields)
 
     def _subject(self, value: bytes) -> str:
-        """Return the host veth or the address that a rule compares with; "" if it is neither."""
+        """Return the host veth or the address that a rule compares with; "" if it is neither.
+
+        If the rule compares only with the prefix of host veths, the result is the prefix and "*", for all of them.
+        """
         if self._is_our_link(value):
             name = value.rstrip(b"\0").decode("ascii", "replace")
             if len(name) > len(self._veth_prefix):

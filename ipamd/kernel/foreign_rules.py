@@ -1,6 +1,7 @@
 """Read rules of other software's nftables chains from the kernel, as far as `foreign_filters` needs them.
 
-libnftables' JSON lacks the extensions of iptables-nft, and lists a large table in seconds; netlink has every rule with its handle.
+They are read by netlink, which returns every rule with its handle. libnftables is not used, because its JSON lacks the extensions of
+iptables-nft, and because it needs seconds to list a large table.
 Only three facts of a rule are read: whether it drops, whether it has a condition, and the values that it compares with. Source of the
 layout: linux/netfilter/nf_tables.h, linux/netfilter/nf_tables_compat.h.
 """

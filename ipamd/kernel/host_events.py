@@ -201,7 +201,9 @@ def _link_events(notices: Iterable[Notice], veth_prefix: str, vlan_links: VlanLi
 
 
 def _process(body: bytes) -> str:
-    """Return name and ID of the process that made a transaction of nftables; "" if it has the name of this process.
+    """Return name and ID of the process that made a transaction of nftables; only the name if the kernel did not report the ID.
+
+    The result is "" if the process has the name of this process, or if the kernel did not report the name.
 
     Only the name can be compared: the ID is that of a thread in the initial PID namespace, and a process in a container can read its
     own IDs only in its own PID namespace.

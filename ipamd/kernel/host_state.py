@@ -1,7 +1,7 @@
 """Read the host's addresses, routes, rules and ENI links once for the comparisons of all ENIs and of the node.
 
-Addresses, routes and rules are dumped, however many ENIs there are. The link of each ENI is requested by its last known name. All
-links, also those of sandboxes, are dumped only if an ENI's link is not found by that name.
+Addresses, routes and rules take one dump each, whatever the number of ENIs is. The link of each ENI is requested by its last known
+name. All links, also those of sandboxes, are dumped only if an ENI's link is not found by that name.
 """
 
 from __future__ import annotations

@@ -363,7 +363,7 @@ class KernelHostNetwork(HostNetwork):
         return eni_links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
     def _prepare_source_tree(self, host_state: HostState, eni: Eni) -> None:
-        """Make the `goto` rules ready before the first sandbox of an ENI is wired."""
+        """Add the `goto` rules that lead to buckets of rules (`source_tree`), before the first sandbox of an ENI is wired."""
         changes = self._tree.preparations(host_state.rules, eni.subnet_cidr)
         if changes:
             self.state_reader.forget()
@@ -593,10 +593,11 @@ class KernelHostNetwork(HostNetwork):
         addresses: Container[IpAddress] = (),
         backed_off: Collection[RepairedObject] = (),
     ) -> tuple[list[RepairReport], list[WiringError]]:
-        """Repair the node's own part. Every comparison is tried even if another one fails: SNAT is repaired although a sysctl is
-        read-only.
+        """Repair the node's own part. Every comparison is tried even if another one fails: for example, SNAT is repaired even if a
+        sysctl is read-only.
 
         Returns: one report for each repair, and the errors of the repairs that the kernel refused.
+        Raises: WiringError if the primary ENI's link is missing.
         """
         link = host_state.links.get(identity.primary_mac)
         if link is None:
@@ -677,7 +678,10 @@ class KernelHostNetwork(HostNetwork):
             sock.close()
 
     def _own_address(self, identity: InstanceIdentity, link: answers.Link, family: Family) -> IpAddress | None:
-        """Return the address with which packets of sandboxes leave the node in the family of extra legs."""
+        """Return the address with which packets of sandboxes leave the node in the family of extra legs.
+
+        None if the family is IPv6 and the primary ENI's link has no global address.
+        """
         if family is IPV4:
             return identity.primary_address
         with self._host.netlink() as sock:
@@ -753,7 +757,10 @@ class KernelHostNetwork(HostNetwork):
     def _carry_out(
         self, repairs: Iterable[Repair], *, subject: str, backed_off: Collection[RepairedObject]
     ) -> list[RepairReport]:
-        """Make repairs and report them. Raises: WiringError for the first that is refused."""
+        """Make repairs and report them; repairs of objects in `backed_off` are left out.
+
+        Raises: WiringError for the first repair that is refused.
+        """
         allowed = [repair for repair in repairs if RepairedObject(repair.kind, subject) not in backed_off]
         if allowed:
             self.state_reader.forget()

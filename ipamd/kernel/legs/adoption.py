@@ -58,7 +58,10 @@ class KernelAdoption(LegAdoption):
         return replace(veth, alias=alias, key=key, address=address)
 
     def _adoption(self, host: NetlinkSocket, link: answers.Link, alias: str, address: IpAddress) -> list[Message]:
-        """Return the messages that give a host veth its alias and IPv4 settings, and with IPv6 a permanent neighbour."""
+        """Return the messages that give a host veth its alias and IPv4 settings, and with IPv6 a permanent neighbour.
+
+        If the kernel does not report the MAC of the other end, no neighbour is added.
+        """
         batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
         if family_of(address) is IPV6:
             mac = checks.mac_inside(host, link)

@@ -3,7 +3,8 @@
     VLAN link     has the branch's VLAN ID and MAC. Its alias has the facts for which the alias of the host veth has no room
                   (`ipamd/model/legs/branch_alias.py`)
     table 100+ID  has the route to the subnet's router on the VLAN link, and the default route through it. It ends with
-                  `unreachable default`, because the rules lead to the table even while the VLAN link and its routes are gone
+                  `unreachable default`. The rules lead to the table even while the VLAN link and its routes are gone, and without this
+                  route packets would then be routed by table main
     strict        only this table has the route to the sandbox, and rules with priority 10 send packets that arrive by the VLAN link or
                   by the host veth to this table. The lookup that checks a packet's source has no incoming link, so these rules do not
                   select it: for it the nftables tables that confine sandboxes select a separate route table (`confinement_ruleset`)
@@ -83,10 +84,11 @@ class BranchWiring(LegWiring[BranchLeg]):
     def packets(self, leg: BranchLeg, paths: LegPaths) -> list[LegPacket]:
         """Return packets whose routes show whether the leg works (`LegWiring.packets`).
 
-        The first packet arrives by the VLAN link, and the last one leaves by it. In standard mode a further one is from the node
-        itself; in strict mode the node reaches the sandbox only through the VPC.
+        The first packet is from outside and arrives by the VLAN link. The last one is from the sandbox and leaves by the VLAN link. In
+        standard mode a packet from the node to the sandbox is between them; in strict mode the node reaches the sandbox only through
+        the VPC.
 
-        The last packet's destination is an address outside, except in standard mode with IPv4: there it is the subnet's router.
+        The last packet's destination is an address outside, except in standard mode with IPv4, where it is the subnet's router.
         """
         link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing link
         if link is None:

@@ -38,8 +38,8 @@ class BranchLinks:
 
         In a shared table packets of that program would follow the pod's routes, and packets of the pod the program's routes.
 
-        The kernel is asked only if the table may have had a route or rule at the last reading of the host. Each announced change leads
-        to another reading within a second.
+        The kernel is asked only if the table may have had a route or rule at the last reading of the host. That reading is recent
+        enough, because each change that the kernel announces leads to another reading within a second.
         """
         table = branch.route_table
         if not self._state_reader.may_be_used(table):
@@ -162,7 +162,7 @@ class BranchLinks:
         return None if link is None else uplink_survey.vlan_link(link, self._links)
 
     def raise_trunk(self, sock: NetlinkSocket, leg: BranchLeg) -> None:
-        """Raise the trunk's link if it exists and is down. Raises: WiringError."""
+        """Bring the trunk's link up if it exists and is down. Raises: WiringError."""
         parent = self._state_reader.links(sock, [leg.trunk_mac]).get(leg.trunk_mac) if leg.trunk_mac else None
         if parent is not None and not parent.is_up:
             sock.carry_out(

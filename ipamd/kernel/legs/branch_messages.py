@@ -49,9 +49,10 @@ def own_addresses(branch: Branch, index: int) -> list[Message]:
 def diversion_from_main(leg: BranchLeg) -> list[Message]:
     """Return the messages that keep the sandbox's packets out of table main: the route that ends the branch's table, and rules to it.
 
-    They are sent before the host veth is raised, because packets would leave by the node's own ENI until then. An earlier sandbox
-    whose link had the same name may have left its rule. It is removed first, because it would lead to another pod's branch ENI. In
-    strict mode the VLAN link's rule needs no removal: the link's name and the number of the rule's table depend on the same VLAN ID.
+    They are sent before the host veth is brought up, because without them its packets would leave by the node's own ENI. An earlier
+    sandbox whose link had the same name may have left its rule. That rule is removed first, because it would lead to another pod's
+    branch ENI. In strict mode a rule that was left for the VLAN link needs no removal: it leads to the right table, because the link's
+    name and the table's number depend on the same VLAN ID.
     """
     branch = leg.branch
     name, family = leg.host_veth if branch.is_strict else branch.link, family_of(branch.gateway)

@@ -1,7 +1,7 @@
 """The leg with an address of the pool.
 
-It differs from other legs in two ways: the rule from its address may be in a bucket, and if its sandbox has an SNAT choice, its
-address is in a set of nftables.
+It differs from other legs in two ways: the rule from its address may be in a bucket of rules (`ipamd/model/source_rules.py`), and if
+its sandbox has an SNAT choice, its address is in a set of nftables.
 """
 
 from __future__ import annotations
