@@ -15,8 +15,8 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import MacAddress
 
 LINK_WAIT_S = 10.0
-"""How long an attached ENI's link may take to appear. Ours: this is enough, because EC2's hot-plug takes 1-2 s. If it takes longer, the
-caller retries."""
+"""How long an attached ENI's link may take to appear. Ours: this is enough, because EC2's hot-plug takes 1-2 s. If it takes longer,
+the caller retries."""
 
 BORROWING_KINDS = frozenset({"bridge", "bond", "team", "vlan", "macvlan", "macvtap", "macsec", "ipvlan", "ipvtap", "vrf"})
 """Kinds of links on top of others, which may have the MAC of the link below: none of them is an ENI. Source: ip-link(8), TYPE."""

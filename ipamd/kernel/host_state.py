@@ -24,7 +24,7 @@ class HostState:
     `links`: the link of each ENI whose link exists, by MAC.
     `addresses`: the addresses of all links.
     `routes`: the routes of all tables, except the routes to single sandboxes.
-    `rules`: all policy rules; `survey.rules_of` says how exact they are.
+    `rules`: all policy rules. Rules that were removed while they were read may be among them (`survey.rules_of`).
     `tables`: numbers of the tables that these routes are in or that these rules lead to.
     """
 

@@ -103,7 +103,7 @@ class KernelHostNetwork(HostNetwork):
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route, each with its ENI.
             vlan_links: makes and recognises the links that a lab uses in place of VLAN links; None if the kernel makes VLAN links.
             pod_snat: the SNAT choices of single sandboxes, which `KernelWiring` changes; None: made from the recorded sandboxes.
-            record: keeps the tables that confine sandboxes for the next process.
+            record: stores what was verified of the tables that confine sandboxes, for the next process; None: nothing is stored.
         """
         self._host = host
         self._config = config
@@ -651,7 +651,7 @@ class KernelHostNetwork(HostNetwork):
             yield from static_default_route.repairs(routes, link)
 
     def _former_settings(self, host_state: HostState) -> ruleset.FormerSettings:
-        """Return earlier settings that sandboxes or connections still use.
+        """Return earlier settings that sandboxes or connections may still use.
 
         A former veth prefix stays among them until the next start. Otherwise audit and CHECK would report a difference of the table
         after the last DEL of a sandbox with that prefix.

@@ -44,8 +44,9 @@ NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, ty
 U32 = struct.Struct("=I")
 
 _LOOK_UP_FLAGS = {IPV4.number: uapi.RTM_F_LOOKUP_TABLE, IPV6.number: 0}
-"""Number of a family -> the flags of a route lookup. IPv4 names the route's table only if the flag requests it. IPv6 always names the
-table, and refuses the flag (the kernel's net/ipv6/route.c, inet6_rtm_valid_getroute_req)."""
+"""Number of a family -> the flags of a route lookup. The answer to an IPv4 lookup contains the route's table only if the flag requests
+it. The answer to an IPv6 lookup always contains the table, and the kernel refuses the flag (net/ipv6/route.c,
+inet6_rtm_valid_getroute_req)."""
 
 
 def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
@@ -341,7 +342,8 @@ def look_up_route(
 
     Args:
         source: the packet's source; None: the kernel chooses one.
-        incoming: index of the link by which the packet arrives from `source`; 0 for a packet that the host itself sends.
+        incoming: index of the link by which the packet arrives from `source`; 0 for a packet that the host itself sends. Without
+            `source` it is ignored.
         mark: the packet's mark.
         port: TCP port at the destination, for rules that select by port. With 0 the kernel looks up the route of a UDP packet without
             a port.

@@ -286,8 +286,8 @@ class NetlinkSocket:
     ) -> tuple[list[bytes], bool]:
         """Read a table once, or until `most` entries are read.
 
-        Returns: the entries, and whether the dump was read to its end and the kernel reported no change meanwhile. So that is False if
-            reading stopped at `most`.
+        Returns: the entries, and whether the dump was read to its end and the kernel reported no change meanwhile. The second value is
+            also False if reading stopped at `most`.
         """
         data = self._pack(message, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP)
         expected = self._sequence

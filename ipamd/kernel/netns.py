@@ -120,7 +120,7 @@ class HostNetns:
             sock.close()
 
     def close(self) -> None:
-        """Close the descriptor and the idle sockets; no other method may run."""
+        """Close the descriptor and the idle sockets. No other method may be called at the same time or later."""
         for idle in (self._idle, self._idle_netfilter):
             while idle:
                 idle.pop().close()

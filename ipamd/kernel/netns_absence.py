@@ -55,7 +55,7 @@ def is_netns_gone(path: str, *, mounts_path: str = MOUNTS) -> bool:
 
 
 def covering_mount(directory: str, mounts: str) -> Mount | None:
-    """Return the mount that a directory is on, or None.
+    """Return the mount that a directory is on; None if `mounts` does not list it.
 
     `mounts`: the text of mountinfo. If two mounts have the same path, the later one hides the earlier one.
     """

@@ -109,7 +109,7 @@ class OwnTables:
             repaired_object: the object that reports of repairs name.
             follows: text for reports that names the inputs from which the tables are made.
             optional: tables that a kernel may refuse. If it refuses no other table, the tables count as in place.
-            record: keeps the tables for the next process; None: that process makes them again.
+            record: stores what was verified of the tables for the next process; None: that process makes the tables again.
         """
         self._host = host
         self._nft = nft
@@ -380,7 +380,7 @@ def _without(refused: Container[NftTable], commands: Mapping[NftTable, str]) -> 
 
 
 def _for_each(tables: Iterable[NftTable], act: Callable[[NftTable], object]) -> dict[NftTable, WiringError]:
-    """Call `act` for each table. Returns: the tables for which it failed."""
+    """Call `act` for each table. Returns: the tables for which it failed, each with its error."""
     refused = dict[NftTable, WiringError]()
     for table in tables:
         try:
@@ -407,8 +407,9 @@ def _set_contents(host: HostNetns, table: NftTable, commands: str) -> str:
 def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
     """Return the kernel's objects of tables as bytes. Raises: WiringError, KernelDumpError.
 
-    Chains and sets that are not ours, flowtables and counters are not read. The kernel counts all of them in the object of their
-    table (NFTA_TABLE_USE), and each of our counters is used by a rule, so it cannot be deleted while that rule exists.
+    Chains and sets that are not ours, flowtables and counters are not read. If one is added or removed, the bytes differ nevertheless,
+    because the object of its table contains their number (NFTA_TABLE_USE). No counter of ours can be exchanged for another object,
+    which would keep the number, because a rule uses it, and the kernel deletes no counter that a rule uses.
     """
     content = bytearray()
     for table, text in commands.items():

@@ -151,10 +151,12 @@ def mark_removals(marks: Iterable[int]) -> Iterator[Repair]:
 def former_settings(
     rules: Collection[answers.PolicyRule], veth_names: Iterable[str], config: NetworkConfig
 ) -> ruleset.FormerSettings:
-    """Return the earlier settings that living sandboxes and open connections still need.
+    """Return the earlier settings that living sandboxes and open connections may still need.
 
-    The rule for a mark (MARK_PRIORITY) stays while a connection carries the mark, perhaps for days: without the rule the connection
-    would leave by the wrong ENI.
+    A former mark is every mark that still has a rule (MARK_PRIORITY). `KernelHostNetwork` removes the rule once no open connection
+    carries the mark, perhaps after days: without the rule such a connection would leave by the wrong ENI.
+
+    `veth_names`: names of host veths whose prefix is not the configured one.
     """
     current = set()
     if ruleset.needs_mark(config):

@@ -95,7 +95,7 @@ class OtherSoftware:
 
 
 def _left_chains(sock: NetlinkSocket, chains: Sequence[Chain]) -> Iterator[RoutingDifference]:
-    """Report what amazon-vpc-cni-k8s left. A chain without rules does nothing."""
+    """Report what amazon-vpc-cni-k8s left. A chain without rules does nothing, so it is not reported."""
     for chain in chains:
         is_left = (chain.family, chain.table) == ("ip", "nat") and chain.name.startswith(LEFT_CHAINS)
         if is_left and rules_of(sock, chain):

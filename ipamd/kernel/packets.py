@@ -50,7 +50,7 @@ class LegPaths(NamedTuple):
     `eni_links`: the links of the ENIs.
     `refusal`: the errno of a route lookup to the outside in the leg's family; 0 if there is a route.
     `mark`: the packet mark that leads to the primary ENI; 0 if the node uses none.
-    `is_first_of_table`: no other leg with the same route table has been checked in this pass.
+    `is_first_of_table`: no sandbox of the pool with the same route table came earlier in this check.
     """
 
     veth: Link

@@ -1,8 +1,8 @@
 """Keep the addresses of sandboxes with an SNAT choice of their own in two sets of our nftables table (docs/adr/0082).
 
 The rules of `ruleset` that mark and translate connections match these sets. ADD puts an address into a set before it replies, and DEL
-takes it out. A batch cannot contain both nftables and rtnetlink messages, so each change of a set is a separate transaction; only
-sandboxes with a choice need it. A repair of the table fills the sets from the entries that this class remembers.
+takes it out. A batch cannot contain both nftables and rtnetlink messages, so each change of a set costs a separate transaction, but
+only for sandboxes with a choice. A repair of the table fills the sets from the entries that this class remembers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PodSnatSets:
         Args:
             is_on: whether a setting allows pods to have another SNAT than the node's.
             recorded: returns the recorded sandboxes.
-            record: keeps the tables for the next process.
+            record: stores what was verified of the tables for the next process; None: nothing is stored.
         """
         self._host = host
         self._is_on = is_on

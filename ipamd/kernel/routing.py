@@ -75,8 +75,9 @@ def address_removal(
 ) -> Repair:
     """Return the repair that removes an address from a link and keeps the other addresses of its subnet.
 
-    One of these may be the ENI's primary address. If the first address of a subnet is removed, the kernel also removes the others
-    (secondary addresses), unless promote_secondaries is set (net/ipv4/devinet.c, __inet_del_ifa).
+    The ENI's primary address may be among these. If the first address of a subnet is removed, the kernel also removes the other ones
+    (secondary addresses), or keeps them if promote_secondaries is set (net/ipv4/devinet.c, __inet_del_ifa). So the repair sets
+    promote_secondaries first where that is needed.
 
     Args:
         present: all addresses of the link.
@@ -140,11 +141,14 @@ def _tables_from_primary(host_state: HostState, eni: Eni) -> list[int]:
 
 
 def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), family: Family) -> list[Message]:
-    """Return messages that remove everything in the ENI's table, and our rules that look it up. Dumps.
+    """Return messages that remove everything in the ENI's table, our rules that look it up, and the `goto` rules for its subnet.
+
+    Dumps routes and rules. Raises: KernelDumpError, WiringError.
 
     `remaining`: ENIs that stay. If one of them has the same table (a successor with the same device index), the table belongs to it
-    now, and the rules of sandboxes may belong to it too. Then only the rule from this ENI's primary address is removed, and not even
-    that if the successor has the same address. The kernel has removed the routes through this ENI's link together with the link.
+    now, and the rules of sandboxes may belong to it too. Then of the table and its rules only the rule from this ENI's primary address
+    is removed, and not even that if the successor has the same address. The routes through this ENI's link need no message, because
+    the kernel has removed them together with the link. The `goto` rules stay if a remaining secondary ENI is in the same subnet.
     """
     table = eni.route_table
     successors = [other for other in remaining if other.route_table == table and other.eni_id != eni.eni_id]

@@ -232,7 +232,10 @@ class SandboxRepair:
         return removals
 
     def _remove_former_rules(self, seen: KernelSurvey, former_places: Iterable[RulePlace]) -> None:
-        """Remove former rules if the survey has shown their replacements. If a replacement were missing, packets would be lost."""
+        """Remove the rule to the address that an earlier release made, and the rules from the address at `former_places`.
+
+        Each is removed only if the survey has shown its replacement: without a replacement packets would be lost.
+        """
         leg = self.leg
         removals: list[Message] = []
         if leg.address in seen.to_rules and self._is_reached_by_own_table(seen):

@@ -58,7 +58,8 @@ class SourceTree:
         """Compare the rules of a node with those that the subnets of all its secondary ENIs need.
 
         While a bucket has a rule, the `goto` rules stay. So after a setting has turned buckets off, the `goto` rules are removed only
-        when the last sandbox with a rule in a bucket is gone.
+        when the last sandbox with a rule in a bucket is gone. While it is not known whether the node uses buckets, there are no
+        changes.
         """
         wanted_subnets = frozenset(subnets)
         is_needed = self._is_needed(rules, wanted_subnets)
@@ -92,10 +93,10 @@ class SourceTree:
         self._written = changes.subnets
 
     def preparations(self, rules: Collection[answers.PolicyRule], subnet: IPv4Network) -> list[Message]:
-        """Return the messages that make the `goto` rules ready for an ENI that is being set up.
+        """Return the messages that add the `goto` rules for an ENI that is being set up; none if the node uses no buckets.
 
-        No rule is added if an old `goto` rule divides the ENI's subnet in another way, or if other software has a rule among ours.
-        Then the next pass, which compares all ENIs, decides.
+        If old `goto` rules divide the ENI's subnet in another way, the messages only remove these. If other software has a rule among
+        ours, there are no messages. In these two cases the next pass, which compares all ENIs, decides about the addition.
         """
         wanted = source_rules.jumps([subnet])
         present = _jumps(rules)

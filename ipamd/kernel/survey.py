@@ -35,8 +35,8 @@ from ipamd.ports.kernel import VlanLinks
 RULE_READS = 6
 """The largest number of reads of rules or IPv6 routes. Reading ends when two successive reads agree; if none do, the result has
 every entry of every read. While nothing changes, two reads are enough. Ours: while 50 sandboxes a second come and go beside 730
-others, one read in four lacks a rule. Every second read uses shorter datagrams: otherwise changes in step with the reads could hide
-the same rule from two successive reads."""
+others, one read in four lacks a rule, so it is very unlikely that six reads lack the same one. Every second read uses shorter
+datagrams: otherwise changes in step with the reads could hide the same rule from two successive reads."""
 
 read_link = lru_cache(maxsize=2048)(answers.read_link)
 _route = lru_cache(maxsize=4096)(answers.read_route)
@@ -51,7 +51,7 @@ def survey(
     may_be_torn: bool = False,
     vlan_links: VlanLinks | None = None,
 ) -> KernelSurvey:
-    """Read host veths, sandbox rules, and the routes to single addresses in main and in our own table.
+    """Read host veths, uplinks, sandbox rules, and the routes to single addresses in main and in our own table.
 
     Args:
         veth_prefix: beginning of the names of our host veths.
@@ -174,7 +174,7 @@ def sandboxes_behind(
     ours: Collection[answers.Link],
     attachments: Collection[Attachment],
 ) -> dict[int, AttachmentKey]:
-    """Return the links of any kind of other software that lead into a sandbox's namespace: index -> sandbox.
+    """Return the links of other software, of any kind, that lead into a sandbox's namespace: index -> sandbox.
 
     If a link leads into the namespace of a recorded sandbox and is not the recorded link, it counts as other software's, even if it
     looks like ours. If a sandbox's own veth is gone, its namespace is looked up by its path, because a sandbox may delete its veth to
@@ -265,7 +265,9 @@ def host_veth(link: answers.Link) -> HostVeth:
 
 
 def our_veths(links: Iterable[answers.Link], prefix: str) -> Iterable[HostVeth]:
-    """Yield the links that are host veths of ours: by alias, by the prefix of their name, or because they are in the dying group."""
+    """Yield the links that are host veths of ours: by alias, by name (the prefix, or the form of strict mode), or because they are in
+    the dying group.
+    """
     for link in links:
         veth = host_veth(link)
         if vlan_link(link) is None and (veth.key or veth.is_dying or veth.has_uplink or link.name.startswith(prefix)):

@@ -39,7 +39,8 @@ def find_traces(*, veth_prefix: str) -> str:
 
 def _find_table() -> str:
     with closing(HostNetns()) as host:
-        host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()  # a test: without such a socket libnftables ends the process
+        # If libnftables cannot open such a socket, it ends the process. This test raises WiringError first.
+        host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()
         for line in Nftables(host).run("list tables\n").splitlines():
             if f" {TABLE_PREFIX}" in line:
                 return f"nftables {line.strip()}"

@@ -167,7 +167,7 @@ class _Uplinks:
 
     @property
     def are_made(self) -> bool:
-        """Whether any uplink was made."""
+        """Whether any uplink was made and is usable."""
         return bool(self._indexes)
 
     def index_of(self, leg: Leg) -> int:
@@ -372,7 +372,10 @@ class KernelWiring(Wiring):
             self._rename(host, first_leg(spec), former_name=spec.host_veth, to=to)
 
     def _rename(self, host: NetlinkSocket, leg: Leg, *, former_name: str, to: str) -> None:
-        """Rename the host veth of a leg, as `rename_veth` does. Raises: WiringError."""
+        """Rename the host veth of a leg, as `rename_veth` does.
+
+        Nothing is changed if the veth is gone or if its alias names another address. Raises: WiringError.
+        """
         link = self._own_veth(host, former_name)
         if link is None or _is_of_another(link, leg.address):
             return
@@ -696,8 +699,8 @@ class KernelWiring(Wiring):
     ) -> list[Message]:
         """Send a batch. Append to `undo` the messages that remove what it added, even if it fails.
 
-        Returns: the refused messages, if the errno `tolerated` is among the answers; otherwise none. Raises: WiringError for a refusal
-        without that errno.
+        Returns: all refused messages, if the errno `tolerated` (0 for none) is among the answers; otherwise none. Raises: WiringError
+        if a message is refused and that errno is not among the answers.
         """
         added = batch  # if the answers are lost, any of the rules may have been added
         try:
@@ -726,7 +729,7 @@ class KernelWiring(Wiring):
     ) -> None:
         """Remove the veth pairs, with which the kernel removes their routes, and then carry out `undo`.
 
-        If that fails, the failure is appended to the details of `cause`.
+        If that fails, the failure is appended to the details of `cause`, or raised if `cause` is no WiringError.
         """
         links = [messages.delete_link(pair.host_index, step=f"undo: delete link {pair.leg.host_veth}") for pair in pairs]
         try:
@@ -755,7 +758,7 @@ class KernelWiring(Wiring):
     def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> answers.Link | None:
         """Find a host veth by name; None if it is gone.
 
-        Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`.
+        Raises: WiringError if it is no veth, or, if `key` is given, if its alias names another sandbox.
         """
         (outcome,) = host.request([messages.get_link(name)])
         must([outcome], f"look at {name}")

@@ -115,10 +115,11 @@ def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table:
 
 
 def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]:
-    """Return the messages that remove the rule to an address (priority 512), and the rule from it to a table, at any priority.
+    """Return the messages that remove the rule to an address (priority 512), and the rule from it to a table other than main.
 
-    The priority is not given, because it depends on the bucket, and the subnet that determines the bucket may be unknown. The second
-    removal is sent twice: while a pass moves the rule, there is one at priority 1536 and one in a bucket.
+    With IPv6, which has no buckets, the rule from the address has priority 1536. With IPv4 its removal names no priority, because the
+    priority depends on the bucket, and the subnet that determines the bucket may be unknown. That removal is sent twice: while a pass
+    moves the rule, there is a rule at priority 1536 and another in a bucket.
     """
     if route_table == uapi.RT_TABLE_MAIN or family_of(address) is not IPV4:
         return sandbox_rules(messages.delete_rule, address, route_table)

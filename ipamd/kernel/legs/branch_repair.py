@@ -65,7 +65,8 @@ class BranchRepair:
     def cut(self) -> None:
         """Take the VLAN link down. Called if the host veth is gone, or if another link has the host veth's name.
 
-        Raises: KernelDumpError, WiringError.
+        A foreign link with the VLAN link's name is shut out instead, and another sandbox's VLAN link is not changed. Raises:
+        KernelDumpError, WiringError.
         """
         self._divert_from_main()
         leg = self._leg
