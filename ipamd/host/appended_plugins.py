@@ -1,8 +1,8 @@
 """Follow the plugins that other software appended to our conflist: their CNI versions, and whether their binaries exist.
 
-The runtime runs the whole list in one version, so versions that an appended plugin lacks are not offered (docs/adr/0060). A missing
-binary makes every ADD fail after ours succeeded (containerd issue 12130). If the software that appended the entry was deleted, it
-cannot remove the entry, so we remove it after GONE_S.
+The runtime runs the whole list in one version, so the conflist does not offer versions that an appended plugin lacks (docs/adr/0060).
+If an appended plugin has no binary, every ADD fails after ours succeeded (containerd issue 12130). If the software that appended the
+entry was deleted, it cannot remove the entry, so we remove it after GONE_S.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ASKED_MAX = 8
 """The largest number of appended plugins that are asked for their versions. Ours: a node has one or two."""
 
 LIFTS_MAX, LIFT_WINDOW_S = 3, 600.0
-"""A version that an appended plugin lacks is not offered until the plugin's entry is removed. At most LIFTS_MAX such limits end within
-LIFT_WINDOW_S seconds. Ours: without this bound a plugin whose entry is added and removed all the time would make us write the file all
-the time."""
+"""An appended plugin limits the offered versions until its entry is removed. At most LIFTS_MAX such limits are lifted within
+LIFT_WINDOW_S seconds; further ones stay in force for longer. Ours: without this bound a plugin whose entry is added and removed all
+the time would make us write the file all the time."""
 
 NAMED_MAX = 5
 """The largest number of problems that a condition names. Ours: few, so that the condition stays short."""

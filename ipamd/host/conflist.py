@@ -1,12 +1,12 @@
 """Write the conflist, the CNI configuration that makes the runtime call us.
 
 A start writes it last, and atomically. A shutdown leaves it in place, because without it a runtime cannot delete sandboxes (containerd
-#8774); only an export removes it. `cniVersion` is a version that every libcni accepts. `cniVersions` lets a newer libcni choose a
-later version, with GC and STATUS (docs/adr/0009). A version is offered only if every chained plugin has it (docs/adr/0039). Entries
-that other software appends stay (docs/adr/0060).
+#8774); only an export of the node to amazon-vpc-cni-k8s removes it. `cniVersion` is a version that every libcni accepts.
+`cniVersions` lets a newer libcni choose a later version, with GC and STATUS (docs/adr/0009). A version is offered only if every
+chained plugin has it (docs/adr/0039). Entries that other software appends stay (docs/adr/0060).
 
-A hidden file beside the conflist, which no runtime reads, lists the plugins that we wrote into it under earlier settings. Without that
-list they would count as appended by other software.
+A hidden file beside the conflist, which no runtime reads, lists the plugins that we wrote into the conflist under earlier settings.
+Without that list they would count as appended by other software.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ OF_AWS_NODE = frozenset(("aws-cni", *EXTRA_LEG_PLUGINS, "portmap", "bandwidth", 
 """Plugins of the conflist of amazon-vpc-cni-k8s. Source: amazon-vpc-cni-k8s, misc/10-aws.conflist, cmd/aws-vpc-cni/main.go."""
 
 FORMER_MAX = 16
-"""The largest number of plugins of earlier settings that the hidden file lists. Ours."""
+"""The largest number of plugins that the hidden file lists. Ours: settings chain only a few plugins."""
 
 READ_AGAIN_S = 0.2
 """Pause in seconds before a file that no runtime can load is read again, because another program may have written only a part of it:
-Linkerd's agent writes the file in place when it ends. Ours."""
+Linkerd's agent writes the file in place when it ends. Ours: such a small file is complete within milliseconds."""
 
 TRIES_MAX = 5
 """The largest number of tries of one write. A try fails if another program replaces the file after we read it and before we write it.
-Ours."""
+Ours: that time is so short that several such failures in a row are very unlikely."""
 
 POD_IPV6_OFF = {f"net.ipv6.conf.{name}.disable_ipv6": "1" for name in ("all", "default", "lo")}
 """Settings inside a pod without IPv6. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
@@ -134,7 +134,8 @@ class ConflistFile:
     def appended(self) -> OthersPart:
         """Return the part that other software appended. If the file is damaged or gone, return the part that was read last.
 
-        Raises: SettingsError if the file cannot be read.
+        If none was read yet, return the part that other software appended to the conflist of amazon-vpc-cni-k8s. Raises: SettingsError
+        if the file cannot be read.
         """
         return self._appended_in(self._document(), self.own_part(SUPPORTED_VERSIONS))
 
@@ -149,6 +150,9 @@ class ConflistFile:
 
     def write(self, versions: tuple[str, ...], appended: OthersPart | None = None) -> Path:
         """Put our part in place, atomically: a reader sees the whole old file or the whole new file. A correct file is not written.
+
+        If another program replaced the file during each of TRIES_MAX tries, the file stays as that program wrote it. The next check of
+        `ConflistKeeper` then finds the difference.
 
         Args:
             versions: the CNI versions to offer.

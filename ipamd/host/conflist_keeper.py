@@ -6,8 +6,8 @@ and regular checks notice such a change. They also notice changes of the chained
 and the file offers the versions that all plugins have. A problem that cannot be repaired is a condition, and the file stays, because
 DEL needs it (`conflist.py`). Entries that other software appends behind our part are left to that software, unless their plugins are
 missing for long (docs/adr/0060). If another program changes our part again and again, it is restored less and less often, and a
-condition reports it (`repair_backoff.py`). Only a running daemon restores the file. So it can be deleted in an uninstallation, which
-removes the DaemonSet first.
+condition reports it (`repair_backoff.py`). Only a running daemon restores the file. So an uninstallation, which removes the DaemonSet
+first, can delete the file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ when that daemon ends."""
 class OtherCni:
     """The conflist of another CNI on the node, which must not stay in use.
 
-    `take`: renames this conflist, because the runtime would use it instead of ours: its name sorts first. Called at each check.
+    `take`: renames this conflist if it exists, because the runtime would use it instead of ours: its name sorts first. Called at each
+        check. Returns a sentence about the conflist, "" if there was none.
     `directories`: the directories of the other CNI's socket and state file; a change in them leads to a check.
     """
 

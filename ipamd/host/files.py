@@ -18,7 +18,8 @@ CHECK_INTERVAL_S = 30.0
 routing (`RECONCILE_INTERVAL_S` in `network.py`)."""
 
 SETTLE_S = 0.1
-"""Pause in seconds after a change of a directory, so that a file which is being written is complete when it is read. Ours."""
+"""Pause in seconds after a change of a directory, so that a file which is being written is complete when it is read. Ours: a small
+file is complete within milliseconds."""
 
 FAILED_S = 5.0
 """Pause in seconds after a failed check. Ours: an attempt to write on a full disk fails and changes the directory, so without a pause
@@ -65,13 +66,16 @@ class FileFollowers:
         self.loop.wake()
 
     def turn(self) -> float | None:
-        """Check every file. Returns: the longest time until the next check, in seconds."""
+        """Check every file. Returns: the longest time until the next check, in seconds; None if no file is followed."""
         followed = self._followed
         self._watch.arm(directory for file in followed for directory in file.directories)
         return min((self._check(file) for file in followed), default=None)
 
     def _check(self, file: FollowedFile) -> float:
-        """Check one file, unless its last check has just failed. A failure does not stop the checks of other files."""
+        """Check one file, or only wait if its last check has just failed. A failure does not stop the checks of other files.
+
+        Returns: the longest time until the file's next check, in seconds.
+        """
         key = "file", file.subject
         left_s = self._backoffs.left_s(key)
         if left_s:

@@ -1,4 +1,5 @@
-"""Two files that freeze the pool: the operator's file and the drain hook's file.
+"""Two files that freeze the pool: the operator's file and the drain hook's file. While the pool is frozen, no ENI is created and
+nothing is released (`ipamd/model/freeze.py`).
 
 `ipamctl freeze` makes the daemon write the operator's file, so that a freeze lasts over restarts of the daemon. The file contains the
 ID of the boot, so the freeze ends with a reboot.

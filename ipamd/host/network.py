@@ -85,7 +85,7 @@ REACHABILITY_TURNS = 9
 within 5 minutes."""
 
 ALL_CHECKED_BELOW = 8
-"""If a node has fewer sandboxes than this, the reachability of all of them is checked in each pass. Ours."""
+"""If a node has fewer sandboxes than this, the reachability of all of them is checked in each pass. Ours: few checks cost little."""
 
 SURVEY_TURNS = REACHABILITY_TURNS
 """The number of passes by the clock from one survey of the sandboxes' wiring to the next while the kernel announces no change. Ours:
@@ -575,7 +575,7 @@ class HostNetworkReconciler(Service):
 
 
 def _has_foreign_veth(survey: KernelSurvey) -> bool:
-    """Whether a survey shows a veth that other software wired. Then no survey may be left out, because its address may come into our
-    pool.
+    """Whether a survey shows a veth that other software wired. While there is one, no survey may be left out, because the address of
+    the veth's sandbox may come into our pool.
     """
     return any(veth.key is None and not veth.is_dying for veth in survey.veths)

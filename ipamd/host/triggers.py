@@ -15,7 +15,8 @@ COALESCE_S = 0.2
 longer than a burst of changes."""
 
 GAP_MAX_S = 5.0
-"""Longest gap, in seconds, between a pass that found nothing to repair and the next pass that follows a change. Ours."""
+"""Longest gap, in seconds, between a pass that found nothing to repair and the next pass that follows a change. Ours: long enough that
+passes cost little even if something changes all the time."""
 
 CALM_S = 60.0
 """If two passes without a repair ended more than this many seconds apart, the gap after the second is the shortest gap

@@ -35,7 +35,8 @@ ANSWER_MAX_BYTES = 64 * 1024
 """Longest answer of the agent. Ours: more than enough, because an answer has only one flag."""
 
 QUESTION_S = 25.0
-"""How long the agent's request waits for instance metadata, if it has no deadline. Ours: the agent gives up after 30 s."""
+"""Longest time that the agent's request waits for instance metadata; shorter if the request's deadline is near. Ours: the agent gives
+up only after 30 s, so it still gets the reply."""
 
 log = logging.getLogger("ipamd.policy")
 
@@ -109,7 +110,7 @@ class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
         network_policy_pb2_grpc.add_ConfigServerBackendServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
 
     def GetNetworkPolicyConfigs(self, _: pb.NoQuestion, context: grpc.ServicerContext) -> pb.NetworkPolicyAgentConfigReply:
-        """Return the enforcing mode and the identity of this node."""
+        """Return the enforcing mode and the identity of this node. Abort with UNAVAILABLE if instance metadata has not answered."""
         remaining_s = context.time_remaining()
         limit_s = QUESTION_S
         if remaining_s is not None:
