@@ -56,7 +56,7 @@ MISSING_APPENDED = "appended plugins"
 
 ODD_APPENDED = "appended entries"
 """Condition: plugins that other software appended do not answer correctly, have none of our versions, or have the same entry more than
-once; or there are so many that some were not asked (`AppendedPlugins.other_problems`)."""
+once; or there are so many that some were not asked for their versions (`AppendedPlugins.other_problems`)."""
 
 OTHER_FIRST = "other conflist"
 """Condition: the runtime uses a file that does not lead to our plugin."""

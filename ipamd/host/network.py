@@ -101,14 +101,14 @@ CHECK_TURN = "reachability turn"
 the group that was checked longest ago."""
 
 REPAIR_WAIT_S = 1.0
-"""How many seconds a repair waits for another operation on the same sandbox. Ours: this need not be long enough, because a later
-pass tries again."""
+"""How many seconds a repair waits for another operation on the same sandbox. Ours: a longer wait is not needed, because a later pass
+tries again."""
 
 
 class _CleanSurvey(NamedTuple):
     """The last survey that showed no fault.
 
-    `announced`: the kernel's last announcement, and the attachments, both read before the survey began. While both are the same now,
+    `announced`: the kernel's last announcement, and the attachments, as they were before the survey began. While neither has changed,
         no other survey is needed.
     `pass_count`: number of passes since then that made no survey.
     `compared`: the survey, and the attachments with which it was compared.
@@ -162,11 +162,15 @@ class HostNetworkReconciler(Service):
         self.repair_backoff = RepairBackoff(clock=context.clock, health=context.health, backoffs=context.backoffs)
 
     def cut_off(self) -> frozenset[str]:
-        """Return the keys of sandboxes that may have no network: their repair failed, or they must be cut off. From any thread."""
+        """Return the keys of sandboxes that may have no network: their repair failed, or the daemon takes their links down on purpose
+        (`must_be_cut_off`). From any thread.
+        """
         return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.must_be_cut_off)
 
     def confine(self, *, is_silent: bool = False) -> list[RepairReport]:
-        """Put the tables that confine sandboxes in place. A failure is a condition while it lasts. Returns: one report per repair.
+        """Put the tables that confine sandboxes in place. A failure is a condition while it lasts.
+
+        Returns: one report per repair, and one per part that was refused.
 
         `is_silent`: whether the kernel has announced no change of a link since the last call (`HostNetwork.confine_sandboxes`).
         """
@@ -193,7 +197,10 @@ class HostNetworkReconciler(Service):
     def _try_repair(
         self, condition: ConditionHandle, repaired_object: RepairedObject, repair: Callable[[], list[RepairReport]]
     ) -> list[RepairReport]:
-        """Repair one part of the host. A failure is a condition of that part, and does not stop the repair of the others."""
+        """Repair one part of the host. A failure becomes a condition of that part, and no exception.
+
+        Returns: one report per repair, and one per refusal.
+        """
         try:
             repairs = repair()
         except IpamError as error:
@@ -281,11 +288,13 @@ class HostNetworkReconciler(Service):
     def _repair_sandboxes(
         self, survey: KernelSurvey, attachments: Collection[Attachment], cut_off_keys: Collection[AttachmentKey]
     ) -> tuple[list[RepairReport], bool]:
-        """Restore links, routes and rules of attached sandboxes. Returns: one report per repair, and whether any sandbox was damaged.
+        """Restore links, routes and rules of attached sandboxes.
+
+        Returns: one report for each repair and each failure, and whether any sandbox may have been damaged.
 
         The survey, whose dumps may have been interrupted, shows the sandboxes that may be damaged. Each of these is compared again,
         object by object, under its lock, so a concurrent DEL is never undone (I4). A failed repair of one sandbox is a condition, and
-        does not stop the repair of the others.
+        the repair continues with the next sandbox.
 
         `cut_off_keys`: sandboxes that packets do not reach or leave.
         """
@@ -308,7 +317,10 @@ class HostNetworkReconciler(Service):
     def _damaged(
         self, survey: KernelSurvey, attachments: Collection[Attachment], *, unseen: Container[AttachmentKey]
     ) -> list[Attachment]:
-        """Return the sandboxes whose wiring may be damaged. `unseen`: sandboxes with a fault that a survey does not show."""
+        """Return the sandboxes whose wiring may be damaged, and the sandboxes that must be cut off but have a link that is up.
+
+        `unseen`: sandboxes with a fault that a survey does not show.
+        """
         # On a quiet node a survey returns the same objects as the last one, which were compared already.
         last = self._last_clean_survey
         was_compared = last is not None and last.compared == (survey, attachments)
@@ -331,7 +343,9 @@ class HostNetworkReconciler(Service):
     def _repair_sandbox(
         self, attachment: Attachment, survey: KernelSurvey, *, table: int | None, loses_packets: bool, repairs: list[RepairReport]
     ) -> None:
-        """Repair one sandbox, whose lock is held, and append a report of each repair to `repairs`.
+        """Repair one sandbox, whose lock is held, and append a report of each repair and each failure to `repairs`.
+
+        A sandbox that must be cut off is not repaired: its links are taken down.
 
         Args:
             table: the route table of the sandbox's ENI if it has changed; otherwise None.
@@ -360,7 +374,7 @@ class HostNetworkReconciler(Service):
     def _find_cut_off(self) -> Collection[AttachmentKey]:
         """Check the reachability of one part of the sandboxes, and of sandboxes with an announced change or a failed repair.
 
-        Returns: the keys of sandboxes that are cut off.
+        Returns: the keys of sandboxes that packets do not reach or leave.
         """
         attachments = self._datastore.attachments()
         named_keys = self._backoffs.keys(CHECK_SOON)
@@ -383,7 +397,7 @@ class HostNetworkReconciler(Service):
         on_host = self._hostnet.reachability_problems(specs, enis=self._datastore.enis())
         problems = dict[AttachmentKey, str]()
         for spec in specs:
-            with suppress(IpamError):  # its namespace is gone, or cannot be read (I11)
+            with suppress(IpamError):  # its namespace is gone, or cannot be read: that proves nothing about its packets (I11)
                 sentences = [problem.advised_text for problem in on_host if problem.subject == str(spec.address)]
                 if spec.netns:
                     sentences += advised_texts(self._wiring.check_inside(spec, is_arrival_only=True))
@@ -438,7 +452,7 @@ class HostNetworkReconciler(Service):
     def reconcile(self, *, is_by_clock: bool = False) -> list[RepairReport]:
         """Compare and repair once. While the kernel announces nothing, most passes by the clock make no survey.
 
-        Returns: one report per repair.
+        Returns: one report for each repair and each failure.
         """
         # The last announcement and the attachments are read before the survey, so that an announcement during the survey leads to
         # another survey. The attachments are compared too, because the kernel does not announce changes of our records.
@@ -454,7 +468,8 @@ class HostNetworkReconciler(Service):
             repairs += self._reconcile_routing(identity, announced, is_silent=is_silent)
         self._count(repairs)
         if repairs != self._last_reported:
-            # If a pass reports the same repairs as the pass before, they do not end the fault. They are logged and recorded once.
+            # If a pass reports the same repairs as the pass before, the repairs do not end the fault. They are logged and recorded
+            # only the first time.
             self._last_reported = repairs
             if repairs:
                 self._record(repairs)
@@ -466,7 +481,7 @@ class HostNetworkReconciler(Service):
         Args:
             announced: as in `_CleanSurvey`, read at the beginning of the pass.
             is_silent: whether nothing was announced since the last clean survey, so that no other survey is needed.
-        Returns: one report per repair.
+        Returns: one report for each repair and each failure.
         """
         self._set_up_unready_enis()
         enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # also excluded ENIs, whose sandboxes stay
@@ -535,7 +550,9 @@ class HostNetworkReconciler(Service):
         return prefixes.union(eni.subnet_cidr for eni in self._datastore.enis())
 
     def _remove_strays(self, stray_addresses: frozenset[IpAddress]) -> list[RepairReport]:
-        """Remove the rules of stray addresses, if a second survey confirms that they are stray. Returns: one report per repair.
+        """Remove the rules of addresses without an owner (`_stale_rules`), if a second survey confirms that they have none.
+
+        Returns: one report for each address whose rules were removed.
 
         The second survey begins after the first one has read the rules. So it shows veth and route of an ADD that was in progress
         during the first survey.
@@ -559,7 +576,10 @@ class HostNetworkReconciler(Service):
         self._backed_off = self.repair_backoff.backed_off()
 
     def _record(self, repairs: list[RepairReport]) -> None:
-        """Log and record repairs. Repairs of an object in a repair conflict are logged less often: its condition has their number."""
+        """Log repairs and failures, and record them in the ledger.
+
+        Repairs of an object in a repair conflict are logged and recorded less often, because its condition contains their number.
+        """
         logged = []
         for repair in repairs:
             if not repair.is_repair or self._backoffs.is_due((ALWAYS_REPAIRED, repair.object)):

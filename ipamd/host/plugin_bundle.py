@@ -84,8 +84,10 @@ class Bundle:
     def put_in_place(self, *, backed_off: Container[RepairedObject] = ()) -> PlacedPlugins:
         """Put missing plugins in place. The first call also replaces plugins that we put there from an earlier image.
 
-        A plugin that cannot be put in place does not stop the others, and is tried again after AGAIN_S. If nothing is missing, a call
-        costs one stat for each plugin. `backed_off`: missing plugins that must not be put in place now.
+        If one plugin cannot be put in place, the work continues with the next plugin, and the failed one is tried again after AGAIN_S.
+        If nothing is missing, a call costs one stat for each plugin.
+
+        `backed_off`: missing plugins that must not be put in place now.
         """
         placed = PlacedPlugins()
         try:

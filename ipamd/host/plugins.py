@@ -1,8 +1,8 @@
-"""Find the CNI versions of a sandbox's plugins. A plugin is asked again only if its file changed. Our own plugin has all versions.
+"""Find the CNI versions of a sandbox's plugins. After a good answer a plugin is asked again only if its file changed.
 
-A plugin is *needed* if a sandbox cannot be made without it. Needed are ours, those that the conflist chains, and `loopback`, which
-containerd runs for each sandbox in CNI 0.3.1 even if the conflist does not name it (github.com/containerd/go-cni, opts.go,
-WithLoNetwork). CRI-O needs no `loopback`.
+A plugin is *needed* if a sandbox cannot be made without it. Needed are our own plugin (which has all versions), the plugins that the
+conflist chains, and `loopback`, which containerd runs for each sandbox in CNI 0.3.1 even if the conflist does not name it
+(github.com/containerd/go-cni, opts.go, WithLoNetwork). CRI-O needs no `loopback`.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class RepairBackoff:
         record.soon_count = record.soon_count + 1 if is_soon else 0
         times.append(now_s)
         record.count += 1
-        # A conflict stays one, although with growing pauses fewer than CONFLICT_REPAIRS repairs are within the window.
+        # Once there is a conflict, it lasts as long as the record, because with growing pauses fewer repairs are within the window.
         record.is_conflict = record.is_conflict or len(times) >= CONFLICT_REPAIRS
         if not record.is_conflict:
             return None
@@ -198,7 +198,8 @@ class RepairBackoff:
     def _back_off(self, repaired_object: RepairedObject, record: _RepairRecord) -> str:
         """Delay the next repair if the last repairs were undone at once. The caller holds the lock.
 
-        After a pause the next delay needs CONFLICT_REPAIRS repairs again, because the other program may behave differently by then.
+        After a pause the next delay needs CONFLICT_REPAIRS repairs again, because by then the program that undoes the repairs may
+        behave differently.
         Returns: a text that says how the object is treated.
         """
         if repaired_object in PUT_BACK_ALWAYS or record.soon_count < CONFLICT_REPAIRS - 1:

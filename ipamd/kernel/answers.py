@@ -35,8 +35,8 @@ class Link:
     `mac`: in lower case.
     `mtu`: in bytes.
     `group`: number of its link group.
-    `peer_index`: index of the other end of a veth, in the namespace of that end; for a VLAN link the index of its parent; for a link
-        without either, its own index.
+    `peer_index`: index of the other end of a veth, in the namespace of that end; for a VLAN link the index of its parent; for hardware
+        the link's own index.
     `families`: its settings for each address family, not decoded (`ipamd/kernel/devconf.py`).
     `master`: index of the bridge or other link that takes its packets, or 0.
     `netnsid`: number of the namespace that contains the link with index `peer_index`, not decoded; empty for this namespace.
@@ -194,7 +194,7 @@ def _vlan(info: Mapping[int, bytes]) -> tuple[int, int]:
 
 
 def read_namespace_number(body: bytes) -> bytes:
-    """Read an RTM_NEWNSID body."""
+    """Return the number of a namespace from an RTM_NEWNSID body, not decoded; empty if the body has none."""
     return attributes(body, U32.size).get(uapi.NETNSA_NSID, b"")
 
 

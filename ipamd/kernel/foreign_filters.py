@@ -33,7 +33,7 @@ EVERY_FAMILY = ("inet", "netdev")
 
 
 class ForeignFilters:
-    """Reads the rules of other software's base chains, and names those that may drop sandboxes' packets."""
+    """Reads the rules of other software's base chains, and reports the chains and rules that may drop sandboxes' packets."""
 
     def __init__(self, sock: NetlinkSocket, *, veth_prefix: str, families: Collection[str]) -> None:
         """`families`: nftables' names of the address families that sandboxes have."""
@@ -44,7 +44,8 @@ class ForeignFilters:
     def suspicions(self, chains: Sequence[Chain]) -> Iterator[RoutingDifference]:
         """Yield a difference for each suspected chain and rule. Its subject is NODE, a host veth, or an address as text.
 
-        The address may be any address that a rule names; `concerns` selects those of sandboxes. Raises: WiringError, KernelDumpError.
+        The address may be any address that a rule names. `concerns` selects the differences about addresses of sandboxes. Raises:
+        WiringError, KernelDumpError.
         """
         places = {str(chain) for chain in chains}
         for chain in chains:

@@ -152,8 +152,8 @@ class KernelHostNetwork(HostNetwork):
     def apply_settings(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
         """Apply other settings, and set up the node by them if its identity is known.
 
-        Both happen under one lock, because a pass in between would report the changes as repairs. Raises: as `setup_node`; the next
-        pass tries again.
+        Settings and setup happen under one lock, because a reconciliation in between would report the changes as repairs. Raises: as
+        `setup_node`; the next reconciliation tries again.
         """
         with self._lock:
             self._config = self._confinement.config = config
@@ -401,7 +401,8 @@ class KernelHostNetwork(HostNetwork):
     ) -> list[RepairReport]:
         """Repair what other software on the node removed or changed.
 
-        Returns: one report per repair, and one per part that could not be repaired; a failed part does not stop the others.
+        Returns: one report per repair, and one per part that could not be repaired. The repair of the other parts continues after a
+            failure.
         Raises: KernelDumpError; WiringError if the primary ENI's link is missing.
         """
         secondary = self._secondary(enis)
@@ -667,7 +668,7 @@ class KernelHostNetwork(HostNetwork):
         sock = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
         try:
             # If the current mark contains the bits of the former mark, every new connection has these bits too, but does not need the
-            # former rule. A new connection also has the other bits of the current mark, so connections with those are left out.
+            # former rule. A new connection also has the other bits of the current mark, so connections with these bits are left out.
             without = 0
             if mark & current == mark:
                 without = current & ~mark

@@ -38,8 +38,8 @@ netlink_recvmsg)."""
 SHORTER_BYTES = 27 * 1024
 """Room for one datagram of the second socket (`NetlinkSocket.shorter`). If a rule is removed during a dump, the dump may lack another
 rule, at the beginning of a datagram (`survey.py`). The datagrams of the two sockets begin at different rules, so the dumps of both
-seldom lack the same rule. Ours: in a dump of up to 128 KiB (2,000 rules) a datagram of one socket begins at least 4 KiB away from
-every datagram of the other, except for the first one."""
+seldom lack the same rule. Ours: in a dump of up to 128 KiB (2,000 rules) each datagram of one socket, except the first, begins at
+least 4 KiB away from the beginning of every datagram of the other socket."""
 
 BATCH_MAX = 64
 """Messages per send. Ours: their answers, about 1 KiB each on the receive queue, stay below the default 208 KiB of SO_RCVBUF."""

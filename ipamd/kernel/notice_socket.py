@@ -25,8 +25,8 @@ GROUPS = {
     IPV4: (uapi.RTMGRP_IPV4_IFADDR | uapi.RTMGRP_IPV4_ROUTE | uapi.RTMGRP_IPV4_RULE, (uapi.RTNLGRP_IPV4_NETCONF,)),
     IPV6: (uapi.RTMGRP_IPV6_IFADDR | uapi.RTMGRP_IPV6_ROUTE, (uapi.RTNLGRP_IPV6_RULE, uapi.RTNLGRP_IPV6_NETCONF)),
 }
-"""Family -> its multicast groups: a bit mask of the groups that have a bit (RTMGRP), and the numbers (RTNLGRP) of those that have
-none."""
+"""Family -> its multicast groups: a bit mask of the groups that have a bit (RTMGRP), and the numbers (RTNLGRP) of the groups that have
+no bit."""
 
 NEW_GENERATION = uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN
 """Type of the message that ends a transaction of nftables."""

@@ -31,7 +31,7 @@ _SOURCE_REFUSALS = frozenset({errno.EXDEV, errno.EINVAL})
 
 
 class KernelPacketPaths(PacketPaths):
-    """Asks the kernel by netlink. Concurrency: safe from any thread; only `filters` takes a lock, that of `hostnet`."""
+    """Asks the kernel by netlink. Concurrency: safe from any thread; only `filters` takes a lock, the lock of `hostnet`."""
 
     def __init__(self, host: HostNetns, hostnet: KernelHostNetwork) -> None:
         """`hostnet`: has the settings in force and the findings about other software."""

@@ -61,7 +61,7 @@ class PodSnatSets:
         self._unsure: set[IpAddress] = set()  # addresses about which the kernel's sets may differ from `_entries`
 
     def chosen(self) -> Mapping[IpAddress, PodSnat] | None:
-        """Return the same as `wanted`, for a caller in any thread that does not hold `lock`."""
+        """Return the choices by address as `wanted` does, for a caller in any thread that does not hold `lock`."""
         if self._entries is None:
             with self.lock:
                 return self.wanted()
@@ -102,7 +102,7 @@ class PodSnatSets:
         return choices
 
     def enter(self, address: IpAddress, choice: PodSnat | None) -> None:
-        """Put an address into the set of its sandbox's choice, and take it out of the other set. With None take it out of both.
+        """Put an address into the set of its sandbox's choice, and take it out of the other set. With None take it out of both sets.
 
         Raises: WiringError if nftables refuses. Then the caller must call `leave`.
         """

@@ -47,7 +47,7 @@ def link_repairs(eni: Eni, link: answers.Link, *, mtu: int) -> Iterator[Repair]:
 
 
 def address_repairs(host_state: HostState, eni: Eni, link: answers.Link) -> Iterator[Repair]:
-    """Yield the repairs of the link's addresses: it must have the ENI's primary address and no other.
+    """Yield the repairs of the link's addresses: it must have the ENI's primary address, and no other address of global scope.
 
     The address must have no connected route in the main table.
     """

@@ -96,7 +96,7 @@ class SourceTree:
         """Return the messages that add the `goto` rules for an ENI that is being set up; none if the node uses no buckets.
 
         If old `goto` rules divide the ENI's subnet in another way, the messages only remove these. If other software has a rule among
-        ours, there are no messages. In these two cases the next pass, which compares all ENIs, decides about the addition.
+        ours, there are no messages. In these two cases the next reconciliation, which compares all ENIs, decides about the addition.
         """
         wanted = source_rules.jumps([subnet])
         present = _jumps(rules)

@@ -118,7 +118,7 @@ class _DyingLink:
 
 
 class _Uplinks:
-    """The uplinks of the legs of one sandbox while it is wired. They are made before the veths, or in the same send.
+    """The uplinks of the legs of one sandbox while it is wired. They are made before the veths, or in the same send as the veths.
 
     `creation`: the messages that make uplinks, to be sent together with the messages that make the veths.
     """

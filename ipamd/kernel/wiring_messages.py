@@ -118,8 +118,8 @@ def sandbox_rule_removals(address: IpAddress, route_table: int) -> list[Message]
     """Return the messages that remove the rule to an address (priority 512), and the rule from it to a table other than main.
 
     With IPv6, which has no buckets, the rule from the address has priority 1536. With IPv4 its removal names no priority, because the
-    priority depends on the bucket, and the subnet that determines the bucket may be unknown. That removal is sent twice: while a pass
-    moves the rule, there is a rule at priority 1536 and another in a bucket.
+    priority depends on the bucket, and the subnet that determines the bucket may be unknown. That removal is sent twice, because while
+    a repair moves the rule there is a rule at priority 1536 and another in a bucket.
     """
     if route_table == uapi.RT_TABLE_MAIN or family_of(address) is not IPV4:
         return sandbox_rules(messages.delete_rule, address, route_table)

@@ -1,7 +1,7 @@
 """Take over the legs of sandboxes that amazon-vpc-cni-k8s wired: write our aliases on their links, and make their neighbours
 permanent.
 
-Packets pass as before all the time, except that a link for egress is down for a moment while it is renamed.
+Meanwhile packets pass as before. Only a link for egress is down for a moment while it is renamed.
 """
 
 from __future__ import annotations

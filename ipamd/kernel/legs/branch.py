@@ -112,7 +112,7 @@ class BranchWiring(LegWiring[BranchLeg]):
         return self._links.make(sock, leg)
 
     def own_uplink(self, sock: NetlinkSocket, leg: BranchLeg) -> answers.Link | None:
-        """Return the VLAN link if it may be this leg's: its alias contains the leg's address, or is not set yet."""
+        """Return the VLAN link if it may be this leg's: its alias contains the leg's address, or is no alias of ours yet."""
         link = checks.find_link(sock, leg.branch.link)
         known = self._links.vlan_link(link)
         return link if known is not None and known.address in (None, leg.address) else None

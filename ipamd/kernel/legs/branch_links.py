@@ -98,7 +98,7 @@ class BranchLinks:
         Returns: the index of the link, which is down.
 
         Raises: BranchPendingError if the trunk's link does not exist; WiringError if a link that would be replaced leads to a living
-            sandbox.
+            sandbox, or if the kernel does not make the link.
         """
         branch = leg.branch
         parent = self._state_reader.links(sock, [leg.trunk_mac]).get(leg.trunk_mac)

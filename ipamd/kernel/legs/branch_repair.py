@@ -39,6 +39,7 @@ class BranchRepair:
     def restore(self, seen: KernelSurvey) -> None:
         """Restore the link, its table and its rules, and remove the routes and rules in `seen` that lead elsewhere.
 
+        If a foreign link has the VLAN link's name, that link is shut out (`_shut_out`), and the VLAN link is not restored.
         Raises: KernelDumpError, WiringError.
         """
         leg, name = self._leg, self._branch.link

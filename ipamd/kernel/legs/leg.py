@@ -28,7 +28,7 @@ L = TypeVar("L", bound=Leg)
 
 
 class LegWiring(Generic[L]):
-    """The wiring of one kind of leg. The defaults are those of a leg whose packets leave the node by an ENI's link."""
+    """The wiring of one kind of leg. The methods of this base class suit a leg whose packets leave the node by an ENI's link."""
 
     def host_side(self, leg: L, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
         """Return the messages that configure the host side.
