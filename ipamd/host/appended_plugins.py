@@ -47,7 +47,7 @@ class AppendedPlugins:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The plugins that have no binary now."""
+        """The plugins that had no binary at the last call of `ask`."""
         return tuple(self._gone_since)
 
     @property
@@ -62,12 +62,12 @@ class AppendedPlugins:
         return tuple(f"{name} ends at {highest}" for name, highest in limits(self._limits).items() if name not in self._refused)
 
     def wait_s(self) -> float | None:
-        """Return the seconds until the next missing plugin expires; None if none will."""
+        """Return the seconds until the next missing plugin expires; None if no plugin is missing, or all missing ones have expired."""
         now_s = self._clock.monotonic()
         return min((since_s + GONE_S - now_s for since_s in self._gone_since.values() if now_s - since_s < GONE_S), default=None)
 
     def ask(self, appended: OthersPart) -> None:
-        """Ask the appended plugins whose files changed for their versions."""
+        """Ask the appended plugins whose files changed for their versions, but only the first ASKED_MAX plugins of the list."""
         now_s = self._clock.monotonic()
         self._answers = {name: self._directory.ask_appended(name) for name in appended.types[:ASKED_MAX]}
         gone = [name for name, answer in self._answers.items() if answer is None]

@@ -77,7 +77,8 @@ POD_IPV6_OFF = {f"net.ipv6.conf.{name}.disable_ipv6": "1" for name in ("all", "d
 def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
     """Build the conflist. The settings name the plugins that are chained behind ours.
 
-    The pod's annotations are requested only if a setting needs them, because they may have 256 KiB, in every call.
+    The pod's annotations are requested only if a setting needs them, because the runtime would pass up to 256 KiB of them in each
+    call.
 
     `versions`: the CNI versions that all of these plugins have, oldest first.
     """
@@ -214,8 +215,8 @@ class ConflistFile:
     def _appended_for_aws_node(self) -> OthersPart:
         """Return the entries that other software appended to the conflist of amazon-vpc-cni-k8s.
 
-        They are needed on a node that is taken over, where the runtime has used that conflist so far. Entries without a binary are
-        left out.
+        They are needed on a node that is taken over, where the runtime has used that conflist so far. The own plugins of
+        amazon-vpc-cni-k8s and entries without a binary are left out.
         """
         daemon = self.settings.daemon
         path = self.settings.takeover.conflist_beside(self.path)

@@ -71,7 +71,8 @@ LINES_MAX = 5
 """The largest number of lines that a condition names as lines that must change. Ours: few, so that the condition stays short."""
 
 START_CHECK_INTERVAL_S = 10.0
-"""Longest time in seconds between two checks while the start waits for the plugins. Ours: a check costs a few stats."""
+"""Longest time in seconds between two checks while the start waits for the plugins. Ours: short, because a check costs only a few
+stats."""
 
 WITHOUT_LOOPBACK = ("cri-o",)
 """Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
@@ -120,7 +121,7 @@ class ConflistKeeper(FollowedFile):
             runtime: returns the runtime, None before it has answered.
             note: records the text of a repair in the ledger.
             is_stopped: returns whether the conflist must not be written any more.
-            companions: the plugins and files of other software beside ours are published in it.
+            companions: each check writes the plugins and files of other software beside ours into it, for reports.
             more_directories: returns further plugin directories of the runtime; None while they are not known.
         """
         config = settings.daemon
@@ -247,7 +248,9 @@ class ConflistKeeper(FollowedFile):
         self._record_all([removed])
 
     def _check_first_file(self) -> None:
-        """Find out whether a runtime uses another file than ours, report it, and publish the plugins and files of other software."""
+        """Find out whether a runtime uses another file than ours, and report it. List the plugins and files of other software in
+        `companions`.
+        """
         own_parts = [self._file.own_part(self.versions)]
         if self._chain_versions is not None and self._chain_versions.versions != self.versions:
             own_parts.append(self._file.own_part(self._chain_versions.versions))

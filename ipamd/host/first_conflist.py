@@ -167,7 +167,7 @@ class _ConflistWalk:
         return answer
 
     def _read(self, path: Path) -> dict[str, Any] | None:
-        """Read a file as a runtime does; None if no runtime can use it, or it is too large."""
+        """Read a file as a runtime does; None if no runtime can use it, or if it exceeds SIZE_MAX or what is left of BYTES_MAX."""
         with suppress(OSError, ValueError):
             content = content_of(str(path))
             self._bytes_left -= len(content)

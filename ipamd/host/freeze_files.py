@@ -29,7 +29,7 @@ OPERATOR_NAME = "freeze.json"
 """Name of the operator's file in the run directory. It is a JSON object with `boot_id`, `reason` and `since_at` (ISO 8601)."""
 
 TEXT_BYTES_MAX = 4096
-"""The largest number of bytes of a file that are read. Ours: `Freeze` cuts a reason to fewer characters."""
+"""The largest number of bytes of a file that are read. Ours: enough, because `Freeze` cuts a reason to fewer characters."""
 
 log = logging.getLogger(__name__)
 

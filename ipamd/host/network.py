@@ -175,7 +175,7 @@ class HostNetworkReconciler(Service):
         `is_silent`: whether the kernel has announced no change of a link since the last call (`HostNetwork.confine_sandboxes`).
         """
         repairs = self._try_repair(self._confinement, CONFINEMENT, lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
-        # A foreign link that the node uses is most likely a second CNI's. Only the audit reports it.
+        # A foreign link that the node uses is most likely a second CNI's, so it is no condition. The audit reports it.
         unused = first_of([str(link) for link in self._hostnet.foreign_links() if not link.is_in_use], NAMED_MAX)
         unused_problem = None
         if unused:
@@ -216,7 +216,7 @@ class HostNetworkReconciler(Service):
         if not self._backoffs.keys(*CLOCK_PASS):
             self._backoffs.put(CLOCK_PASS, in_s=FIRST_RECONCILE_S)
         left_s = self._backoffs.left_s(CLOCK_PASS)
-        self._backoffs.put(CLOCK_PASS, in_s=0.0)  # if the pass fails, the next turn makes it, after the loop's pause
+        self._backoffs.put(CLOCK_PASS, in_s=0.0)  # a pass that fails is thus due again at the next turn
         self.run_due(is_by_clock=not left_s)
         self._backoffs.put(CLOCK_PASS, in_s=left_s or RECONCILE_INTERVAL_S)
         return soonest_s([left_s or RECONCILE_INTERVAL_S, self.repair_backoff.wait_s(), self._triggers.wait_s()]) or 0.0
@@ -484,7 +484,7 @@ class HostNetworkReconciler(Service):
         Returns: one report for each repair and each failure.
         """
         self._set_up_unready_enis()
-        enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # also excluded ENIs, whose sandboxes stay
+        enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # also excluded ENIs, because their sandboxes stay
         repairs = self._try_repair(
             self._node_routing,
             NODE_ROUTING,
@@ -502,7 +502,7 @@ class HostNetworkReconciler(Service):
         return repairs
 
     def _set_up_unready_enis(self) -> None:
-        """Set up the routing of ENIs of the pool that have none yet."""
+        """Set up the routing of ENIs of the pool that have none yet and are not frozen. Forget ENIs that are gone and unused."""
         attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since the pass before
         frozen = self._enis.routing.frozen()

@@ -44,7 +44,7 @@ def scope_of(change: HostChange, datastore: Datastore) -> PassScope | None:
 
 
 def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
-    """Whether a veth differs from the one that is recorded for its sandbox."""
+    """Whether a veth differs from the one that is recorded for its sandbox. False for a veth of no recorded sandbox."""
     veth = change.veth
     if veth is None:
         return True

@@ -30,8 +30,8 @@ FILES_MAX = 64
 """The largest number of files of the configuration directory that are read. Ours: it has one or two."""
 
 UNCHECKED_S = 1.0
-"""For how long a chain counts as unchanged after it was compared with the files. Ours: an ADD may come just before a change of the
-conflist anyway, and each comparison makes system calls, which other threads may delay."""
+"""For how long a chain counts as unchanged after it was compared with the files. Ours: a second is harmless, because an ADD may come
+just before a change of the conflist anyway; and each comparison makes system calls, which other threads may delay."""
 
 SETTLED_S = 0.1
 """If two changes of a directory are farther apart than this, their times differ. Ours: ten times the longest tick of a kernel's

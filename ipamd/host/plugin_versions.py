@@ -1,7 +1,7 @@
 """Ask a CNI plugin for its versions: run it, bounded in time and output, and check its answer.
 
-The only other process that the daemon starts is the one that calls EC2 (`ipamd/cloud/child.py`). `subprocess` uses vfork(2), so the
-size of the daemon does not matter.
+Beside plugins the daemon starts only the process that calls EC2 (`ipamd/cloud/child.py`). `subprocess` uses vfork(2), so a start does
+not take longer in a large daemon.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ipamd.model.failures import FailureCode, failure
 from ipamd.model.words import printable
 
 ANSWER_S = 5.0
-"""Longest time in seconds for an answer. Ours: a plugin in Go needs 10 ms for VERSION; a node that has just booted may need a second
-to read the plugin from the disk."""
+"""Longest time in seconds for an answer. Ours: always enough, because a plugin in Go needs 10 ms for VERSION, and a node that has just
+booted may need a second to read the plugin from the disk."""
 
 OUTPUT_BYTES_MAX = 65536
 
 SHOWN_MAX = 120
-"""The largest number of characters of an answer that `ipamctl status` shows. Ours."""
+"""The largest number of characters of an answer that `ipamctl status` shows. Ours: one line."""
 
 NO_INTERPRETER = "the interpreter or loader that it names is not in the daemon's container"
 

@@ -24,8 +24,8 @@ LOOPBACK = "loopback"
 LOOPBACK_VERSION = "0.3.1"
 
 ASK_AGAIN_S = 60.0
-"""Seconds until a plugin that gave no good answer is asked again, even if its file did not change. Ours: the node may have been
-busy."""
+"""Seconds until a plugin that gave no good answer is asked again, even if its file did not change: the node may only have been busy.
+Ours: a plugin that never answers well costs little if it is run once a minute."""
 
 Signature = tuple[int, ...]
 

@@ -67,7 +67,7 @@ class _RepairRecord:
     `count`: number of all repairs since this record began.
     `soon_count`: the number of the last repairs in a row that each came within UNDONE_SOON_S after the repair before.
     `is_conflict`: there were CONFLICT_REPAIRS within the window.
-    `changers`: names of programs that changed nftables before each of the repairs.
+    `changers`: names of programs that may undo the repairs, because they changed nftables before each of the last repairs.
     `pause_s`: the last pause, in which the object is not repaired; 0 before the first one.
     """
 
@@ -80,7 +80,7 @@ class _RepairRecord:
 
 
 class RepairBackoff:
-    """Counts repairs, and makes objects in a repair conflict be repaired less often.
+    """Counts repairs, and delays the repairs of objects that are in a repair conflict.
 
     Concurrency: safe from any thread. While its lock is held, only the lock of `Backoffs` is taken.
     """
@@ -161,7 +161,7 @@ class RepairBackoff:
         record.soon_count = record.soon_count + 1 if is_soon else 0
         times.append(now_s)
         record.count += 1
-        # Once there is a conflict, it lasts as long as the record, because with growing pauses fewer repairs are within the window.
+        # Once there is a conflict, it lasts as long as the record: pauses may leave fewer than CONFLICT_REPAIRS repairs in the window.
         record.is_conflict = record.is_conflict or len(times) >= CONFLICT_REPAIRS
         if not record.is_conflict:
             return None

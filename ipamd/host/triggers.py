@@ -20,7 +20,7 @@ passes cost little even if something changes all the time."""
 
 CALM_S = 60.0
 """If two passes without a repair ended more than this many seconds apart, the gap after the second is the shortest gap
-(COALESCE_S). Ours."""
+(COALESCE_S). Ours: after a minute without changes the next change is most likely not part of a flood."""
 
 
 class PassScope(StrEnum):

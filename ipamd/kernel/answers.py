@@ -116,7 +116,7 @@ class PolicyRule:
     `table`: number of the table that it looks up; 0 for a rule that looks up none.
     `source`, `source_length`: network of the selected source addresses; None for any.
     `destination`, `destination_length`: network of the selected destinations; None for any.
-    `mark`, `mask`: it selects packets whose mark has the value `mark` in the bits of `mask`; 0 for any mark.
+    `mark`, `mask`: it selects packets whose mark has the value `mark` in the bits of `mask`; 0 and 0 for any mark.
     `is_refusal`: it refuses the packets.
     `incoming`: name of the link by which selected packets arrive; "" for any.
     `protocol`: number of the selected IP protocol; 0 for any.

@@ -105,7 +105,7 @@ class Confinement:
         # by it.
         self._router_link = 0
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
-        self._other_veths: frozenset[str] | None = None  # host veths of another prefix; None before the first whole dump
+        self._other_veths: frozenset[str] | None = None  # our veths without the set prefix; None before a whole dump
         # Names of host veths in strict mode: a rule leads their packets to an uplink. A dying veth stays in this set after its rule
         # was removed.
         self._strict_veths = frozenset[str]()
@@ -470,7 +470,8 @@ def _sandbox_routes(routes: Iterable[answers.Route]) -> set[tuple[int, IpAddress
 def _make_permanent(sock: NetlinkSocket, veth: answers.Link, address: IpAddress, neighbour: answers.Neighbour | None) -> None:
     """Make the neighbour entry of a sandbox permanent.
 
-    It gets the MAC of the link inside the sandbox. If the kernel does not report that MAC, the entry keeps the MAC that it has.
+    It gets the MAC of the link inside the sandbox. If the kernel does not report that MAC, the entry keeps the MAC that it has; if it
+    has none, nothing is changed.
     """
     if neighbour is not None and neighbour.is_permanent:
         return

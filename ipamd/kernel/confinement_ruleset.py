@@ -13,15 +13,16 @@
                    (`sysctls.unreachable_route_repairs`)
 
 The tables drop all packets of a family that sandboxes do not have. For IPv6 they drop all neighbour discovery, because neighbour
-entries are permanent at both ends. So no IPv6 rule needs the link-local addresses of links, or connection tracking. A packet that
-every healthy sandbox sends is counted by a separate counter when it is dropped.
+entries are permanent at both ends. So no IPv6 rule needs the link-local addresses of links, or connection tracking. Dropped packets
+that every healthy IPv6 sandbox sends have counters of their own (`listening`, `discovery`), so that they do not hide suspicious
+packets in the other counters.
 
 A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
 and DEL change nothing here. The lookup expression `fib` ignores the packet's mark except in the chains of strict mode, which write
 `. mark`. So no mark or sysctl that other software sets changes its answer (the kernel's net/ipv4/netfilter/nft_fib_ipv4.c,
-nft_fib4_eval). These tables are separate from the table of `ruleset`, so that a new CIDR of the VPC
-does not change them, and a fault in that table leaves them in place. Each family has its own table, because kernels without IPv6
-lack the combined family `inet`. Why nftables and not rp_filter, and why one check is enough: docs/adr/0021.
+nft_fib4_eval). These tables are separate from the table of `ruleset`, so that a new CIDR of the VPC does not change them, and a fault
+in that table leaves them in place. Each family has its own table, because kernels without IPv6 lack the combined family `inet`. Why
+nftables and not rp_filter, and why one check is enough: docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -324,10 +325,10 @@ def _excluding(link: int) -> str:
 def _returned_packets_chain(config: NetworkConfig, other_veths: Collection[str]) -> str:
     """Drop a packet with a sandbox's source that came in by an ENI and would leave by an ENI again.
 
-    The VPC delivers packets for a free or cooling address to this node, where no sandbox receives them. Without this chain the node
-    would route them out again, and they would come back, until their hop limit ends. An ENI's link has no kind, so nftables skips the
-    rule about kinds for its packets. By that rule packets of tunnels, bridges and VLANs leave the chain. Packets that were translated
-    to another destination (NodePort) pass.
+    The VPC delivers packets for each address of the ENIs to this node, also for an address that no sandbox has now. Without this
+    chain the node would route them out again, and they would come back, until their hop limit ends. An ENI's link has no kind, so
+    nftables skips the rule about kinds for its packets. By that rule packets of tunnels, bridges and VLANs leave the chain. Packets
+    that were translated to another destination (NodePort) pass.
     """
     veths = _veth_patterns(config, other_veths)
     rules = [f"iifname {names} return" for names in veths]
@@ -353,7 +354,7 @@ def _veth_chain(
 ) -> list[str]:
     # Compare the kind too: a prefix such as `ens` would match the node's own links.
     rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _veth_patterns(config, other_veths)]
-    if strict:  # the uplinks have another kind, except those of a lab
+    if strict:  # the second condition excludes the uplinks of a lab; other uplinks are no veths
         rules.insert(0, f'iifname "{STRICT_VETH_PREFIX}*" iifname != "{LINK_PREFIX}*" meta iifkind "veth" goto {strict}')
     # The foreign rules concern all other links: a sandbox with NET_ADMIN may have made any of them on the node. Packets that come by a
     # port of a bridge have the bridge as their incoming link.

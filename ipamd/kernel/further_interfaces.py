@@ -6,9 +6,9 @@ without any default route also gets one through the interface, with a metric so 
 later, is preferred. For an interface of a further network card (`mNicIf1`), table and priority follow from the number in its name
 (`ipamd/model/card_interfaces.py`). Any other interface has the table TABLES plus its index, and the priority FROM_SANDBOX_PRIORITY.
 
-On the host a further interface is wired like any other. When the link is deleted, the kernel removes everything inside the sandbox
-except the rule, which `remove_source_rule` removes. A rule that stays after a crash has no effect, because its table is empty
-(docs/adr/0070).
+On the host a further interface is wired like any other. When its link is deleted, the kernel removes the interface's routes inside the
+sandbox, but not the rule, which `remove_source_rule` removes. A rule that stays after a crash has no effect, because its table is
+empty (docs/adr/0070).
 """
 
 from __future__ import annotations

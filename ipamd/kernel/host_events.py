@@ -63,7 +63,7 @@ class HostEvents:
         Args:
             veth_prefix: beginning of the names of our host veths.
             families: address families whose addresses, routes, rules and sysctls are followed.
-            vlan_links: creates VLAN links if the kernel cannot, as in a lab.
+            vlan_links: recognises the links that a lab uses in place of VLAN links; None if the kernel makes VLAN links.
         """
         self._host = host
         self._vlan_links = vlan_links

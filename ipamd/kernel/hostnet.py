@@ -777,7 +777,7 @@ class KernelHostNetwork(HostNetwork):
 
 
 def _directly_routed(routes: Iterable[UplinkRoute], veths: Container[str]) -> list[tuple[IpAddress, str]]:
-    """Return address and host veth of each sandbox that has a direct route in the table of an uplink ENI."""
+    """Return address and host veth of each sandbox that has a direct route in the table of an uplink."""
     sandboxes = list[tuple[IpAddress, str]]()
     for route in routes:
         is_direct = route.device in veths and route.via is None and route.table != STRICT_TABLE

@@ -141,7 +141,10 @@ def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[
 
 
 def _bucket_rules(rules: Collection[answers.PolicyRule], seen: KernelSurvey) -> Iterator[Leftover]:
-    """Find the rules from single addresses in buckets, and the `goto` rules that lead to the buckets. No pod needs a `goto` rule."""
+    """Find the rules from single addresses in buckets, and the `goto` rules that lead to the buckets.
+
+    No pod needs a `goto` rule, because packets go the same way without it (`source_tree`).
+    """
     skips = tuple(source_tree.skip_removals(rules))
     if skips:
         first, last = source_rules.JUMP_PRIORITY, source_rules.END_PRIORITY

@@ -4,7 +4,8 @@ To replace tables costs a start 20 to 30 ms, because the kernel waits until no p
 that made the tables, their texts, and a digest of their objects in the kernel (`nft_changes`). These objects contain handles, so the
 digest differs if anybody changed the tables since, or made them again. The next process uses the record only if its own commands are
 the same, so a table of other settings is always replaced. So are the tables of another release: its libnftables may print the
-same table differently. The record is in the run directory, because its content is lost at a reboot, like the tables.
+same table differently. The record is in the run directory, because that directory is emptied at a reboot, and the tables are lost
+then too.
 """
 
 from __future__ import annotations

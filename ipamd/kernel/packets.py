@@ -47,7 +47,7 @@ class LegPaths(NamedTuple):
 
     `veth`: the leg's host veth.
     `links`: the links of all checked sandboxes on the host, by name.
-    `eni_links`: the links of the ENIs.
+    `eni_links`: the ENI's link and the router for each route table.
     `refusal`: the errno of a route lookup to the outside in the leg's family; 0 if there is a route.
     `mark`: the packet mark that leads to the primary ENI; 0 if the node uses none.
     `is_first_of_table`: no sandbox of the pool with the same route table came earlier in this check.

@@ -38,7 +38,7 @@ def unreachable(
     """Find the problems that keep packets from reaching sandboxes, or sandboxes' packets from the network. Raises: WiringError.
 
     All lookups are sent together, because a send for each would cost as much as the lookups. For each link at most two problems are
-    reported: its wrong neighbour entry, and the first of its packets that takes another way. `mark`: see `LegPaths`.
+    reported: its wrong neighbour entry, and the first of its packets that is refused or takes another way. `mark`: see `LegPaths`.
     """
     checked = _checked_links(sock, specs, eni_links, wirings=wirings, mark=mark)
     requests = list[Message]()

@@ -27,7 +27,7 @@ KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_
 
 
 def refuse_kernel_table(eni: Eni) -> None:
-    """Raise WiringError for an ENI whose table is one of the kernel's.
+    """Raise WiringError for the primary ENI, and for an ENI whose table is one of the kernel's.
 
     Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork, which refuses the primary ENI.
     """
@@ -118,8 +118,8 @@ def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
     """Yield the repairs of the rules from the ENI's primary address (FROM_ENI_PRIORITY): there must be one, to the ENI's table.
 
     For an ENI of a further network card the node's image may have made rules already, at another priority or to other tables. If one
-    of them leads to the ENI's table, no rule is added, and no rule of such an ENI is removed. Source: amazon-vpc-cni-k8s
-    pkg/networkutils/network.go, getRouteTableNumberForENI, which also takes over a table with another number.
+    of them leads to the ENI's table, no rule is added. No rule of such an ENI is removed. A table with another number is not taken
+    over, unlike in amazon-vpc-cni-k8s (pkg/networkutils/network.go, getRouteTableNumberForENI).
     """
     priority, address = kernel_numbers.FROM_ENI_PRIORITY, eni.primary_address
     tables = _tables_from_primary(host_state, eni)

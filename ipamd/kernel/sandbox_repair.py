@@ -65,7 +65,10 @@ class SandboxRepair:
         return RepairedObject(kind, str(self.leg.address))
 
     def apply(self, kind: RepairKind, changes: Iterable[SandboxChange]) -> bool:
-        """Make changes to one kind of object. Returns: whether a change with a report was made."""
+        """Make changes to one kind of object; none while that object is backed off.
+
+        Returns: whether a change with a report was made.
+        """
         repaired_object = self.object_of(kind)
         if repaired_object in self.backed_off:
             return False

@@ -591,6 +591,7 @@ class KernelWiring(Wiring):
         """Return the messages that delete a leftover host veth, and the host veths of extra legs of the same sandbox.
 
         Returns: the messages; and the address whose routes and rules are to be removed: `address`, or else the address in the alias.
+            It is None if neither is known, or if a route leads the address in the alias to another link.
         """
         link = self._own_veth(host, name)
         if link is None or (address is not None and _is_of_another(link, address)):

@@ -37,15 +37,16 @@ from ipamd.runtime.cri_socket import PROBE_TIMEOUT_S, USUAL_SOCKETS, choose_sock
 from ipamd.runtime.plugin_directories import plugin_directories
 
 CALL_TIMEOUT_S = 10.0
-"""Deadline of a list. Ours: a list of 110 sandboxes takes a few milliseconds; kubelet waits 2 minutes."""
+"""Deadline of a list. Ours: far longer than the few milliseconds that a list of 110 sandboxes takes, and far shorter than the 2
+minutes that kubelet waits."""
 
 NAME_MAX = 253
 """Characters to which names of pods and of the runtime are cut. Ours: Kubernetes allows 253 for a pod's name. Names in CNI_ARGS are
 cut in the same way (`ipamd/rpc/envelope.py`)."""
 
 OPEN_GRACE_S = 0.2
-"""Longest wait for a refusal of the event stream, after the answer to a later call on the same connection. Ours: the runtime sends
-refusal and answer within microseconds. The wait only delays the first list."""
+"""Longest wait for a refusal of the event stream, after the answer to a later call on the same connection. Ours: long enough,
+because the runtime sends refusal and answer within microseconds of each other. The wait only delays the first list."""
 
 _KINDS = {
     cri_pb2.CONTAINER_CREATED_EVENT: EventKind.CREATED,
@@ -134,8 +135,8 @@ class CriRuntime(Runtime):
     def _await_open(self, peer: Peer, stub: Any, call: Any) -> None:
         """Wait until the stream is open, as far as that can be known. Raises: EventsUnsupportedError, grpc.RpcError.
 
-        Headers do not show it, because containerd sends none before the first event. But once a later call on the same connection is
-        answered, the runtime has read the subscription, and a refusal would have arrived with that answer.
+        Headers do not show that it is open, because containerd sends none before the first event. But once a later call on the same
+        connection is answered, the runtime has read the subscription, and a refusal would have arrived with that answer.
         """
         ended = threading.Event()
         if not call.add_callback(ended.set):

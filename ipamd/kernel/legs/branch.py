@@ -97,9 +97,8 @@ class BranchWiring(LegWiring[BranchLeg]):
         packets = [LegPacket(veth, leg.address, far_off, link)]
         if leg.branch.is_strict:
             return [*packets, LegPacket(link, far_off, leg.address, veth)]
-        destination = (
-            leg.branch.gateway if family_of(leg.address) is IPV4 else far_off
-        )  # IPv6: the router's address is link-local
+        # With IPv6 the router's address is link-local, so an address outside takes its place.
+        destination = leg.branch.gateway if family_of(leg.address) is IPV4 else far_off
         return [*packets, LegPacket(veth, leg.address), LegPacket(link, destination, leg.address, veth)]
 
     def uplink_creation(self, host: HostNetns, leg: BranchLeg) -> list[Message]:
@@ -167,6 +166,6 @@ def _deletion(link: answers.Link) -> Message:
 
 
 def _taking_down(link: answers.Link) -> Message:
-    """Take a link down and put it into the dying group."""
+    """Return the message that takes a link down and puts it into the dying group."""
     down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)
     return replace(down, tolerated=messages.ABSENT)

@@ -18,7 +18,7 @@ from ipamd.model.record import replace
 def naming(leg: BranchLeg, index: int, *, is_up: bool = True) -> Message:
     """Return the message that gives a VLAN link its alias and settings, and takes it out of MAKING_GROUP.
 
-    `is_up`: also raise the link.
+    `is_up`: also bring the link up.
     """
     link = leg.branch.link
     return messages.change_link(

@@ -140,7 +140,9 @@ class BranchRepair:
         self._report(RepairCode.VLAN_LINK_NOT_OURS, link.name, cause=why)
 
     def _set_link(self, link: answers.Link, known: VlanLink | None) -> None:
-        """Give the VLAN link its MAC, alias and state. `known`: the link as it is; None for a link that was just made."""
+        """Give the VLAN link its MAC, alias and state. `known`: the same link with its decoded alias; None for a link that was just
+        made, whose alias must be written in any case.
+        """
         differences = self._leg.uplink_differences(known) if known else []
         if known and not differences:
             return
