@@ -211,7 +211,13 @@ class ConflistKeeper(FollowedFile):
         return self.versions != before
 
     def _keep(self, *, is_offer_changed: bool, is_backed_off: bool) -> None:
-        """Write our part if it has a defect, and remove appended entries whose plugins have been missing for long."""
+        """Write our part if it has a defect, and remove appended entries whose plugins have been missing for long. Then report the
+        problems of appended plugins as conditions.
+
+        Args:
+            is_offer_changed: the file must offer other versions than before, which is no repair.
+            is_backed_off: our part must not be repaired now.
+        """
         if self._is_stopped():  # an export may have removed the file meanwhile
             return
         defect = self._file.defect(self.versions)

@@ -105,7 +105,10 @@ class _ConflistWalk:
         return self._combined_target(self._follow_plugin(plugin, path) for plugin in plugins if isinstance(plugin, dict))
 
     def _follow_plugin(self, plugin: Plugin, path: Path) -> Target:
-        """Return whose plugin the entry `plugin` of a configuration calls. Of several references the first one decides."""
+        """Return whose plugin the entry `plugin` of a configuration calls. Without a reference to another configuration it is OTHERS.
+
+        Of `clusterNetwork`, `delegates` and `delegate` only the first one that is present counts.
+        """
         network = plugin.get("clusterNetwork")
         delegate = plugin.get("delegate")
         if isinstance(network, str) and network:  # Multus ignores `delegates` beside a `clusterNetwork`
@@ -148,7 +151,8 @@ class _ConflistWalk:
     def _follow_first(self, paths: Iterator[Path]) -> Target:
         """Follow the first of the files that is our conflist, or that can be read and was not visited.
 
-        A visited file is part of a circle, which leads to no plugin.
+        Returns: without such a file, OTHERS if one was visited already, because it is part of a circle, which leads to no plugin; and
+            otherwise NOT_KNOWN.
         """
         answer = Target.NOT_KNOWN
         for path in paths:

@@ -94,11 +94,14 @@ class PluginDirectory:
         self._answers: dict[Path, PluginVersions] = {}
 
     def ask_needed(self, hindrance: str = "") -> ChainVersions:
-        """Return the versions that all needed plugins have. If no file changed, a call costs a stat of each plugin.
+        """Return the versions that our plugin and all chained plugins have. If no file changed, a call costs a stat of each plugin.
+
+        `loopback` does not limit the versions, because containerd calls it only in LOOPBACK_VERSION.
 
         Args:
             hindrance: why plugins of our image could not be put in place; "" if all are in place.
-        Raises: PluginLackingError that describes every missing plugin and bad answer, with advice.
+        Raises: PluginLackingError that describes every missing plugin and bad answer, with advice, or that the plugins have no version
+            in common.
         """
         needs_loopback = self._needs_loopback()
         needed = [self._own, *self._chained]

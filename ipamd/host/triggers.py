@@ -55,7 +55,7 @@ class Triggers:
         begin."""
 
     def mark(self, scope: PassScope) -> None:
-        """Schedule a pass of a scope soon, because something in the scope has changed."""
+        """Schedule a pass of a scope in which something has changed: soon, or when the gap after the last pass is over."""
         ended_s, gap_s = self._gaps.get(scope, (0.0, 0.0))
         self._due.setdefault(scope, max(self._clock.monotonic() + COALESCE_S, ended_s + gap_s))
 

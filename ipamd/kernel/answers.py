@@ -35,8 +35,8 @@ class Link:
     `mac`: in lower case.
     `mtu`: in bytes.
     `group`: number of its link group.
-    `peer_index`: index of the other end of a veth, in the namespace of that end; for a VLAN link the index of its parent; for hardware
-        the link's own index.
+    `peer_index`: index of the other end of a veth, in the namespace of that end; for a link on top of another link, such as a VLAN
+        link, the index of its parent; for any other link its own index.
     `families`: its settings for each address family, not decoded (`ipamd/kernel/devconf.py`).
     `master`: index of the bridge or other link that takes its packets, or 0.
     `netnsid`: number of the namespace that contains the link with index `peer_index`, not decoded; empty for this namespace.

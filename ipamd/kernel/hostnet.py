@@ -319,7 +319,7 @@ class KernelHostNetwork(HostNetwork):
         """Set up link, address, table, routes and rule of secondary ENIs. For IPv6 only link and table are set up, and only if the ENI
         is for sandboxes.
 
-        The host is read once, and again after a change.
+        The host is read once, and again after a change. Returns: the error of each ENI that could not be set up.
         """
         # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
         links, errors = self._await_links(enis)
@@ -488,7 +488,7 @@ class KernelHostNetwork(HostNetwork):
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IpAddress] = ()
     ) -> list[RoutingDifference]:
-        """Run the comparisons of `reconcile` without changing anything.
+        """Run the comparisons of `reconcile` without changing anything. Without `identity` only ENIs are compared.
 
         Concurrency: takes the lock, so that a setup in progress is not reported.
         """

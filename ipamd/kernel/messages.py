@@ -182,7 +182,10 @@ def reset_ipv6(index: int, *, mtu: int) -> list[Message]:
 
 
 def delete_link(index: int, *, step: str) -> Message:
-    """Delete one link; a missing one is fine. The kernel answers after an RCU grace period (docs/performance.md)."""
+    """Delete one link; a missing one is fine. The kernel answers after an RCU grace period (docs/performance.md).
+
+    Raises: ValueError for an index below 1, which no link has.
+    """
     if index <= 0:
         raise ValueError(f"link index {index} names no link")
     return Message(step, uapi.RTM_DELLINK, 0, _link(index), ABSENT)

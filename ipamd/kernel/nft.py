@@ -78,8 +78,8 @@ class Nftables:
     def list_table(self, table: NftTable) -> str:
         """Return the text of a table without counter values, handles and the elements of its sets; "" if there is no such table.
 
-        Elements are left out, because nft would read all links of the node each time to print the names of links in the sets. Raises:
-        WiringError if nftables does not work at all.
+        Elements are left out, because nft would read all links of the node each time to print the names of links in the sets.
+        Raises: WiringError if the table exists and cannot be listed, or if nftables does not work at all.
         """
         try:
             return COUNTED.sub("", self.run(f"list table {table}\n", form=OUTPUT_TERSE))

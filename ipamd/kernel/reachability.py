@@ -60,7 +60,7 @@ def unreachable(
 def _checked_links(
     sock: NetlinkSocket, specs: Sequence[WiringSpec], eni_links: EniLinks, *, wirings: LegWirings, mark: int
 ) -> list[_CheckedLink]:
-    """Return every leg of the sandboxes whose host veth exists, with the packets to look up."""
+    """Return each leg whose host veth exists and is not being deleted, with the packets to look up."""
     legs = list[Leg]()
     for sandbox in specs:
         legs += legs_of(sandbox)

@@ -173,7 +173,8 @@ class BranchLinks:
         """Return why a link with the VLAN link's name cannot lead to the branch ENI, "" if it can.
 
         MAC and alias prove nothing: a sandbox with NET_ADMIN can delete the link and make another one with the same name, MAC and
-        alias. While the trunk is not known, the link must at least be on hardware. Raises: KernelDumpError, WiringError.
+        alias. While the trunk is not known, the link must at least be on hardware (not in a lab, which has none). Raises:
+        KernelDumpError, WiringError.
         """
         known = self.vlan_link(link)
         if known is None or known.impostor_why:

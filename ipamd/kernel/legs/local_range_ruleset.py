@@ -20,8 +20,8 @@ TABLES = {extra_family: NftTable(extra_family.nft, "vpc-ipamd-egress") for extra
 def range_table(config: NetworkConfig, extra_family: family.Family, *, source: family.IpAddress | None) -> str:
     """Return commands that replace the table for the extra legs of a family. One rule translates the family's range to an address.
 
-    New connections to the range are rejected, because its addresses are only for connections that sandboxes open. amazon-vpc-cni-k8s
-    has the same rules (pkg/networkutils/network.go, setupRuleToBlockNodeLocalAccess; cmd/egress-cni-plugin).
+    New connections to the range are rejected, because its addresses are only for connections that sandboxes open. Source of the rules:
+    amazon-vpc-cni-k8s pkg/networkutils/network.go, setupRuleToBlockNodeLocalAccess; cmd/egress-cni-plugin.
 
     `source`: the node's address, to which the rule translates; None if the node has none in this family. Then nothing is translated.
     """
