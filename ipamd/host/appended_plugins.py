@@ -52,7 +52,7 @@ class AppendedPlugins:
 
     @property
     def expired(self) -> tuple[str, ...]:
-        """The plugins that have had no binary for GONE_S, so that their entries are removed."""
+        """The plugins that have had no binary for GONE_S, so that their entries are to be removed."""
         now_s = self._clock.monotonic()
         return tuple(name for name, since_s in self._gone_since.items() if now_s - since_s >= GONE_S)
 
@@ -86,9 +86,9 @@ class AppendedPlugins:
                 del self._limits[name]
 
     def narrow(self, versions: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the versions that every appended plugin has too. A plugin that has none of `versions` is disregarded.
+        """Return those of `versions` that every appended plugin has too. A plugin that has none of `versions` is disregarded.
 
-        `versions`: the versions that our own plugins have.
+        `versions`: the versions that our plugin and the plugins chained by us have.
         """
         offered, self._refused = narrowed(versions, self._limits)
         return offered
@@ -126,7 +126,7 @@ class AppendedPlugins:
         return first_of(problems, NAMED_MAX)
 
     def _may_lift(self, now_s: float) -> bool:
-        """Whether the limit of a removed plugin may be lifted now; if so, count it."""
+        """Whether the limit of a removed plugin may be lifted now. If so, this call counts as the lifting."""
         while self._lifts and now_s - self._lifts[0] > LIFT_WINDOW_S:
             self._lifts.popleft()
         if len(self._lifts) >= LIFTS_MAX:

@@ -158,7 +158,7 @@ class ConflistFile:
         Args:
             versions: the CNI versions to offer.
             appended: the entries of other software behind our part; None: the entries that are in the file now.
-        Returns: the file's path. Raises: SettingsError if the directory cannot be written.
+        Returns: the file's path. Raises: SettingsError if the file cannot be read, or if the directory cannot be written.
         """
         own_part = self.own_part(versions)
         self._remember_former(own_part)
@@ -308,7 +308,9 @@ def sorts_before(path: Path) -> str:
 
 
 def _may_be_taken(path: Path) -> bool:
-    """Whether a runtime may use the file as its configuration. True for a file that is too large for us to read."""
+    """Whether a runtime may use the file as its configuration. True for a file that is larger than SIZE_MAX; False if the file
+    cannot be read.
+    """
     try:
         content = content_of(str(path))
     except (OSError, ValueError):
@@ -318,7 +320,9 @@ def _may_be_taken(path: Path) -> bool:
 
 
 def difference(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
-    """Return the name of the defect of our part of the file; "" if there is none. Raises: SettingsError if it cannot be read."""
+    """Return a phrase about the defect of our part of the file (`PartDefect`); "" if there is none. Raises: SettingsError if the file
+    cannot be read.
+    """
     return ConflistFile(settings).defect(versions) or ""
 
 

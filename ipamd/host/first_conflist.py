@@ -216,7 +216,8 @@ class _ConflistWalk:
 
 
 def _first_delegate(plugin: Plugin) -> Plugin | None:
-    """Return the delegate that makes a sandbox's first interface: the delegate with `masterplugin`, or else the first delegate.
+    """Return the delegate that makes a sandbox's first interface: the delegate with `masterplugin`, or else the first delegate; None
+    if there is none.
 
     Source: multus-cni, pkg/types/conf.go.
     """

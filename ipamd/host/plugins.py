@@ -149,7 +149,10 @@ class PluginDirectory:
         return problems
 
     def _versions_of(self, path: Path, hindrance: str) -> PluginVersions:
-        """Return the remembered answer of a plugin if its file is the same; otherwise ask the plugin."""
+        """Return the remembered answer of a plugin if its file is the same; otherwise ask the plugin.
+
+        A bad answer is remembered only for ASK_AGAIN_S. If the file is missing, the answer's `problem` says so.
+        """
         now_s = self._clock.monotonic()
         try:
             status = path.stat()

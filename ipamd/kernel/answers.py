@@ -247,7 +247,7 @@ def read_rule(body: bytes) -> PolicyRule:
 
 
 def _ports(payload: bytes | None) -> tuple[int, int] | None:
-    """Read fib_rule_port_range, in the host's byte order."""
+    """Read fib_rule_port_range, in the host's byte order; None if it is missing or too short."""
     if payload is None or len(payload) < 4:
         return None
     return int.from_bytes(payload[:2], sys.byteorder), int.from_bytes(payload[2:4], sys.byteorder)

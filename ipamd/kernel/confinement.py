@@ -421,6 +421,7 @@ class Confinement:
         """Write IPv6 settings, which netlink cannot set.
 
         They are only a second line of defence. So it is not a fault if they cannot be written, for example to a read-only /proc/sys.
+        After the first failure no other link is tried.
         """
         with self._host.entered():
             for link in veths:

@@ -201,7 +201,7 @@ def _served_family_chains(
 def _strict_chains(rules: Iterable[str], has_strict: bool) -> list[str]:
     """Return the chains for packets of sandboxes in strict mode, and for packets that must not have such a sandbox's source.
 
-    The mark bit is removed again before anything else sees the packet.
+    There are none if no sandbox is in strict mode. The mark bit is removed again before anything else sees the packet.
     """
     if not has_strict:
         return []

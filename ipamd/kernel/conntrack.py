@@ -71,7 +71,7 @@ class KernelConnectionTracking(ConnectionTracking):
         return removed
 
     def _table_size(self) -> tuple[int, int]:
-        """Number of entries and of hash buckets; 0 entries if the kernel tracks nothing."""
+        """Number of entries and of hash buckets; 0 and 0 if nf_conntrack is not loaded. Raises: WiringError."""
         with self._host.entered():
             try:
                 count, buckets = ((sysctls.SYSCTL_ROOT / key).read_text(encoding="ascii") for key in (COUNT, BUCKETS))
@@ -98,7 +98,7 @@ class KernelConnectionTracking(ConnectionTracking):
 
 
 def _matching(sock: NetlinkSocket, dump: Message, packed: frozenset[bytes]) -> list[bytes]:
-    """Return the identity (see `_identity`) of each entry that has one of the addresses."""
+    """Return the identity (see `_identity`) of each entry that has one of the addresses. Raises: WiringError, KernelDumpError."""
 
     def is_wanted(body: bytes) -> bool:
         return not packed.isdisjoint(_addresses(body))

@@ -111,7 +111,7 @@ def _leads_to_main(rule: answers.PolicyRule) -> bool:
 
 
 def _best_default(host_state: HostState) -> answers.Route | None:
-    """Return the default route of table main with the lowest metric."""
+    """Return the default route of table main with the lowest metric; None if there is none."""
     defaults = []
     for route in host_state.routes:
         if route.table == uapi.RT_TABLE_MAIN and route.destination is None and route.length == 0:

@@ -228,7 +228,7 @@ class NetlinkSocket:
         raise _interrupted(message)
 
     def dump_chosen(self, message: Message, choose: Callable[[bytes], bool]) -> list[bytes]:
-        """Read a large table as `dump` does, and keep only the bodies that `choose` accepts, to save memory."""
+        """Read a large table as `dump` does, and keep only the bodies that `choose` accepts, to save memory. Raises: as `dump`."""
         for number in range(DUMP_TRIES):
             entries, is_whole = self._dump_once(message, choose=choose)
             if is_whole:

@@ -101,7 +101,7 @@ def _answer(sock: NetlinkSocket, outcome: AnswerOutcome, packet: RoutedPacket) -
 
 
 def _preferred_source(body: bytes) -> IpAddress | None:
-    """Return the source that the kernel gives to a packet without a source."""
+    """Return the source that the kernel gives to a packet without a source; None if its answer contains none."""
     packed = attributes(body, messages.ROUTE.size).get(uapi.RTA_PREFSRC)
     if packed:
         return unpack_address(packed)

@@ -273,7 +273,7 @@ def _address_set(name: str) -> str:
 
 
 def elements(choices: Choices | None) -> str:
-    """Return commands that fill the sets of sandboxes' addresses."""
+    """Return commands that fill the sets of sandboxes' addresses; "" for None, because then the table has no such sets."""
     if choices is None:
         return ""
     return "".join(

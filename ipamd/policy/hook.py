@@ -109,7 +109,10 @@ class PolicyHook(Service):
                     self._forget(pod, until)
 
     def _forget(self, pod: PodName, until: Deadline) -> None:
-        """Make the agent forget one name. Raises: PolicyAgentRefusedError; BusyError if an ADD of that name is in progress."""
+        """Make the agent forget one name, if no sandbox has got it meanwhile. If the agent does not answer, all cleanups back off.
+
+        Raises: PolicyAgentRefusedError; BusyError if an ADD of that name is in progress.
+        """
         name = pod_veth_name(pod.namespace, pod.pod, prefix=self._prefix)
         with self._locks.hold(name_key(name), "FORGET", Deadline.after(self._clock, 0.0)):
             if pod not in self.pending_cleanups():

@@ -37,8 +37,8 @@ from ipamd.runtime.cri_socket import PROBE_TIMEOUT_S, USUAL_SOCKETS, choose_sock
 from ipamd.runtime.plugin_directories import plugin_directories
 
 CALL_TIMEOUT_S = 10.0
-"""Deadline of a list. Ours: far longer than the few milliseconds that a list of 110 sandboxes takes, and far shorter than the 2
-minutes that kubelet waits."""
+"""Deadline of ListPodSandbox and of Status. Ours: far longer than the few milliseconds that a list of 110 sandboxes takes, and far
+shorter than the 2 minutes that kubelet waits."""
 
 NAME_MAX = 253
 """Characters to which names of pods and of the runtime are cut. Ours: Kubernetes allows 253 for a pod's name. Names in CNI_ARGS are

@@ -31,7 +31,8 @@ and some node images keep it as a link.
 """
 
 PROBE_TIMEOUT_S = 2.0
-"""Deadline of Version. Ours: a runtime answers it from memory in under a millisecond; a candidate that takes longer is not serving."""
+"""Deadline of CRI's call Version. Ours: a runtime answers it from memory in under a millisecond, so a candidate that has not
+answered by then is not serving."""
 
 
 def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:

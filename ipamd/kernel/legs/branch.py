@@ -88,7 +88,8 @@ class BranchWiring(LegWiring[BranchLeg]):
         standard mode a packet from the node to the sandbox is between them; in strict mode the node reaches the sandbox only through
         the VPC.
 
-        The last packet's destination is an address outside, except in standard mode with IPv4, where it is the subnet's router.
+        The last packet's destination is an address outside, except in standard mode with IPv4, where it is the subnet's router. If the
+        VLAN link is missing, there are no packets.
         """
         link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing link
         if link is None:
@@ -111,7 +112,9 @@ class BranchWiring(LegWiring[BranchLeg]):
         return self._links.make(sock, leg)
 
     def own_uplink(self, sock: NetlinkSocket, leg: BranchLeg) -> answers.Link | None:
-        """Return the VLAN link if it may be this leg's: its alias contains the leg's address, or is no alias of ours yet."""
+        """Return the VLAN link if it may be this leg's: its alias contains the leg's address, or is no alias of ours yet. Otherwise
+        return None.
+        """
         link = checks.find_link(sock, leg.branch.link)
         known = self._links.vlan_link(link)
         return link if known is not None and known.address in (None, leg.address) else None

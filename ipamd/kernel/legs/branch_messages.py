@@ -129,7 +129,7 @@ def branch_route_removal(route: UplinkRoute, sock: NetlinkSocket) -> Message:
 
 
 def _selector(route: UplinkRoute) -> tuple[IpAddress | None, int]:
-    """Return the destination of a route as the kernel has it: address and length."""
+    """Return the destination of a route as the kernel has it: address and length; None and 0 for the default route."""
     to = route.destination
     if isinstance(to, IpNetwork):
         return to.network_address, to.prefixlen

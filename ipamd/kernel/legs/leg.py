@@ -63,20 +63,23 @@ class LegWiring(Generic[L]):
     def undo(self, leg: L, added: Collection[Message]) -> list[Message]:
         """Return the messages that undo the messages `added`, which the kernel carried out.
 
-        The result leaves out rules, which the caller removes, and objects that the kernel removes together with the links.
+        The result leaves out rules, which the caller removes, and objects that the kernel removes together with the links. Most kinds
+        have no other objects.
         """
         del leg, added
         return []
 
     def rules_by_name(self, leg: L, *, name: str, former_name: str) -> list[Message]:
-        """Return the messages that replace the rules with the host veth's former name by rules with its new name."""
+        """Return the messages that replace the rules with the host veth's former name by rules with its new name. Most kinds have no
+        such rules.
+        """
         del leg, name, former_name
         return []
 
     def former_table_removals(self, leg: L) -> list[Message]:
         """Return the messages that remove routes from the leg's table that amazon-vpc-cni-k8s does not have, and so would not remove.
 
-        They are sent when amazon-vpc-cni-k8s takes the node over.
+        They are sent when amazon-vpc-cni-k8s takes the node over. Most kinds have no such routes.
         """
         del leg
         return []
@@ -85,7 +88,7 @@ class LegWiring(Generic[L]):
         """Return the packets whose routes show whether the leg works.
 
         The first checked leg of a route table gets all packets. Every further leg of that table gets only the packets whose routes may
-        differ from leg to leg.
+        differ from leg to leg. If the link of the leg's ENI or of the primary ENI is missing, there are no packets.
         """
         if not {leg.route_table, uapi.RT_TABLE_MAIN} <= paths.eni_links.keys():  # other comparisons report an ENI's missing link
             return []
