@@ -90,7 +90,7 @@ ALL_CHECKED_BELOW = 8
 SURVEY_TURNS = REACHABILITY_TURNS
 """The number of passes by the clock from one survey of the sandboxes' wiring to the next while the kernel announces no change. Ours:
 tests show that the kernel announces every change that a survey shows, so such a survey is only a safeguard. For 660 sandboxes a survey
-costs as much as the checks of their reachability."""
+costs as much as the checks of their reachability, so it is made equally seldom."""
 
 CHECK_SOON = "reachability"
 """First part of a key in `Backoffs`. The second part is an address that an announced change contains: the reachability of its sandbox

@@ -1,7 +1,7 @@
 """Ask a CNI plugin for its versions: run it, bounded in time and output, and check its answer.
 
-Beside plugins the daemon starts only the process that calls EC2 (`ipamd/cloud/child.py`). `subprocess` uses vfork(2), so a start does
-not take longer in a large daemon.
+Besides plugins, the daemon starts only the process that calls EC2 (`ipamd/cloud/child.py`). `subprocess` uses vfork(2), so a start
+does not take longer in a large daemon.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
                   route packets would then be routed by table main
     strict        only this table has the route to the sandbox, and rules with priority 10 send packets that arrive by the VLAN link or
                   by the host veth to this table. The lookup that checks a packet's source has no incoming link, so these rules do not
-                  select it: for it the nftables tables that confine sandboxes select a separate route table (`confinement_ruleset`)
+                  apply to it. For this lookup the nftables tables that confine sandboxes set a mark, which selects a separate route
+                  table (`confinement_ruleset`)
     standard      the sandbox has the routes that every sandbox of the pool has, and a rule of priority 1536 sends its packets to table
                   100+ID
 
