@@ -1,2 +1,2 @@
-"""The objects that all packages (*rooms*) with use cases share: health, demand, deadlines, pauses. It imports no other room, and no
-adapter."""
+"""The objects that all packages (*rooms*) with use cases share: health, demand, deadlines, pauses. This package
+imports no other room, and no adapter."""

@@ -1,9 +1,9 @@
 """Pauses after failures: schedules, and one object with the running pauses of the whole daemon.
 
 A key (a *back-off key*) names the work that is postponed: its kind, then its object. Work without a running pause is due.
-`Backoffs.put` also sets when regular work is due next. Pauses are in memory only, so a new process may try everything once. While an
-ADD waits, a pause ends after the schedule's `urgent_s`. So an idle node retries seldom, but no ADD waits for the long pauses of
-an idle node.
+`Backoffs.put` also sets when regular work is due next. Pauses are in memory only, so a new process may try everything once. If the
+schedule of a pause has an `urgent_s`, the pause ends after `urgent_s` while an ADD waits. So an idle node calls EC2 seldom, and yet an
+ADD does not wait for the longest of these pauses.
 
 Two alternatives were rejected. With a back-off in each class, two classes would treat the same refusal differently. A heap is not
 needed, because there are only some tens of keys, and most pauses are changed before they end.
@@ -27,7 +27,7 @@ Key = tuple[Hashable, ...]
 class Schedule:
     """The pauses after failures in a row: `first_s`, then `factor` times as long each time, up to `longest_s`.
 
-    `urgent_s`: the longest pause while an ADD waits.
+    `urgent_s`: the longest pause while an ADD waits; infinite if a waiting ADD does not shorten the pauses.
     """
 
     name: str
@@ -74,7 +74,8 @@ ENI, which is six calls."""
 
 
 CONTRADICTION = Schedule("contradiction", ASK_PAUSES_S[0], ASK_AGAIN_S, factor=4.0)
-"""Pauses between the EC2 calls about a lasting contradiction between a row and another source: ASK_PAUSES_S."""
+"""Pauses between the EC2 calls about a lasting contradiction between a row of the datastore and another source. They are the pauses of
+ASK_PAUSES_S: a minute, then four times as long each time, up to an hour."""
 
 
 def schedule_of(error: BaseException) -> Schedule:
@@ -119,8 +120,9 @@ class Backoffs:
             return pause_s
 
     def put(self, key: Key, *, in_s: float, schedule: Schedule | None = None) -> None:
-        """Begin a pause of a given length, which replaces a running one. The next failure is followed by the first pause of its
-        schedule.
+        """Begin a pause of a given length, which replaces a running one. A waiting ADD does not shorten it.
+
+        The failures so far are forgotten: the next failure is followed by the first pause of its schedule.
 
         Args:
             in_s: the length of the pause in seconds.
@@ -200,5 +202,8 @@ class Backoffs:
 
 
 def soonest_s(waits: Iterable[float | None]) -> float | None:
-    """Return the shortest of several waits in seconds. None stands for work that is not due at a certain time."""
+    """Return the shortest of several waits in seconds. A wait of None, for work that is not due at a certain time, is ignored.
+
+    Returns: None if there is no other wait.
+    """
     return min((wait for wait in waits if wait is not None), default=None)

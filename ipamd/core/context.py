@@ -21,7 +21,7 @@ class ServiceContext:
     `health`: has the phase and the conditions of the daemon.
     `locks`: allow one operation per sandbox at a time.
     `demand`: wakes ADDs and the pool maintainer.
-    `freeze`: has the causes for which the pool creates and releases no ENI.
+    `freeze`: has the causes that freeze the pool (`ipamd/model/freeze.py`).
     `backoffs`: has the pauses after failures, and the times at which regular work is due.
     `failpoint`: called between two effects; a test kills or pauses the daemon there.
     """

@@ -30,12 +30,12 @@ GROWS = "wait: the pool grows by itself; `ipamctl plan` shows what it asks EC2 f
 class PoolStatus:
     """The latest status that the pool maintainer published.
 
-    `generation`: the generation of demand (`Demand.join`) that the status takes into account.
+    `generation`: the status takes into account the ADDs that began to wait up to this generation (`Demand.join`).
     `sentence`: a sentence about the last cycle of the maintainer.
     `blocked`: why the pool cannot grow, None if it can.
     `retry_deadline`: the time, in seconds of the monotonic clock, at which a blocked pool tries again by itself; None if it does not.
     `excess_count`: the number of free addresses above the target.
-    `retention_reason`: why the free addresses above the target are not released.
+    `retention_reason`: why the free addresses above the target are not released; "" if there are none, or they are released.
     `kind`: why a waiting ADD gets no address now, in one word.
     """
 
@@ -81,8 +81,10 @@ def delay(ec2: Ec2, clock: Clock) -> Blocked:
 class _PoolDemand:
     """The demand for addresses of one pool.
 
+    Both counts leave out the ADDs for which the pool may not grow (`is_demand=False` at `Demand.join` and `Demand.take`).
+
     `waiting_count`: the number of ADDs that wait for an address.
-    `served_count`: the number of ADDs that got an address since the start, without those with `is_demand=False`.
+    `served_count`: the number of ADDs that got an address since the start.
     `status`: the last status that was published.
     """
 
@@ -127,11 +129,11 @@ class Demand:
         return self._of(pool).served_count
 
     def waiting_count_of(self, pool: str) -> int:
-        """Return how many ADDs wait for an address of a pool."""
+        """Return how many ADDs wait for an address of a pool, without those with `is_demand=False`."""
         return self._of(pool).waiting_count
 
     def _of(self, pool: str) -> _PoolDemand:
-        """Return the record of a pool. Records are never removed, because the network file bounds the names of pools."""
+        """Return the record of a pool. No record is removed; their number is bounded, because the network file names the pools."""
         record = self._pools.get(pool)
         if record is None:
             record = self._pools.setdefault(pool, _PoolDemand())  # atomic, so two threads get the same record
@@ -180,7 +182,7 @@ class Demand:
         self.triggered.set()
 
     def waiting(self) -> tuple[int, int]:
-        """Return how many ADDs wait for an address of any pool, and the latest generation."""
+        """Return how many ADDs wait for an address of any pool, without those with `is_demand=False`, and the latest generation."""
         with self._changed:
             return self._waiting, self._generation
 

@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class Freeze:
-    """The causes in force. Safe from any thread. Readers need no lock. A change is reported while the lock is held."""
+    """The causes in force. Safe from any thread. Readers need no lock.
+
+    A change is reported while the lock is held, so that reports come in the order of the changes.
+    """
 
     def __init__(self, *, clock: Clock, health: Health, demand: Demand) -> None:
         self._clock = clock
@@ -86,7 +89,7 @@ class Freeze:
 
     @property
     def may_grow_for_adds(self) -> bool:
-        """Whether waiting ADDs may still grow the pool under all causes in force."""
+        """Whether an ENI for which an ADD waits may still be created: no cause in force forbids it."""
         return may_grow_for_adds(self._causes)
 
     @property

@@ -213,7 +213,7 @@ class Health:
         otherwise ""."""
 
     def claim(self, subject: str, *, part: str = "") -> ConditionHandle:
-        """Claim the right to report a condition, so that no writer ends the condition of another.
+        """Claim the right to report a condition, so that no writer ends the condition of another writer.
 
         Args:
             part: the name of this part, if several writers report the same subject. The condition has the sentences of all parts, and
@@ -382,9 +382,10 @@ class Health:
         self.report(DATASTORE, None)
 
     def resolve(self, subject: str, *, is_over: Callable[[], bool] = lambda: True) -> None:
-        """Mark the last error as resolved if `subject` is the work that failed, or its first words (such as the verb), or the
-        condition with whose end the failure ends.
+        """Mark the last error as resolved if it belongs to `subject`.
 
+        `subject`: the work that failed, as in `record_error`, or its first words, such as the verb; or the subject of the condition
+            with whose end the failure ends (`ErrorReport.ends_with`).
         `is_over`: returns whether the failure has really ended. It is called only if `subject` matches the last error.
         """
         last = self.last_error
@@ -458,7 +459,7 @@ class Health:
         """Whether ADD is not served because the daemon starts or stops. The plugin reads this in a successful answer to STATUS, and
         limits for how long STATUS succeeds in this way.
 
-        A daemon whose ADDs are blocked does not count as starting, because STATUS succeeds without this limit while ADDs are blocked.
+        A start during which ADDs are blocked does not count, because STATUS succeeds without this limit while ADDs are blocked.
         """
         return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._add_blocks)
 
@@ -467,7 +468,7 @@ class Health:
 
         ADDs that waited continue one after the other, TURN_S apart, so that the first pods run while the runtime makes the next
         sandboxes.
-        Raises: NotServingError with the phase and the work that is not done yet (I14); DeadlineError if the caller leaves.
+        Raises: NotServingError, as `require_add_service`; DeadlineError if the caller leaves.
         """
         has_waited = False
         with self._changed:
@@ -486,7 +487,10 @@ class Health:
         self.require_add_service()
 
     def require_add_service(self) -> None:
-        """Return if ADD is served. Otherwise raise NotServingError with the phase and the work that is not done yet (I14)."""
+        """Return if ADD is served. Otherwise raise NotServingError with the cause (I14).
+
+        The cause is why ADDs are blocked, or that the daemon ends, or during a start the phase and the work that is not done yet.
+        """
         self.require_adds_allowed()
         phase = self.phase
         if phase is Phase.SERVING:
@@ -500,10 +504,10 @@ class Health:
     def require_status(self) -> None:
         """Answer CNI STATUS: return, or raise PluginNotAvailableError.
 
-        STATUS fails if, for longer than STATUS_GRACE_S, ADD was not served, or this node could not assign its first address of this
-        boot. Before the first *ready* a runtime calls STATUS only if an earlier boot left a conflist. STATUS does not fail if the pool
-        becomes empty later, because the pods of a node that is NotReady for minutes are evicted. It does not fail while ADDs are
-        blocked because of another daemon.
+        More than STATUS_GRACE_S after the start, or after the end of a block of ADDs, STATUS fails if ADD is not served yet, or if
+        this node could not assign its first address of this boot. Before the first *ready* a runtime calls STATUS only if an earlier
+        boot left a conflist. STATUS does not fail if the pool becomes empty later, because the pods of a node that is NotReady for
+        minutes are evicted. It does not fail while the daemon drains either, nor while ADDs are blocked because of another daemon.
         """
         phase, are_adds_blocked = self.phase, bool(self._add_blocks)
         for_s = self._clock.monotonic() - self._patient_since_s

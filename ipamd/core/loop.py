@@ -104,7 +104,10 @@ class Loop:
             self._changed.clear()
 
     def take_turn(self) -> float | None:
-        """Take one turn. Returns: seconds to sleep. Raises nothing, because a failed turn must not end the loop."""
+        """Take one turn, and after a failed turn pause. Raises nothing, because a failed turn must not end the loop.
+
+        Returns: seconds to sleep before the next turn; None to sleep until `wake`; 0.0 after a failed turn and its pause.
+        """
         began_s = self._clock.monotonic()
         try:
             wait_s = self._turn()

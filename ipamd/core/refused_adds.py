@@ -2,7 +2,7 @@
 
 A runtime repeats a refused ADD every few seconds, possibly for days, each time with a new sandbox. So the refusals of one pod for one
 cause are counted as one series. A series is written to the history at its 1st, 2nd, 4th, 8th ... refusal and once an hour. If the
-process is killed, refusals after the last record are lost. `records` returns the present counts.
+process is killed, the refusals after a series' last record are lost. `records` returns the present counts.
 """
 
 from __future__ import annotations
