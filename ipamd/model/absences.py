@@ -34,7 +34,7 @@ class Doubts:
     """The absences that are stored, so that a restarted daemon goes on counting. The keys are ENI IDs and addresses, as text.
 
     `plausible`: the absences of the objects that the last plausible answer of EC2 lacked.
-    `any`: the absences of the objects that the last answer lacked, whether it was plausible or not.
+    `any`: the absences of the objects that the last answer with the primary ENI lacked, whether it was plausible or not.
     """
 
     plausible: Mapping[str, Absence] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Absences(Generic[K]):
         self.absent = counted
 
     def count(self, key: K) -> int:
-        """Return how many successive answers lacked an object; 0 if the last answer had it."""
+        """Return how many successive counted answers lacked an object; 0 if the last answer had it."""
         absence = self.absent.get(key)
         if absence is None:
             return 0

@@ -96,8 +96,8 @@ class Address:
     """One secondary address of an ENI, as the datastore records it.
 
     `since`: when the current state began (aware UTC).
-    `owner`: the attachment that has the address, or is about to get it; None unless the state is assigned or reserved.
-    `cooling_until`: the end of the cooldown by the wall clock (aware UTC), for people; None unless the state is cooling.
+    `owner`: the attachment that has the address (state assigned) or is about to get it (reserved); None in every other state.
+    `cooling_until`: the end of the cooldown by the wall clock (aware UTC), for people; None in every other state than cooling.
     `reason`: why the address is in its state, as one or a few words; "" if nobody gave a reason.
     `prefix`: the delegated /28 or /80 that contains the address; None for a single address.
     `cooldown_deadline_s`: the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is
@@ -157,7 +157,11 @@ class Address:
 
     @property
     def has_row(self) -> bool:
-        """Whether the disk has a row for the address. In a /80 a free or reserved address (I5) has a row only if it is lost."""
+        """Whether the disk has a row for the address.
+
+        In a /80 a free or reserved address (I5) has none, with two exceptions: a lost address, and the last address, whose row stands
+        for the rest.
+        """
         if self.state not in (AddressState.FREE, AddressState.RESERVED) or self.lost_since is not None:
             return True
         return self.prefix is None or not family_of(self.prefix).is_sparse or self.is_rest

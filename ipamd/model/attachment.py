@@ -162,7 +162,7 @@ class WiringSpec:
     mtu: the MTU of the links, in bytes; 0: unknown.
     others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if the MAC is not known; None if we wired the sandbox.
     prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
-        address has a rule of its own.
+        address has a rule of its own, or needs none.
     subnet: the subnet of the address's ENI, if the rules of single addresses are in buckets by their place in the subnet
         (`source_rules.py`); None: the rule has the priority of amazon-vpc-cni-k8s, or its bucket is not known.
     other_address: the address of the extra leg, or None.

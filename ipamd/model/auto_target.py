@@ -1,11 +1,13 @@
 """`VPC_IPAMD_WARM_TARGET_MODE=auto`: the warm target that follows measured demand. Pure; ADR 0032 has the reasons.
 
-    target  = reserve + (peak - busy)                       busy: in use, cooling, or waited for
-    reserve = max(floor, rate x time to grow, growth seen, what a new node expects)
+    target  = reserve + (peak - busy)
+    reserve = max(FLOOR_COUNT, ADDs that arrive while the pool grows, recent growth of demand, expected demand of a new node)
 
+An address is *busy* if it is in use, cooling or waited for. Addresses of earlier sandboxes of a pod are not counted (`repeats.py`).
 Addresses that were busy at the same time lately may be needed again, so the pool keeps them, and a burst that comes again causes no
-EC2 call. Cooling addresses count as busy, because they become free by themselves (I8). The reserve is for demand beyond this peak: for
-the ADDs that arrive while the pool grows, and for as much growth as was seen lately. The target stays below the least count that
+EC2 call. Cooling addresses count as busy: they become free by themselves (I8), so no other address is needed for them. The reserve is
+for demand beyond the peak: for the ADDs that arrive while the pool grows, and for as much growth as there was lately. The target stays
+below the least count that
 WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
 """
 
@@ -32,10 +34,10 @@ times of 100 before more ADDs arrive than the reserve holds."""
 class AutoTarget:
     """The target and its parts, in addresses.
 
-    count: the target, the free addresses to keep: effective_reserve_count + peak_count - busy_count, at most most_count.
+    count: the target, the free addresses to keep: effective_reserve_count + peak_count - busy_count, but from 1 to most_count.
     reserve_count: the reserve from measured demand.
     start_count: the addresses that a new node is expected to need; while the node fills, at most what fits on attached ENIs.
-    effective_reserve_count: the higher one of `reserve_count` and `start_count`, which is used.
+    effective_reserve_count: the reserve that is used: the higher one of `reserve_count` and `start_count`.
     arriving_count: the ADDs that arrive while the pool grows.
     grow_s: how many seconds the pool takes to grow.
     growth_count: the greatest recent rise of demand within about `grow_s` seconds.

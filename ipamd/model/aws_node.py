@@ -108,7 +108,10 @@ def given_twice(attachments: Iterable[Attachment], allocations: Iterable[Allocat
 
 
 def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
-    """Return `namespace/name` of the DaemonSet's pod if its sandbox is ready, because its daemon may start at any moment; else ""."""
+    """Return `namespace/name` of the pod of the DaemonSet aws-node if its sandbox is ready; else "".
+
+    In a ready sandbox the daemon of amazon-vpc-cni-k8s may start at any moment.
+    """
     for sandbox in sandboxes:
         pod = f"{sandbox.pod_namespace}/{sandbox.pod_name}"
         if sandbox.state is SandboxState.READY and _AGENT_POD.fullmatch(pod):
@@ -119,7 +122,8 @@ def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
 def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
     """Read the file of amazon-vpc-cni-k8s: all entries, or none if any entry is malformed.
 
-    Raises: ForeignStateError that names the first malformed entry.
+    Raises: ForeignStateError that names the first malformed entry, or says why the whole file is unusable: it is too large, no JSON,
+        of another version, or gives one address to two sandboxes.
     """
     if len(raw) > FILE_MAX_BYTES:
         raise failure(ForeignStateError, FailureCode.NODE_FILE_TOO_LARGE, size=len(raw), limit=FILE_MAX_BYTES)
@@ -140,8 +144,9 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
 
 
 def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = NETWORK_NAME) -> bytes:
-    """Return the content of the file that amazon-vpc-cni-k8s reads at its start. amazon-vpc-cni-k8s also accepts entries without a
-    pod's name.
+    """Return the content of the file that amazon-vpc-cni-k8s reads at its start.
+
+    An entry whose pod is not known has no pod's name, and amazon-vpc-cni-k8s accepts such an entry too.
 
     Args:
         network_name: the network name in the conflist of amazon-vpc-cni-k8s. A DEL of its plugin finds only entries of this network.

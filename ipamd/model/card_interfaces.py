@@ -68,7 +68,11 @@ def inside_routing(number: int) -> InsideRouting:
 
 
 def next_hop(family: Family, ifname: str) -> IpAddress:
-    """Return the next hop of an interface: 169.254.1.1 or fe80::1 for the first interface, the following addresses for the others."""
+    """Return the next hop of an interface.
+
+    For the first interface, and for an interface without a number such as Multus's `net1`, it is 169.254.1.1 or fe80::1. For an
+    interface of a further network card it is the address that follows this one by the interface's number.
+    """
     return family.gateway + (interface_number(ifname) or 0)
 
 

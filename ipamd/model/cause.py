@@ -91,7 +91,7 @@ class Cause:
         return tuple(part.refusal for part in self.parts if part.refusal is not None)
 
     def about(self, subject: object) -> Cause:
-        """Return the cause with its subject in front."""
+        """Return the cause with `subject`, the object that it is about, in front of its first reason."""
         first, *others = self.parts
         own = f"{subject}: {first.own}" if first.own else str(subject)
         return Cause((replace(first, own=own), *others))

@@ -43,7 +43,11 @@ def common_versions(spoken: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def conflist_version(versions: tuple[str, ...]) -> str:
-    """Choose `cniVersion` of the conflist, for runtimes that do not read `cniVersions`. `versions`: at least one."""
+    """Choose `cniVersion` of the conflist, for runtimes that do not read `cniVersions`.
+
+    `versions`: the versions that the chain supports, oldest first; at least one.
+    Returns: CONFLIST_VERSION if the chain supports it, else the newest of `versions`.
+    """
     if CONFLIST_VERSION in versions:
         return CONFLIST_VERSION
     return versions[-1]

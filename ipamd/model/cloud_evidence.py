@@ -2,8 +2,8 @@
 
 One Describe proves no absence: it may lag behind a change, be incomplete, or have an unexpected shape (I11). An object that an answer
 shows is present. An object that an answer lacks is unknown until a second answer, LOOK_GAP_S later, lacks it too. An answer that lacks
-more than half of the ENIs, or of the addresses of sandboxes, is not believed (`plausibility`). A real mass loss is believed after
-MASS_LOSS_AGE_S if a second source confirms it. Reasons for these rules: docs/adr/0017.
+the primary ENI, or more than half (and at least two) of the ENIs or of the addresses of sandboxes, is not believed (`plausibility`). A
+real mass loss is believed after MASS_LOSS_AGE_S if a second source confirms it. Reasons for these rules: docs/adr/0017.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ class Weighed:
     """The conclusion from successive answers: each object is present, absent, or doubted (not known).
 
     implausible: why the last answer is not believed; "" if it is believed.
-    absent: the objects that are gone, because two answers lack them. If an ENI is gone, its addresses are not listed.
-    doubted: the objects that one answer lacks, so that a second answer must decide.
+    absent: the objects that are gone: two plausible answers lack them, or a second source confirms a mass loss (MASS_LOSS_AGE_S). If
+        an ENI is gone, its addresses are not among them.
+    doubted: the objects that are not known to be there, so that they must not be used (`CloudEvidence.doubted`).
     again_s: seconds after which the next answer is useful; None if nothing is in doubt.
     mass_loss: one sentence if an absence was concluded from implausible answers; otherwise "".
     missing: the recorded ENIs and addresses that the last answer with the primary ENI lacks, whether or not the answer is believed.

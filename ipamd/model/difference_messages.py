@@ -121,5 +121,5 @@ def difference_text(code: DifferenceCode, fields: Mapping[str, str]) -> str:
 
 
 def mend_text(code: DifferenceCode, fields: Mapping[str, str]) -> str:
-    """Return how an operator mends the difference; "" if there is no advice for it."""
+    """Return how an operator mends the difference; "" if this module has no advice for its code."""
     return MENDS.get(code, "").format_map(fields)

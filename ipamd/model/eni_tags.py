@@ -65,9 +65,10 @@ def description(identity: InstanceIdentity) -> str:
 
 
 def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> bool:
-    """Whether we created the ENI: it has our tag for this instance, and is neither the primary nor the trunk ENI.
+    """Whether we created the ENI: it has our tag for this instance, and nothing shows that somebody else created it.
 
-    The primary ENI was created with the instance. The trunk ENI has the tag that our ENIs have, but the control plane created it.
+    The primary ENI was created with the instance, and an ENI that an AWS service manages (`operator`) by this service. We create no
+    ENI of FOREIGN_INTERFACE_TYPES; the control plane, which creates the trunk ENI, gives it the tag that our ENIs have.
     Source: amazon-vpc-resource-controller-k8s pkg/config/type.go, NetworkInterfaceNodeIDKey.
     """
     if described.operator:

@@ -5,10 +5,10 @@
     +- UndecodableConfigError           6  no     standard input is not JSON
     +- InvalidConfigError               7  no     the network configuration is wrong
     +- IncompatibleVersionError         1  no     unsupported cniVersion or protocol
-    +- TryAgainError                   11  yes    would succeed later
+    +- TryAgainError                   11  yes    may succeed later
     |  +- PoolEmptyError               11  yes    no address is assignable now
     |  +- LocalRangeEmptyError         11  yes    no address for egress is free now
-    |  +- NotServingError              11  yes    starting, restoring or draining
+    |  +- NotServingError              11  yes    starting, restoring or draining; or another daemon is on the node
     |  +- DeadlineError                11  yes    the caller's deadline passed; rolled back
     |  +- BusyError                    11  yes    too many requests, or this key is busy
     |  +- VethNameTakenError           11  yes    the pod's earlier sandbox still has the link's name
@@ -139,7 +139,7 @@ class IncompatibleVersionError(IpamError):
 
 
 class TryAgainError(IpamError):
-    """The same request would succeed later."""
+    """The same request may succeed later."""
 
     cni_code, retryable = 11, True
 
@@ -155,7 +155,7 @@ class LocalRangeEmptyError(TryAgainError):
 
 
 class NotServingError(TryAgainError):
-    """The daemon is starting, restoring or draining."""
+    """ADD is not served: the daemon is starting, restoring or draining, or ADDs are blocked because of another daemon."""
 
     ends_with = SERVICE
 

@@ -44,7 +44,7 @@ later, or never. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/reb
 
 
 def may_grow_for_adds(causes: Collection[FreezeCause]) -> bool:
-    """Whether waiting ADDs may still grow the pool under all of these causes."""
+    """Whether an ENI for which an ADD waits may still be created: none of these causes forbids it."""
     return ALLOW_GROWTH_FOR_ADDS.issuperset(causes)
 
 

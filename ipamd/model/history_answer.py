@@ -17,7 +17,7 @@ class HistoryQuestion:
     """A question about the history of an address, a pod, a sandbox or an ENI.
 
     `subject`: the text that identifies it (`history_subject.py`).
-    `limit`: the most records to return; the latest ones are returned.
+    `limit`: the most records, and the most tenures, to return; the latest ones are returned.
     `since`: only records from this time on (aware UTC); None: all records.
     `at`: only the tenures that include this time (aware UTC), and their records; None: all tenures.
     """

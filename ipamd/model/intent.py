@@ -29,8 +29,8 @@ OPENED_AT = "opened_at_monotonic_s"
 
 DETACHED = "detached"
 """Value of the key `deleting` of a payload: EC2 was asked to detach the ENI, and has not refused. A payload has the key from the
-beginning of the ENI's deletion on. The key has the value "asked" in two cases: EC2 was asked to delete an ENI that needed no detach,
-or the detach was requested long ago and the ENI is attached nevertheless."""
+beginning of the ENI's deletion on. The key has the value "asked" instead in two cases: EC2 was asked to delete an ENI that needed no
+detach, or the detach was requested long ago and the ENI is attached nevertheless."""
 
 
 class IntentKind(StrEnum):

@@ -68,8 +68,8 @@ class VlanLink:
     `is_dying`: whether it is in the link group that is about to be deleted.
     `impostor_why`: why it cannot be the link that its name claims, whatever its MAC and alias are; "" if it can. A sandbox with
         NET_ADMIN can make links of any name, MAC and alias on the node.
-    `address`, `eni_id`, `uplink`: from the alias; None or "" without an alias of ours. A link that we have made and not named yet has
-        an `uplink` and no address.
+    `address`, `eni_id`, `uplink`: from the alias; None or "" without an alias of ours. A link that we are making has no alias yet, and
+        is recognised by its link group: it has an `uplink` and no address.
     """
 
     name: str
@@ -204,7 +204,7 @@ class KernelSurvey:
         return (*self.firsts, *self.extra)
 
     def uplink_of(self, veth: HostVeth) -> VlanLink | None:
-        """Return the uplink that belongs to a host veth, by the address in both aliases; None if the veth has none."""
+        """Return the uplink that belongs to a host veth: its alias has the same address as the veth's. None if the veth has none."""
         if veth.has_uplink:
             return self.vlan_of(veth.address)
         return None
@@ -258,7 +258,7 @@ class KernelSurvey:
 def stray_rules(survey: KernelSurvey, subnets: Iterable[IpNetwork]) -> frozenset[IpAddress]:
     """Return the addresses in our subnets that have a rule of ours, but neither a route nor a veth. Their rules are leftovers.
 
-    Other software that uses the same priorities has a route for each of its addresses.
+    Rules of other software that uses the same priorities are not among them, because it has a route for each of its addresses.
     """
     networks = tuple(subnets)
     with_rule = {*survey.to_rules, *survey.from_rules}

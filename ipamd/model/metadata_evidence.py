@@ -190,7 +190,10 @@ def _not_explained(candidates: Collection[Candidate], recent: Recent) -> frozens
 
 
 def ask_pause_s(asked_count: int) -> float:
-    """Return the seconds from the last EC2 call about a difference to the next one. `asked_count`: the calls so far, at least 1."""
+    """Return the seconds from the last EC2 call about a difference to the next call.
+
+    `asked_count`: how many EC2 calls were made about the difference so far, at least 1.
+    """
     return ASK_PAUSES_S[min(asked_count, len(ASK_PAUSES_S)) - 1]
 
 

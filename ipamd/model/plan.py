@@ -255,7 +255,8 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     prefix mode WARM_PREFIX_TARGET prefixes), where some of the cooling addresses count as free (`_cooling_credit`). If these targets
     are 0, a pool with `keeps_one_free` needs one free address. Addresses of earlier sandboxes of a pod count as free, because they
     come back (`repeats.py`), but not for waiting ADDs. Free addresses on an ENI without host routing count, because they will be
-    usable soon, unless the host routing has failed for long.
+    usable soon. They do not count if the host routing has failed for long. The deficit is never more than maxPods leaves. On an IPv6
+    node it is 0 if there is a usable /80 (`_ipv6_deficit_count`).
     """
     if settings.family.is_sparse:
         return _ipv6_deficit_count(snapshot)
@@ -299,7 +300,10 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _ipv6_deficit_count(snapshot: PoolSnapshot) -> int:
-    """Count the addresses that an IPv6 node needs now: 0 if it has one usable /80, even if another /80 is lost."""
+    """Count the addresses that an IPv6 node needs now.
+
+    The count is 0 if the node has one usable /80, even if another /80 is lost. Otherwise it is the number of waiting ADDs, at least 1.
+    """
     for eni in snapshot.enis:
         if eni.prefix_count and eni.counts.free and not eni.is_excluded:
             return 0
@@ -340,7 +344,8 @@ def _coming_count(snapshot: PoolSnapshot) -> int:
 def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses to request now, ignoring obstacles: the deficit, and more while ADDs follow each other (`_ahead_count`).
 
-    Without IP targets single addresses are requested for whole ENIs, so their count is rounded up to whole ENIs.
+    Without IP targets single addresses are requested for whole ENIs, so their count is rounded up to whole ENIs. On an IPv6 node the
+    count is 1 if the node needs a /80, else 0.
     """
     settings, deficit = resolved(snapshot, settings), deficit_count(snapshot, settings)
     if settings.family.is_sparse:

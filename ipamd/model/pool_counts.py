@@ -1,4 +1,4 @@
-"""The counts of the pool. The datastore keeps them with each change, so that readers need not loop over all addresses."""
+"""The counts of the pool. The datastore updates the counts at each change, so that readers need not loop over all addresses."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ class PoolSnapshot:
         their number, and their device indexes.
     refused_device_indexes: the device indexes that EC2 refused, because an ENI is there that EC2 does not show.
     waiting_count: the ADDs that wait for an address now.
-    fault: an error of the daemon that stops growth and release for a moment; None if there is no such error.
+    fault: why the pool neither grows nor releases now: an error of the daemon, which stops both for a moment, or the setting that
+        disables provisioning; None if there is neither.
     growth: limits from refusals of EC2, and growth under way.
     hold: the surplus over time.
     frozen: why the pool is frozen, so that no ENI is created and nothing is released; "" if it is not frozen. Addresses and prefixes

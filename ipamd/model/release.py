@@ -28,7 +28,7 @@ from ipamd.model.words import counted, first_of
 
 ENI_HOLD_S = 60.0
 """With WARM_ENI_TARGET, for how many seconds after a burst the surplus beyond one whole ENI is kept. Any other surplus is kept for
-`release_hold_s`. Ours, from the traces of docs/performance.md: it is the least age at which an ENI is released."""
+`release_hold_s`. Ours, from the traces of docs/performance.md: as long as ENI_MIN_AGE_S, before which no ENI is released anyway."""
 
 ENI_MIN_AGE_S = 60.0
 """An ENI that we created fewer seconds ago is not released, because EC2 may not show all its addresses yet. Source: amazon-vpc-cni-k8s
@@ -145,7 +145,7 @@ def draining(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int, be
 
 
 def eni_min_age_s(settings: PoolSettings) -> float:
-    """Return the age in seconds at which an ENI may be released: ENI_MIN_AGE_S, or the hold window if that is shorter."""
+    """Return the least age in seconds at which an ENI may be released: ENI_MIN_AGE_S, or the hold window if that is shorter."""
     return min(ENI_MIN_AGE_S, settings.release_hold_s)
 
 

@@ -64,7 +64,7 @@ def repeats(recorded: Counter[PodId], cooling: Counter[PodId]) -> Repeats:
 
     Args:
         recorded: pod -> the number of its recorded sandboxes.
-        cooling: pod -> the number of cooling addresses of its earlier sandboxes.
+        cooling: pod -> the number of cooling addresses that its sandboxes had.
     """
     recorded_count = sum(max(count - 1, 0) for count in recorded.values())
     cooling_count = sum(count if recorded[pod] else max(count - 1, 0) for pod, count in cooling.items())

@@ -26,7 +26,8 @@ class Snapshot:
     tombstones: the keys whose DEL was done.
     intents: the open intents, by their ID.
     doubts: the absences of ENIs and addresses that EC2 did not show lately.
-    cursor: with IPv6, the position in its /80 of the address that was assigned last; the search for the next one begins behind it.
+    cursor: with IPv6, the position in the node's /80 of the address that was assigned last; the search for the next address begins
+        behind it.
     identity: the node's identity as instance metadata last showed it; None if it never did.
     policy_pods: pod -> since when the network policy agent may have state for the pod's name.
     was_lost: whether earlier rows of this boot were lost.

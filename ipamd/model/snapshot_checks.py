@@ -46,7 +46,9 @@ def differences(memory: Snapshot, disk: Snapshot) -> list[str]:
 
 
 def contradictions(snapshot: Snapshot) -> list[str]:
-    """Check rules that SQL cannot express: prefixes contain their addresses, places on the instance are unique, I4 and I6 hold."""
+    """Check rules that SQL cannot express: prefixes contain their addresses, places on the instance are unique, and I1, I4, I6 and I7
+    hold. Returns: one sentence for each contradiction.
+    """
     return [*_addresses(snapshot), *_attachments(snapshot), *_places(snapshot)]
 
 

@@ -4,7 +4,7 @@ The kernel tests a packet against the rules one after the other. So each subnet 
 the addresses of a block have one of 64 priorities, the *bucket* of the block. All subnets share the 64 buckets. `goto` rules send a
 packet to its group, there to the *landing* of its block, which is the priority before the bucket, and after the bucket to the end:
 
-    1537            from GROUP goto its first number                   for each group of each subnet
+    1537            from GROUP goto the group's first priority         for each group of each subnet
     1538            from BLOCK goto its landing                        group 0, for each of its blocks
     1539            nop                                                landing of block 0
     1540            from ADDRESS lookup TABLE                          bucket of block 0
@@ -58,7 +58,7 @@ SINGLE_PRIORITIES = frozenset({FROM_SANDBOX_PRIORITY, *BUCKET_PRIORITIES})
 
 WORTHWHILE_COUNT = 100
 """A node uses buckets if more than this number of its single addresses may have rules. Ours: a packet passes this many rules in a
-microsecond, and people can still read the list of rules."""
+microsecond, and people can still read a list of this length, so fewer rules need no buckets."""
 
 
 class Jump(NamedTuple):
@@ -110,7 +110,7 @@ def bucket_number(address: IPv4Address, subnet: IPv4Network) -> int:
 
 
 def jumps(subnets: Iterable[IPv4Network]) -> list[Jump]:
-    """Return the `goto` rules for the subnets of a node's secondary ENIs; none for subnets that overlap others."""
+    """Return the `goto` rules for the subnets of a node's secondary ENIs; none for a subnet that overlaps another one."""
     distinct = sorted(set(subnets))
     found: list[Jump] = []
     for subnet in distinct:

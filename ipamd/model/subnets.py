@@ -253,7 +253,10 @@ def matches_cluster(tags: Mapping[str, str], cluster_name: str) -> bool:
 
 
 def why_unusable(tags: Mapping[str, str], *, is_primary: bool, cluster_name: str) -> str:
-    """Return why a subnet gets no new ENI; "" if it may. `is_primary`: whether it is the node's own subnet, which needs no tag."""
+    """Return why a subnet gets no new ENI; "" if a new ENI may be created in it.
+
+    `is_primary`: whether it is the node's own subnet, which needs no tag.
+    """
     role = tags.get(ROLE_TAG)
     if role == EXCLUDED:
         return f"excluded by the tag {ROLE_TAG}={EXCLUDED}"
@@ -310,9 +313,9 @@ def _custom_exclusion(eni: Eni, custom: CustomNetwork, *, zone: str, security_gr
     """Return why custom networking excludes an ENI; "" if it does not.
 
     A pod gets the subnet and the security groups of its ENI. So an ENI with another subnet or other security groups than the file's
-    entry gets no new pod. While the zone or the ENI's security groups are not known, or the file has no entry for the zone, no ENI is
-    newly excluded. There is one exception: while the zone is not known, an ENI in a subnet that no entry names is excluded. That the
-    zone has no entry is reported when an ENI is to be created.
+    entry gets no new pod. While the ENI's security groups are not known, only its subnet is compared, and a recorded exclusion because
+    of its groups stays. If the file has no entry for the zone, no ENI is newly excluded; that the entry is missing is reported when an
+    ENI is to be created. While the zone is not known, an ENI in a subnet that no entry names is excluded.
     """
     if eni.is_primary:
         if custom.primary_carries_pods:

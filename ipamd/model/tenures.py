@@ -1,8 +1,8 @@
 """Derive from history records which sandbox had which address, and from when until when. Pure.
 
-The history has gaps: sandboxes may be older than its first record, a reboot ends every sandbox without a record, and a crash may
-lose the record of an end. So a tenure ends at the earliest time at which a record shows that it had ended, and `ended_by` names this
-record.
+The history has gaps: sandboxes may be older than its first record, a reboot ends all sandboxes and writes no record of each end, and
+a crash may lose the record of an end. So a tenure ends at the earliest time at which a record shows that it had ended, and `ended_by`
+names this record.
 """
 
 from __future__ import annotations

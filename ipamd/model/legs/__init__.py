@@ -81,7 +81,7 @@ def first_alone(sandbox: WiringSpec) -> WiringSpec:
 
 
 def with_seen_extra(sandbox: WiringSpec, survey: KernelSurvey) -> WiringSpec:
-    """Return a sandbox with the extra legs that a survey shows to be its own (`KernelSurvey.extras_of`), and no others."""
+    """Return a sandbox with exactly the extra legs that a survey shows to be its own (`KernelSurvey.extras_of`)."""
     sandbox = first_alone(sandbox)
     for veth in survey.extras_of(sandbox.key):
         kind = extra_kind(veth)

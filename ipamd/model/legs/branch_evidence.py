@@ -17,7 +17,7 @@ VLAN_TAG, TRUNK_TAG = "vpcresources.k8s.aws/vlan-id", "vpcresources.k8s.aws/trun
 
 
 def contradiction(claimed: BranchEni, described: DescribedEni, *, trunk: EniId | None) -> str:
-    """Describe how EC2 contradicts the annotation about a branch ENI; "" if both agree.
+    """Describe how EC2 contradicts the annotation about a branch ENI; "" if it does not.
 
     Args:
         claimed: the branch ENI as the annotation describes it.

@@ -50,7 +50,8 @@ NOBODY_MARKS = (
 def choose_attach_mode(facts: PodFacts) -> Decision:
     """Decide what the ADD of a pod does, by the facts about the pod (I19).
 
-    The controller writes the annotation only for pods that require a branch ENI; on any other pod it is not trusted.
+    An annotation that names a branch ENI is followed on a pod that needs one, and on a pod of which this is not known for lack of a
+    mark. On a pod that needs no branch ENI the annotation leads to a refusal, because the controller does not write it there.
     """
     if facts.requirement is GroupRequirement.UNKNOWN:
         advice = "retry; a pod gets no address before it is known whether it has security groups of its own"

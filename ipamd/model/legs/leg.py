@@ -68,7 +68,7 @@ class Leg(ABC):
 
     @property
     def prefix(self) -> IpNetwork | None:
-        """The delegated prefix whose rule applies to the address; None if the address has a rule of its own."""
+        """The delegated prefix whose rule applies to the address; None if the address has a rule of its own, or needs none."""
         return self.sandbox.prefix
 
     @property
