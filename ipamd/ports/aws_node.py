@@ -25,8 +25,8 @@ class AwsNode(Protocol):
         none.
 
         Args:
-            pod: `namespace/name` of its daemon's pod while the runtime lists the pod as ready, otherwise "". A running pod is a sign
-                too.
+            pod: `namespace/name` of its daemon's pod while the runtime lists the pod as ready, otherwise "". That the pod is ready
+                counts as a sign too.
         Raises: ForeignStateError, TakeoverError if the signs cannot be read.
         """
 

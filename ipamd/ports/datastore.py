@@ -80,12 +80,12 @@ class UnitOfWork(Protocol):
         """Record that the network policy agent has no state for a pod's name any more. A pod that was not recorded is no error."""
 
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:
-        """Record that kernel and runtime were read completely: from now on this datastore has every sandbox.
+        """Record that kernel and runtime were read completely: from now on this datastore has every sandbox except `unplaced`.
 
         Args:
             was_lost: whether rows of this boot were lost before. This is recorded, because no other source has all content of these
                 rows.
-            unplaced: the sandboxes that are wired and got no row.
+            unplaced: the sandboxes that are wired although they got no row.
         """
 
     def record_identity(self, identity: InstanceIdentity) -> None:

@@ -20,7 +20,10 @@ class PodFactsSource(Protocol):
         """
 
     def wait(self, *, timeout_s: float) -> bool:
-        """Wait until the facts may have changed, at most `timeout_s` seconds. Returns: False, at once, if they can never change."""
+        """Wait until the facts may have changed, at most `timeout_s` seconds, and return True.
+
+        If the facts of a pod never change, return False at once.
+        """
 
     def close(self) -> None:
         """Close the connections of the source."""

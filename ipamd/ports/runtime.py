@@ -31,4 +31,4 @@ class Runtime(Protocol):
         """
 
     def cancel_events(self) -> None:
-        """End a running `events` iterator from another thread."""
+        """End a running `events` iterator, from another thread. The iterator raises RuntimeUnreachableError then."""

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The effect of offered settings.
+    """The effect of a call of `CurrentSettings.offer`.
 
     `taken`: variables whose new value is in force.
     `needs_restart`: variables whose new value needs a restart to take effect.
@@ -66,7 +66,7 @@ class CurrentSettings:
     def follow(self, part: Callable[[Settings], T], follower: Callable[[T], None]) -> None:
         """Call `follower` with the result of `part` whenever that result has changed.
 
-        The thread that offers the settings calls the followers, in the order of registration.
+        `offer` calls the followers, in its thread and in the order of their registration.
         """
 
         def call_if_changed(before: Settings, now: Settings) -> None:
@@ -76,9 +76,9 @@ class CurrentSettings:
         self._followers.append(call_if_changed)
 
     def offer(self, wanted: Settings) -> Change:
-        """Put the live fields of `wanted` in force and call the followers. A follower that fails does not stop the others.
+        """Put the live fields of `wanted` in force and call the followers. If one raises IpamError, the next ones are called too.
 
-        Returns: the changed variables. Without a change there is no new generation.
+        Returns: the variables whose value in `wanted` is another one. Without a change there is no new generation.
         Raises: SettingsError if the settings that would be in force contradict each other, because some of the new values need a
             restart.
         """

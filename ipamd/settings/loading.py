@@ -122,7 +122,10 @@ def contradictions(settings: Settings) -> list[str]:
 
 
 def without_meaning(environ: Mapping[str, str] = os.environ) -> str:
-    """Return one line with the given settings that have no meaning in this program; "" if there is none. Call it after `load`."""
+    """Return one line with the given settings that have no meaning in this program; "" if there is none.
+
+    Call it after `load`, because this function does not check the values.
+    """
     parts = []
     upstream_names = upstream.without_meaning({**environ, **_from_file(environ, [])})
     if upstream_names:
@@ -135,7 +138,10 @@ def without_meaning(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def differences(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return a sentence for each given setting of amazon-vpc-cni-k8s that works differently in this program. Call it after `load`."""
+    """Return a sentence for each given setting of amazon-vpc-cni-k8s that works differently in this program.
+
+    Call it after `load`, because this function does not check the values.
+    """
     given = {**environ, **_from_file(environ, [])}
     return (*adapt(given).differences, *upstream.different(given))
 

@@ -184,7 +184,10 @@ it is a setting of the AWS SDK."""
 
 
 def refused(given: Mapping[str, str]) -> list[str]:
-    """Find the values that this program refuses. Returns: one sentence for each, with the step to take instead."""
+    """Find the values that this program refuses. Returns: one sentence for each, with the step to take instead.
+
+    For a setting of the fate DIFFERENT every value that is not a boolean is refused.
+    """
     sentences = []
     for setting in UPSTREAM:
         value = given.get(setting.name, "")
