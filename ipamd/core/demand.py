@@ -154,7 +154,7 @@ class Demand:
     def take(self, *, is_demand: bool = True, pool: str = "") -> None:
         """Wake the pool maintainer after an ADD got an address.
 
-        `is_demand`: whether the ADD counts in `served_count_of`. It does not if the pod has other recorded sandboxes.
+        `is_demand`: whether the ADD counts in `served_count_of`. The ADD does not count if the pod has other recorded sandboxes.
         """
         with self._changed:
             self._of(pool).served_count += int(is_demand)
@@ -163,8 +163,8 @@ class Demand:
     def join(self, *, is_demand: bool = True, pool: str = "") -> int:
         """Begin the wait of an ADD. Returns: the first generation whose status takes this ADD into account.
 
-        `is_demand`: whether the pool may grow for the ADD. It may not if an earlier sandbox of the pod is recorded, or its address is
-        cooling. The caller must pass the same value, and the same pool, to `leave`.
+        `is_demand`: whether the pool may grow for the ADD. The pool may not grow if an earlier sandbox of the pod is recorded, or if
+        the address of an earlier sandbox is cooling. The caller must pass the same value, and the same pool, to `leave`.
         """
         with self._changed:
             self._waiting += int(is_demand)

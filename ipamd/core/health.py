@@ -35,7 +35,8 @@ START = "start"
 """Subject of the condition of a start that cannot go on (`ipamd/process/lifecycle.py`)."""
 
 REPLY_MARGIN_S = 0.5
-"""An ADD stops waiting this many seconds before its deadline, so that its refusal reaches the caller in time. Ours."""
+"""An ADD stops waiting this many seconds before its deadline, so that its refusal reaches the caller in time. Ours: far
+more than an answer over the local socket takes."""
 
 LOOK_S = 1.0
 """Longest pause, in seconds, until a waiting ADD checks again whether its caller has left. Ours: the check may be frequent, because it
@@ -50,7 +51,7 @@ READY = "ready"
 """Key in `Health.reached_s` of the time at which the node first became ready. The other keys are phases."""
 
 SUBJECT_MAX = 200
-"""The largest number of characters of the subject of an error. Ours."""
+"""The largest number of characters of the subject of an error. Ours: the verb and the container ID of a request have some 70."""
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class ErrorReport:
 
 
 class Stage:
-    """A stage of the start that has begun.
+    """A stage of the start, from the moment at which the stage begins.
 
     `elapsed_ms`: how long the stage took; None while it is running.
     `detail`: its sentence in `ipamctl status`.
@@ -324,10 +325,10 @@ class Health:
             self._log_condition(subject, condition.text, disk, error)
 
     def _report_success(self, subject: str) -> None:
-        """Handle a report without a problem for a subject without a condition. It is a method of its own, without the work of
-        `_report`, because every ADD makes several such reports.
+        """Handle a report without a problem for a subject without a condition. Every ADD makes several such reports, so this method
+        does without the rest of the work of `_report`.
 
-        It wakes `wait_for`, because the start may wait for this report.
+        `wait_for` is woken, because the start may wait for this report.
         """
         with self._changed:
             self._changed.notify_all()

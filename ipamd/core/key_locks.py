@@ -65,7 +65,7 @@ class KeyLocks:
         """Wait for the lock of the key, and hold it during the block.
 
         Operations of one key get the lock in the order of their calls. Operations of other keys are never blocked.
-        Raises: BusyError if the deadline passes first. It names the operation that holds the lock, and its age.
+        Raises: BusyError if the deadline passes first. The error names the operation that holds the lock, and how long it has held it.
         """
         ticket = _Ticket(operation, deadline, self._clock.monotonic())
         with self._guard:

@@ -33,7 +33,8 @@ ALIAS_TAG = "vpc-ipamd/1"
 """First word of the ifalias of a host veth that we made for a sandbox with a pool address."""
 
 IMPORTED_TAG = "vpc-ipamd/1-imported"
-"""First word of the ifalias of a host veth that amazon-vpc-cni-k8s made. Its MACs are not derived from its key (docs/adr/0037)."""
+"""First word of the ifalias of a host veth that amazon-vpc-cni-k8s made. The MACs of such a veth pair are not derived from the
+sandbox's key (docs/adr/0037)."""
 
 POD_IFNAME = "eth0"
 """Name of the pod's first interface, as the runtime gives it. The host veths of this interface, and of the pod's interfaces of further
@@ -69,8 +70,8 @@ class Attachment:
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
     since_monotonic_s: when the attachment was recorded, on the monotonic clock; None without an uplink, because the row of a pool
         address has this time.
-    contradiction: with an uplink, how EC2 contradicts that the ENI is the pod's; "" if EC2 does not, None before EC2 was called. It
-        begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
+    contradiction: with an uplink, how EC2 contradicts that the ENI is the pod's; "" if EC2 does not, None before EC2 was called. The
+        text begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
     snat: how connections to outside the VPC are translated, if the pod chose this; None: they are translated as the node's settings
         say.
@@ -108,7 +109,7 @@ class Attachment:
 
     @property
     def wiring(self) -> WiringSpec:
-        """The wiring by which the sandbox's links are recognised and removed. It lacks the MTU, and the MACs of links that
+        """The wiring by which the sandbox's links are recognised and removed. The MTU is missing, and so are the MACs of links that
         amazon-vpc-cni-k8s made: only `result` has these, and `recorded_spec` adds them.
         """
         return WiringSpec(
@@ -203,7 +204,9 @@ class WiringSpec:
 
     @property
     def is_further(self) -> bool:
-        """Whether this is an interface beside the pod's first one, such as Multus's `net1` (`ipamd/kernel/further_interfaces.py`)."""
+        """Whether this is an interface beside the pod's first one, such as Multus's `net1`, in a sandbox that we wired
+        (`ipamd/kernel/further_interfaces.py`).
+        """
         return self.key.ifname != POD_IFNAME and not self.is_imported
 
 
@@ -278,7 +281,7 @@ def name_key(host_veth: str) -> AttachmentKey:
 
 
 def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str, number: int = 0) -> str:
-    """Return the host veth's name that amazon-vpc-cni-k8s gives to a pod, which policy agents compute (docs/adr/0024).
+    """Return the name that amazon-vpc-cni-k8s gives to a pod's host veth. Policy agents compute it too (docs/adr/0024).
 
     `number`: the number of the pod's interface (`card_interfaces.py`), 0 for the first one.
     Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethName.

@@ -168,7 +168,10 @@ def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = 
 
 
 def network_name_of(conflist: bytes) -> str:
-    """Return the network name in the conflist of amazon-vpc-cni-k8s, which operators may have changed; NETWORK_NAME if unreadable."""
+    """Return the network name in the conflist of amazon-vpc-cni-k8s, which operators may have changed.
+
+    Returns: NETWORK_NAME if the conflist has no readable name.
+    """
     try:
         document = json.loads(conflist)
     except (ValueError, RecursionError):
@@ -286,8 +289,8 @@ def _identify_by_name(sandboxes: Sequence[Sandbox], allocation: Allocation | Non
 
     Args:
         sandboxes: the pod's sandboxes that the runtime lists.
-        allocation: the entry for the veth's address, which names a sandbox that the runtime does not list. It decides only if
-            `sandboxes` is empty. None if there is no such entry.
+        allocation: the entry for the veth's address, which names a sandbox that the runtime does not list. The entry decides only
+            if `sandboxes` is empty. None if there is no such entry.
     """
     if len(sandboxes) == 1:
         return AttachmentKey(sandboxes[0].container_id, IfName(POD_IFNAME)), "the kernel and the runtime"

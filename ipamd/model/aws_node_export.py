@@ -1,7 +1,7 @@
 """Collect the entries for the file of amazon-vpc-cni-k8s when the node goes back to it: one entry for every address in use. Pure.
 
-The daemon of amazon-vpc-cni-k8s assigns addresses that are not in its file to new pods. It keeps an entry with a pod's name as long
-as a host veth named after this pod exists, and any other entry until its DEL (docs/adr/0038).
+The daemon of amazon-vpc-cni-k8s assigns addresses that are not in its file to new pods. That daemon keeps an entry with a pod's name
+as long as a host veth named after this pod exists, and any other entry until the DEL of its sandbox (docs/adr/0038).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ipamd.model.legs.aws_node_uplinks import leads_to_uplink
 
 
 def wanted_name(attachment: Attachment, *, prefix: str) -> str:
-    """Return the host veth's name that amazon-vpc-cni-k8s expects; "" if the pod is unknown or this is a further interface."""
+    """Return the host veth's name that amazon-vpc-cni-k8s expects for an attachment; "" if its pod is unknown, or if it is not the
+    pod's first interface.
+    """
     if not (attachment.pod_name and attachment.pod_namespace and attachment.key.ifname == POD_IFNAME):
         return ""
     return pod_veth_name(attachment.pod_namespace, attachment.pod_name, prefix=prefix)

@@ -20,7 +20,7 @@ from ipamd.model.errors import (
 class Blocked(StrEnum):
     """The reason why a pod got no address.
 
-    MAX_PODS: the pool has as many addresses as VPC_IPAMD_MAX_PODS allows.
+    MAX_PODS: the pool has as many addresses as maxPods allows (VPC_IPAMD_MAX_PODS, or the limit of the instance type).
     NODE_FULL: all ENIs that the node may have are attached, and their slots are taken.
     SUBNET_FULL: the subnet has no free address or prefix.
     SUBNET_CHOICE: no subnet may have a new ENI.

@@ -60,7 +60,7 @@ class Capacity:
     mode: the mode in words.
     address_count: the number of pods with an address of their own, at most ADDRESSES_MAX.
     max_pods: `address_count` and the pods on the host's network (HOST_NETWORK_PODS).
-    recommended: `max_pods`, but at most what EKS recommends; 0 if the number of vCPUs is not known.
+    recommended: `max_pods`, but at most what EKS allows (`eks_cap`); 0 if the number of vCPUs is not known.
     formula: how the addresses are counted, for people.
     limited_by: the bound that decides, for people.
     in_force: whether the node is in this mode.
@@ -151,7 +151,9 @@ def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, 
 
 
 def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family) -> Capacity:
-    """Count the pods of an IPv6 node. One prefix has addresses for more pods than any node runs, so kubelet's maxPods is the bound.
+    """Count the pods of an IPv6 node; 0 if the instance type cannot have prefixes.
+
+    One prefix has addresses for more pods than any node runs, so with a prefix kubelet's maxPods is the bound.
 
     Source: https://github.com/awslabs/amazon-eks-ami, nodeadm, which computes max-pods from the limits of IPv4, whatever the family
         is.

@@ -43,7 +43,7 @@ def interface_name(number: int) -> IfName:
 
 
 def interface_number(ifname: str) -> int | None:
-    """Return the number of the pod's interface with a name; None for any other name, such as Multus's `net1`."""
+    """Return the number of the pod's interface with a name: 0 for the first one; None for any other name, such as Multus's `net1`."""
     if ifname == POD_IFNAME:
         return 0
     match = re.fullmatch(rf"{PREFIX}([1-9]\d?)", ifname, re.ASCII)
@@ -71,7 +71,7 @@ def next_hop(family: Family, ifname: str) -> IpAddress:
     """Return the next hop of an interface.
 
     For the first interface, and for an interface without a number such as Multus's `net1`, it is 169.254.1.1 or fe80::1. For an
-    interface of a further network card it is the address that follows this one by the interface's number.
+    interface of a further network card the interface's number is added to this address.
     """
     return family.gateway + (interface_number(ifname) or 0)
 

@@ -143,8 +143,8 @@ class EniRequest:
 
     `client_token`: makes the call idempotent. It was stored before the call, and is used again after a crash (I9).
     `address_count`, `prefix_count`: the secondary addresses, or the delegated prefixes, that the ENI is created with.
-    `ipv6_address_count`: the IPv6 addresses of the ENI itself. Its /80 is requested afterwards, because EC2 does not take both counts
-        in one call.
+    `ipv6_address_count`: the IPv6 addresses of the ENI itself. The ENI's /80 is requested afterwards, because one call takes either a
+        count of IPv6 addresses or a count of IPv6 prefixes.
     `is_urgent`: whether an ADD waits for the call. A call that is not urgent is not repeated when EC2 throttles it.
     """
 

@@ -47,7 +47,8 @@ def build_result(
 
     Args:
         prev_result: the result of the plugins before ours in the chain; the sandbox's interfaces are appended to it.
-        further: the pod's interfaces of further network cards, which follow its first interface. They have addresses and no route.
+        further: the pod's interfaces of further network cards, which follow its first interface. In the result they have addresses and
+            no route.
     Returns: JSON of CANONICAL_VERSION.
     Raises: InvalidConfigError if prev_result has no lists where lists belong.
     """
@@ -138,7 +139,10 @@ def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
 
 
 def others_mac(attachment: Attachment) -> MacAddress | None:
-    """Return the host veth's MAC of a sandbox that amazon-vpc-cni-k8s wired, "" if it is unknown; None for a sandbox that we wired."""
+    """Return the MAC of the host veth if amazon-vpc-cni-k8s wired the sandbox, "" if the MAC is unknown.
+
+    Returns: None if we wired the sandbox, or if its stored result has no host veth with a MAC.
+    """
     for interface in _recorded(attachment.result, attachment.host_veth):
         if "mac" in interface:
             mac = str(interface["mac"])

@@ -115,7 +115,7 @@ def problem(code: ConditionCode | LegConditionCode, *, next_step: str = "", **fi
 
 
 def problem_of(code: ConditionCode | LegConditionCode, cause: str, **fields: object) -> Problem | None:
-    """Make a problem with a cause; None if there is no cause."""
+    """Make a problem with a cause in words; None if `cause` is "", which means that there is no problem."""
     if cause:
         return problem(code, next_step="", cause=cause, **fields)
     return None

@@ -1,5 +1,5 @@
 """Tags that mark ENIs as made for a node. They are the tags of amazon-vpc-cni-k8s, so that tools and IAM conditions that were made for
-it work for our ENIs too.
+amazon-vpc-cni-k8s work for our ENIs too.
 
 Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go.
 """

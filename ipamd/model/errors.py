@@ -195,7 +195,7 @@ class SnatAnnotationError(TryAgainError):
 
 
 class PinnedAddressError(TryAgainError):
-    """The pod asks by its annotation for an address that it may not have, or that is not available now."""
+    """The pod asks for an address, by its annotation or by the operator's list, that it may not have or that is not available now."""
 
 
 class PoolAnnotationError(TryAgainError):
@@ -505,7 +505,10 @@ UNEXPECTED = "unexpected"
 
 
 def cause_of(error: BaseException) -> str:
-    """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
+    """Name an error in one word of a closed list, for the label of a metric.
+
+    The list has a word for each class of the tree, and UNEXPECTED for all other exceptions.
+    """
     kind = next((kind for kind in type(error).__mro__ if kind.__module__.startswith(_CAUSE_MODULES)), None)
     if kind is None:
         return UNEXPECTED

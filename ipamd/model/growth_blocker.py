@@ -24,7 +24,10 @@ THAW = "use another node; `ipamctl thaw` ends an operator's freeze, the others e
 
 
 def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal | None:
-    """Return why the pool cannot grow now, and the next step; None if it can, or if addresses are under way."""
+    """Return why the pool cannot grow now, and the next step; None if it can.
+
+    While addresses are under way, only maxPods and a fault count as reasons.
+    """
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         reason = f"the pool has reached maxPods ({settings.max_pods})"
         refusal = growth_refusal(reason, "raise VPC_IPAMD_MAX_PODS if it is set, or use more nodes", kind=Blocked.MAX_PODS)
@@ -45,7 +48,9 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefu
 
 
 def _unless_undeleted(refusal: GrowthRefusal, snapshot: PoolSnapshot) -> GrowthRefusal:
-    """If sandboxes that were never deleted hold addresses, advise to delete these sandboxes instead of using a larger node."""
+    """Return the refusal of a full pool or node. If sandboxes that were never deleted hold addresses, it names them as a cause, and
+    its advice is how these addresses come back (UNDELETED_STEP), not a larger node. Otherwise `refusal` is returned unchanged.
+    """
     count = snapshot.growth.demand.repeats.recorded_count
     if not count:
         return refusal
@@ -73,7 +78,7 @@ def both(first: GrowthRefusal, second: GrowthRefusal | None) -> GrowthRefusal:
 
 
 def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
-    """Return the refusal of a node whose ENIs and slots are all taken."""
+    """Return the refusal of a node whose ENIs and slots are all taken; of a pool, if only its share of the ENIs is used up."""
     limits, limit = snapshot.limits, eni_limit(snapshot.limits, settings)
     if snapshot.share and free_places(replace(snapshot, place_cap=None), settings):
         return _full_share(snapshot)

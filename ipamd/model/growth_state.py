@@ -77,7 +77,8 @@ class PendingEni:
 class GrowthState:
     """Obstacles to growth and growth under way, at one moment.
 
-    `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now.
+    `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now; None if they
+        may be.
     `eni_cap`: the number of ENIs beyond which EC2 refused to attach more.
     `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.

@@ -95,7 +95,10 @@ def _nothing(question: HistoryQuestion) -> str:
 
 
 def _without_repeats(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
-    """Leave out marks before the first record, repeated marks of a boot, and `held` records of tenures whose beginning is included."""
+    """Leave out marks before the first record, repeated marks of a boot, and `held` records of tenures whose beginning is included.
+
+    Returns: [] if only marks remain.
+    """
     kept_records: list[HistoryRecord] = []
     begun: set[tuple[str, str]] = set()
     boot_id = ""

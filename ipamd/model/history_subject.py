@@ -27,7 +27,11 @@ class HistorySubject:
         return bool(pod) and not self.is_address and self.text in (pod, pod.partition("/")[2])
 
     def fits(self, record: HistoryRecord) -> bool:
-        """Whether a record may be about the subject. Only `select` can decide this, because it has all records."""
+        """Whether a record may be about the subject.
+
+        One record does not show whether the text is a pod's name, or the beginning of a container ID. `select` has all records, and so
+        decides this.
+        """
         if self.is_address:
             return record.address == self.text
         if self.names_pod(record.pod) or (self.text.startswith(ENI_PREFIX) and record.eni_id == self.text):
@@ -56,8 +60,9 @@ class HistorySubject:
 def _in_order(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
     """Return each record once, in order of time.
 
-    A `booted` record is written after the boot, and even after other events of this boot if the disk was not available. It is placed
-    at the time of the boot. Records of one millisecond stay in the order in which they were written: they may be an ADD and its DEL.
+    A `booted` record is written after the boot, and even after other events of this boot if the disk was not available. In the
+    result it stands at the time of the boot. Records of one millisecond stay in the order in which they were written: they may be an
+    ADD and its DEL.
     """
     placed = []
     for record in dict.fromkeys(records):

@@ -56,7 +56,7 @@ def instance_facts(limits: InstanceLimits | None, tracking: ConnectionTracking) 
     """List the properties of this node's instance type that an operator should know.
 
     Args:
-        limits: the limits of the instance type; None while they are not known.
+        limits: the limits of the instance type; None while they are not known, and then the list is empty.
         tracking: the timeouts that are set on the primary ENI; new ENIs get the same ones.
     """
     if limits is None:

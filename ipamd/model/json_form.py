@@ -26,7 +26,7 @@ def read_object(text: str, problems: list[str]) -> object:
 def checked_fields(
     value: object, form: Mapping[str, type], *, location: str, needed: tuple[str, ...], problems: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of an object that have the right type. Every other fault is added to `problems`.
+    """Return the fields of an object that have the right type; {} if the value is no object. Every fault is added to `problems`.
 
     Args:
         form: key -> the type of its value.

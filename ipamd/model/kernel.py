@@ -115,7 +115,7 @@ class UplinkRoute(NamedTuple):
 
 
 class IncomingRule(NamedTuple):
-    """A rule by which packets that arrive by the link `incoming` are routed with a certain table."""
+    """A rule by which the kernel looks up packets that arrive by the link `incoming` in the route table `table`."""
 
     incoming: str
     table: int

@@ -45,7 +45,7 @@ STRICT_PRIORITY = 9
 """Priority of the rule `iif lo fwmark <STRICT_MARK> lookup STRICT_TABLE`. The rule applies to the kernel's reverse lookup, by which it
 checks a packet's source. A reverse lookup has no incoming link, and the packet has the mark bit only during the check. Packets of the
 node itself have no incoming link either. So the bit must not be one that other software sets (`MARKS_OF_OTHERS`): packets of the node
-with that bit would bypass the security groups. Ours."""
+with that bit would bypass the security groups. The number is ours: before INCOMING_PRIORITY."""
 
 INCOMING_PRIORITY = 10
 """Priority of the rule `iif <uplink or host veth> lookup <table of the uplink>`, in strict mode.
@@ -63,8 +63,9 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, externalServiceIpRulePri
 """
 
 FROM_SANDBOX_PRIORITY = 1536
-"""Priority of the rule `from <sandbox's address> lookup <ENI table>`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go,
-FromPodRulePriority."""
+"""Priority of the rule `from <sandbox's address> lookup <ENI table>`, and of the same rule from a delegated prefix. On a node with
+many single addresses the rules from these have other priorities (`source_rules.py`). Source: amazon-vpc-cni-k8s
+pkg/networkutils/network.go, FromPodRulePriority."""
 
 FROM_ENI_PRIORITY = 32765
 """Priority of the rule `from <ENI's primary address> lookup <ENI table>`.

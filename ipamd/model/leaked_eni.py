@@ -37,7 +37,7 @@ def why_kept(eni: DescribedEni, *, now: datetime, min_age: timedelta, cluster_na
 
 
 def _why_not_ours(eni: DescribedEni, cluster_name: str) -> str:
-    """Return which mark of ours an ENI lacks; "" if it has them all."""
+    """Return which mark of ours an ENI lacks, or that somebody tagged it with NO_MANAGE_TAG; "" if neither is so."""
     if cluster_name and eni.tags.get(CLUSTER_TAG) != cluster_name:
         return f"its tag {CLUSTER_TAG} is {eni.tags.get(CLUSTER_TAG, 'missing')!r}"
     if not eni.tags.get(INSTANCE_TAG):

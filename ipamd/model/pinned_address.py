@@ -75,7 +75,10 @@ def ranges_of(namespace: str, ranges: Iterable[PinnedRange]) -> tuple[IPv4Networ
 
 
 def pinned_list_of(value: Mapping[str, Any], problems: list[str]) -> PinnedList:
-    """Read the operator's list from the network file's entry, and add every fault to `problems`."""
+    """Read the operator's list from the network file's entry, and add every fault to `problems`.
+
+    Returns: the entries without a fault; {} if there are more than LIST_MAX.
+    """
     if len(value) > LIST_MAX:
         problems.append(f"addresses: {len(value)} pods, and {LIST_MAX} are the most")
         return {}

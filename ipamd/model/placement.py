@@ -20,7 +20,7 @@ the next few ADDs, and not more, because each uses a slot in which a /28 would h
 
 
 def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
-    """Return how many ENIs this node may have: the instance's limit, or MAX_ENI if that is lower.
+    """Return how many ENIs the network card of these limits may have: the card's limit, or MAX_ENI if that is lower.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, getMaxENI.
     """
@@ -69,7 +69,7 @@ def vacant_count(snapshot: PoolSnapshot) -> int:
 
 
 def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether the pool grows by /28s now.
+    """Whether the pool grows by /28s now; False while EC2 refuses /28s.
 
     If maxPods leaves room for fewer than 16 more addresses, single addresses are requested, provided that there are slots for all of
     them. Otherwise the pool takes one more /28, as amazon-vpc-cni-k8s does: that takes one slot, and saves an ENI.

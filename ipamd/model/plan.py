@@ -287,8 +287,8 @@ def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Count the addresses that ADDs can have now or soon (`_cooling_credit`), and that the target does not need.
 
-    It is the counterpart of `deficit_count`: after a release of this many addresses the deficit is still 0. With IP targets it is
-    min(free - WARM_IP_TARGET, total - MINIMUM_IP_TARGET), at least 0.
+    The surplus is the counterpart of the deficit: after a release of this many addresses `deficit_count` is still 0. With IP targets
+    it is min(free - WARM_IP_TARGET, total - MINIMUM_IP_TARGET), at least 0.
     """
     if settings.family.is_sparse:
         return 0

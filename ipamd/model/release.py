@@ -127,7 +127,8 @@ def why_kept(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) ->
 
 
 def draining(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int, before: Collection[EniId] = ()) -> Draining:
-    """Choose the ENIs whose addresses are assigned last: the sparsest ENIs without which the pool would still meet its target.
+    """Choose what is assigned last: the addresses of the sparsest ENIs without which the pool would still meet its target, and the
+    addresses of the disabled mode. ENIs that are never released are not chosen.
 
     `before`: the ENIs of the last choice. They are preferred, so that the choice does not change with every ADD.
     """

@@ -97,8 +97,8 @@ class RepairOutcome(StrEnum):
 
     REPAIRED: a change by other software was undone. The repair is counted.
     ADJUSTED: we changed something that no other software had altered: to follow a change of ours, to clean up, or to cut a sandbox
-        off. It is only logged.
-    LEFT: nothing was repaired, and there is no condition. It is only logged.
+        off. The report is only logged.
+    LEFT: nothing was repaired, and there is no condition. The report is only logged.
     REFUSED: the repair failed. A condition of the repaired part shows this until the repair succeeds.
     NEEDS_OPERATOR: only an operator can mend the difference. A condition of the sandbox shows this until an operator has mended it.
     """
@@ -148,10 +148,10 @@ class RepairReport:
 
     `object`: the object that is repaired.
     `target`: the exact part of the object, as `ip` and `nft` write it, such as "rule 513 lookup 113213"; an object may have several.
-    `before`: what was there before the repair; "" if the sentence of the code does not need it.
-    `after`: what is there after the repair; "" if the sentence of the code does not need it.
+    `before`, `after`: what was there before the repair, and what is there after it; "" if the sentence of the code does not need it.
+        With LINK_SET and FILE_WRITTEN `before` says in words what was wrong.
     `owner`: the sandbox or ENI that needs the target; "" if the target names it.
-    `cause`: why nothing was repaired; "" after a repair.
+    `cause`: why nothing was repaired; with TABLE_FOLLOWED the thing whose change the table follows; "" after any other repair.
     """
 
     code: RepairCode

@@ -285,8 +285,8 @@ def exclusion(
     """Return why no new sandbox gets an attached ENI's addresses; "" if new sandboxes may get them.
 
     An ENI whose subnet is missing in EC2's answer is not excluded: the subnet may be another account's (amazon-vpc-cni-k8s issue
-    3753). Before the first answer an ENI keeps its recorded exclusion. An ENI that an AWS service manages stays excluded, because
-    Describe decides about that (`EniService.eni_of`).
+    3753). Before the first answer an ENI keeps its recorded exclusion, except one by custom networking that is off now. An ENI that an
+    AWS service manages stays excluded, because Describe decides about that (`EniService.eni_of`).
 
     Args:
         subnets: EC2's last answer; None before the first.

@@ -127,7 +127,8 @@ KINDS: Mapping[str, type[Leg]] = {
 
 
 WIRED_TAGS = (ALIAS_TAG, EGRESS_TAG)
-"""First words of the aliases of host veths without an uplink that we wired, or that we took over with their neighbour entries."""
+"""First words of the aliases of host veths without an uplink whose neighbour entries we have made permanent. For an imported first
+leg (IMPORTED_TAG) this is not certain, because amazon-vpc-cni-k8s made it."""
 
 
 @lru_cache(maxsize=2048)  # each survey reads the aliases of all host veths

@@ -14,7 +14,7 @@ EGRESS_CHAIN_CHARACTERS = 28
 """The length of a chain's name. Source: github.com/containernetworking/plugins pkg/utils/utils.go, maxChainLength."""
 
 EGRESS_STATE = {IPV4: "v6pd/egress-v4-ipam", IPV6: "v4pd/egress-v6-ipam"}
-"""Family of egress -> a directory below /run/cni. It has a directory for each network, with a file for each address.
+"""Family of egress -> a directory below /run/cni. In it there is a directory for each network, with a file for each address.
 
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 

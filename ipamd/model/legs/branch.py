@@ -94,7 +94,7 @@ class BranchLeg(Leg):
     @property
     def incoming_rules(self) -> tuple[IncomingRule, ...]:
         """The rules of strict mode: packets that arrive by the VLAN link or by the host veth are looked up in the branch's table,
-        whatever their source.
+        whatever their source. In standard mode there are none.
         """
         if not self.branch.is_strict:
             return ()

@@ -41,13 +41,13 @@ _UNICAST_MAC = re.compile(r"(?!00(:00){5})[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """How a sandbox is connected to its branch ENI, besides its address, its ENI and its route table.
+    """How a sandbox is connected to its branch ENI. The address and the ENI's ID are fields of the sandbox's record.
 
     `vlan`: the VLAN ID of its frames on the trunk ENI.
     `mac`: the MAC of the branch ENI.
     `gateway`: the router of its subnet, resolved by ARP or neighbour discovery.
-    `is_strict`: whether all packets of the sandbox pass the branch ENI, also packets between the sandbox and its own node. It stays
-        as it was when the sandbox was wired.
+    `is_strict`: whether all packets of the sandbox pass the branch ENI, also packets between the sandbox and its own node. The
+        value stays as it was when the sandbox was wired.
     """
 
     vlan: int
@@ -135,7 +135,7 @@ def _first_entry(text: str) -> dict[str, Any]:
 
 
 def _address(fields: dict[str, Any], family: Family) -> tuple[IpAddress, IpAddress]:
-    """Read the pod's address and its gateway, of the pool's family."""
+    """Read the pod's address and its gateway, of the pool's family. Raises: BranchAnnotationError."""
     if family is IPV4:
         name, subnet_name, lengths = "privateIp", "subnetCidr", range(16, 29)
     else:

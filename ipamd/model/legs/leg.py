@@ -128,8 +128,8 @@ class Leg(ABC):
 
     @property
     def is_mtu_known(self) -> bool:
-        """Whether `mtu` is the MTU with which the leg was wired. It is not known if the plugin of amazon-vpc-cni-k8s wired the leg,
-        because this plugin does not report the MTU.
+        """Whether `mtu` is the MTU with which the leg was wired. If the plugin of amazon-vpc-cni-k8s wired the leg, the MTU is
+        unknown, because this plugin does not report it.
         """
         return bool(self.mtu) and self.others_mac != ""
 
