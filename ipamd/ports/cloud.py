@@ -57,7 +57,7 @@ class Ec2(Protocol):
     def find_holder(self, address: IpAddress) -> AddressHolder | None:
         """Return the instance in the node's VPC that has an address as a single address on one of its ENIs (one paginated call).
 
-        Returns: None if no instance has the address. It may still be on a detached ENI, or in a prefix.
+        Returns: None if there is no such instance. Then the address may still be on a detached ENI, or in a prefix.
         """
 
     def explicit_reservations(self, subnet_id: SubnetId) -> tuple[IPv4Network, ...]:

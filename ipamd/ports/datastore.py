@@ -1,4 +1,4 @@
-"""The datastore as the daemon's other packages use it. They import neither its classes nor SQLAlchemy."""
+"""The datastore as the daemon's other packages use it. These packages import neither the datastore's classes nor SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class UnitOfWork(Protocol):
         """
 
     def abort(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
-        """Make a reserved address cooling (reserved -> cooling), because its ADD failed. Its row on disk was free until now (I5)."""
+        """Make a reserved address cooling (reserved -> cooling), because its ADD failed. On disk it was free until now (I5)."""
 
     def return_unused(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """Make a reserved address free (reserved -> free), because its ADD failed before sandbox or routing had the address.
@@ -185,7 +185,7 @@ class UnitOfWork(Protocol):
     def resolve(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """Make a quarantined address cooling (quarantined -> cooling), because no source names an owner any more.
 
-        It cools because the DEL of its sandbox may have come a moment ago (docs/datastore.md).
+        The address cools because the DEL of its sandbox may have come a moment ago (docs/datastore.md).
         """
 
     def end_keeping(self, address: IpAddress, *, reason: str) -> None:
@@ -252,8 +252,8 @@ class Datastore(Protocol):
         Addresses are preferred in this order: not suspected (`suspect`), not draining, on the densest ENI, in the densest prefix,
         free for longest. Ties go to the lower network card, device index, prefix and address; single addresses come before prefixes.
         In a /80 the address after the one that was assigned last is taken, so that no address is assigned again before all others
-        have been assigned (I8). Only addresses of attached, host-ready, managed ENIs are taken (I7), and no lost or withheld ones. See
-        docs/life.md, "The life of an ADD". Cost: the number of ENIs.
+        have been assigned (I8). Only addresses of ENIs that give addresses (`Eni.gives_addresses`) are taken (I7), and no lost or
+        withheld ones. See docs/life.md, "The life of an ADD". Cost: the number of ENIs.
 
         Args:
             extra_family: the sandbox also gets the address of this family's local range that has been free for longest; None: it gets
@@ -283,7 +283,7 @@ class Datastore(Protocol):
         """Return the addresses that are kept for a pod, or are in a range of `pin`, in any state. Cost: their number."""
 
     def suspect(self, addresses: frozenset[IpAddress]) -> None:
-        """Replace the set of addresses that `reserve` takes only if there is no other. In memory only.
+        """Replace the set of addresses that `reserve` takes only if no other address is free. In memory only.
 
         A hint, such as instance metadata, says that EC2 has taken these addresses away. The hint alone proves nothing (I7, I11). The
         set may contain addresses that are not free or not known.
@@ -374,7 +374,7 @@ class Datastore(Protocol):
     def transaction(self) -> AbstractContextManager[UnitOfWork]:
         """Open a unit of work (BEGIN IMMEDIATE). Only one is open at a time. An exception inside it rolls back disk and memory.
 
-        It waits for other units of work, not for reservations or reads.
+        The call waits for other units of work, not for reservations or reads.
         Raises: DatastoreError if the disk refuses. Then memory is as before: an address that was to be confirmed is still reserved.
         """
 
@@ -382,10 +382,9 @@ class Datastore(Protocol):
         """Pass the ledger rows of every later commit to a history (`History.enqueue`), which does not access the disk (I10)."""
 
     def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
-        """Return the last `limit` ledger rows about an address, a pod that had an address, or the container IDs that begin with
-        `subject`, oldest first.
+        """Return the last `limit` ledger rows about a subject, oldest first. Reads the disk, after any unit of work that is open.
 
-        Reads the disk, after any unit of work that is open.
+        `subject`: an address, a pod that had an address, or the beginning of container IDs.
         """
 
     def latest_history(self, *, limit: int = ..., since: str = "") -> tuple[HistoryRecord, ...]:

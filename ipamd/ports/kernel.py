@@ -151,8 +151,8 @@ class Wiring(Protocol):
             host_veth: the name of the link; None: no link is removed.
             address: the address; None: the address in the link's alias, unless this address is routed through another link.
             key: the sandbox, if the alias does not name it.
-            uplink: an uplink to remove with its table and the rules that look up the table. It is removed if the alias of its link
-                names this address or none.
+            uplink: an uplink to remove with its table and the rules that look up the table. If the alias of the uplink's link names
+                another address, the uplink is not removed.
         Returns: the address whose routes and rules were removed; None if no address was found.
         """
 
@@ -220,14 +220,15 @@ class HostNetwork(Protocol):
     def are_tables_in_place(self) -> bool | None:
         """Whether no nftables table of ours has changed since it was last compared; None if this is not known.
 
-        It takes a fraction of a millisecond, however much other software has in nftables, and much less after only our own changes.
+        The call takes a fraction of a millisecond, however much other software has in nftables, and much less after only our own
+        changes.
         """
 
     def is_source_checked(self) -> bool:
         """Whether the kernel drops every packet of a sandbox whose source is not routed to the sandbox; False when in doubt (I11).
 
-        It is true if our nftables tables that drop these packets were verified once and have not changed since. The call takes tens
-        of microseconds, and takes no lock whose holder may wait for something outside the process.
+        The result is true if our nftables tables that drop these packets were verified once and have not changed since. The call takes
+        tens of microseconds, and takes no lock whose holder may wait for something outside the process.
         """
 
     def extra_family(self) -> tuple[Family | None, str]:

@@ -14,7 +14,7 @@ from ipamd.model.record import field
 
 
 def setting(env: str, parse: Callable[[str], Any], default: Any, text: str, *, is_live: bool = False) -> Any:
-    """Declare a field that is set at the start.
+    """Declare a field of settings.
 
     Args:
         env: the environment variable of the setting.

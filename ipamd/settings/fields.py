@@ -342,8 +342,8 @@ OF_IPV4 = frozenset(
     }
 )
 """Variables of settings that have no meaning on a node with IPv6 pods. Such a node has one /80 on the primary ENI, so its pool has no
-targets. It has no SNAT. Every reply leaves by the primary ENI, so no connection needs a mark. The pods have IPv6 addresses of the VPC
-already, so they need no egress to IPv6. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager;
+targets. The node has no SNAT. Every reply leaves by the primary ENI, so no connection needs a mark. The pods have IPv6 addresses of
+the VPC already, so they need no egress to IPv6. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager;
 pkg/networkutils/network.go, SetupHostNetwork."""
 
 

@@ -25,7 +25,7 @@ RESERVED = "k8s.amazonaws.com"
 
 
 def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
-    """Accept a JSON object of strings that EC2 takes as tags. Raises: ValueError.
+    """Accept a JSON object of strings that EC2 takes as tags; an empty text means no tags. Raises: ValueError.
 
     Reserved keys are refused. These are keys that contain k8s.amazonaws.com, keys that begin with aws:, and POOL_TAG. With POOL_TAG
     every new ENI would belong to a pool of pods.

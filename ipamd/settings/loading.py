@@ -34,7 +34,8 @@ Parser = Callable[[str], Any]
 FILE = "VPC_IPAMD_SETTINGS_FILE"
 
 QUOTED_MAX = 200
-"""The largest number of characters of a wrong value that a problem quotes. Ours."""
+"""The largest number of characters of a wrong value that a problem quotes. Ours: enough to recognise the value, and short enough to be
+read in a log line."""
 
 EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
 
@@ -60,9 +61,9 @@ class ConfigLine:
 
     `env`: its environment variable.
     `value`, `default`: the value in force and the default, written as in the environment.
-    `origin`: where the value in force comes from: "environment", "file" or "default". It is "earlier file" if environment and file do
-        not have this value any more. Their new value is invalid, or it will be in force later: after the random delay with which a
-        changed file is read, or after a restart.
+    `origin`: where the value in force comes from: "environment", "file" or "default". It is "earlier file" if the value in
+        force is not in environment and file any more. Then the value that is there now is invalid, or it will be in force later: after
+        the random delay with which a changed file is read, or after a restart.
     `text`: a sentence about the setting.
     `is_live`: whether a change takes effect without a restart.
     """

@@ -64,7 +64,7 @@ def opened(path: str | Path, *, flags: int = 0) -> BinaryIO:
 def created(path: Path, mode: int) -> BinaryIO:
     """Create a file for writing. Raises: OSError.
 
-    An existing file of that name is removed, and never written to. It may be a link, or a file of a daemon that was killed.
+    An existing file of that name is removed, and never written to, because it may be a link, or a file of a daemon that was killed.
     `mode`: the permissions, from which the umask is subtracted.
     """
     path.unlink(missing_ok=True)

@@ -22,7 +22,8 @@ STARTS_MAX = 8
 """The largest number of starts in the file. Ours: enough to recognise a loop."""
 
 REASON_MAX = 400
-"""The largest number of characters of a reason. A longer reason, such as a message about many settings, is cut. Ours."""
+"""The largest number of characters of a reason. A longer reason, such as a message about many settings, is cut. Ours: people read it
+in one line."""
 
 
 class ProcessStart(NamedTuple):
