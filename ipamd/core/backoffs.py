@@ -59,8 +59,8 @@ first pause is that of amazon-vpc-cni-k8s after a subnet without addresses (pkg/
 1585 about /28s). The other pauses are ours: they are long, because addresses become free only when pods on other nodes end."""
 
 DENIED = Schedule("denied", 600.0, 3600.0)
-"""Pauses after IAM, or a quota of the account, denied a call. Ours: tries before a person has changed the permission or the quota are
-useless, and after the change at most an hour passes until the next try."""
+"""Pauses after a refusal that only a person can end: IAM, or a quota of the account, denied a call, or no subnet may have a new ENI.
+Ours: tries before the person has changed something are useless, and after the change at most an hour passes until the next try."""
 
 CREDENTIALS = Schedule("credentials", 2.0, 60.0, urgent_s=30.0)
 """Pauses while there are no credentials. EC2 is not called then, so a longer pause would save no call to EC2. Ours: a person who

@@ -31,8 +31,8 @@ NETWORK_NAME = "aws-cni"
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
-"""The largest file that is read. Ours: every real file fits, because this is 15,000 entries of 270 bytes, and the largest instance
-types have some 3,000 addresses."""
+"""The largest file that is read. Ours: every real file fits, because this is 15,000 entries of 270 bytes, and no node runs so many
+pods."""
 
 NAME_MAX = 253
 """The most characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""

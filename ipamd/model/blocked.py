@@ -21,12 +21,12 @@ class Blocked(StrEnum):
     """The reason why a pod got no address.
 
     MAX_PODS: the pool has as many addresses as maxPods allows (VPC_IPAMD_MAX_PODS, or the limit of the instance type).
-    NODE_FULL: all ENIs that the node may have are attached, and their slots are taken.
+    NODE_FULL: all ENIs that the node, or the pool's share of the node, may have are attached, and their slots are taken.
     SUBNET_FULL: the subnet has no free address or prefix.
     SUBNET_CHOICE: no subnet may have a new ENI.
     ENI_LIMIT: EC2 takes no more addresses on the ENI, or no more ENIs on the instance.
     QUOTA: the account's quota of ENIs is used up.
-    DENIED: IAM does not allow the call.
+    DENIED: IAM, or EC2 itself, does not allow the call.
     THROTTLED: EC2 throttles.
     FROZEN: the pool is frozen.
     HOST_ROUTING: the host's routing of an attached ENI is not in place.

@@ -16,7 +16,7 @@ VERSIONS_MAX = 64
 
 VERSION_LENGTH_MAX = 32
 """The most versions in a plugin's answer to VERSION, and the most characters of each. Ours: every valid answer fits, because the
-specification has eight versions, and the longest has five characters."""
+specification has fewer than ten versions, each with five characters."""
 
 
 def parse_versions(output: bytes) -> tuple[str, ...]:

@@ -98,7 +98,8 @@ class Weighed:
     implausible: why the last answer is not believed; "" if it is believed.
     absent: the objects that are gone: two plausible answers lack them, or a second source confirms a mass loss (MASS_LOSS_AGE_S). If
         an ENI is gone, its addresses are not among them.
-    doubted: the objects that are not known to be there, so that they must not be used (`CloudEvidence.doubted`).
+    doubted: the objects that are not known to be there, so that they must not be used (`CloudEvidence.doubted`); without those
+        in `absent`.
     again_s: seconds after which the next answer is useful; None if nothing is in doubt.
     mass_loss: one sentence if an absence was concluded from implausible answers; otherwise "".
     missing: the recorded ENIs and addresses that the last answer with the primary ENI lacks, whether or not the answer is believed.

@@ -11,7 +11,7 @@
     |  +- NotServingError              11  yes    starting, restoring or draining; or another daemon is on the node
     |  +- DeadlineError                11  yes    the caller's deadline passed; rolled back
     |  +- BusyError                    11  yes    too many requests, or this key is busy
-    |  +- VethNameTakenError           11  yes    the pod's earlier sandbox still has the link's name
+    |  +- VethNameTakenError           11  yes    the name of the sandbox's host veth is taken
     |  +- PolicyAgentSilentError       11  yes    the network policy agent does not answer
     |  +- PolicyAgentRefusedError      11  yes    the network policy agent answered, and refused
     |  +- PodFactsError                11  yes    it is not known whether the pod needs an ENI of its own (I19)
@@ -23,35 +23,35 @@
     |  +- MultiNicError                11  yes    the pod's annotation about network cards is not allowed, or cannot be followed
     |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
     |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
-    +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
+    +- PluginNotAvailableError         50  yes    STATUS: ADD is not served, or there is no first address
     +- AttachmentConflictError        101  no     ADD for a key attached by another request
     +- TombstonedError                102  no     ADD after DEL of the same key (I4)
     +- UnknownAttachmentError           3  no     CHECK of a key that is not attached
     +- CheckFailedError               103  no     the sandbox's wiring differs from its record
-    +- NetnsError                     104  no     the network namespace is gone or is not one
-    +- WiringError                    105  yes    the kernel refused a netlink message, or to open a namespace
+    +- NetnsError                     104  no     the network namespace is gone, is not one, or is the host's own
+    +- WiringError                    105  yes    the kernel refused, or an object that the wiring needs is missing
     |  +- NothingWiredError           105  yes    the kernel refused the link itself: the address did not reach the sandbox
     +- KernelDumpError                106  yes    a dump was interrupted, so it is no evidence
-    +- DatastoreError                 107  yes    SQLite refused; nothing was changed
+    +- DatastoreError                 107  yes    SQLite or the disk refused; nothing was changed
     |  +- IllegalTransitionError      108  no     a change of an address's state that is not allowed
     |  +- InvariantError              109  no     a constraint that encodes I1-I9 refused
     |  +- SchemaVersionError          110  no     this release cannot read the file's schema
     +- RuntimeUnreachableError        111  yes    CRI did not answer completely
     |  +- EventsUnsupportedError      112  no     the runtime has no event stream
     +- CloudError                     113  yes    EC2 or instance metadata failed
-    |  +- ThrottledError              114  yes    EC2 asked us to slow down
+    |  +- ThrottledError              114  yes    EC2 or our own call budget requires fewer calls
     |  +- SubnetExhaustedError        115  yes    the subnet has no free address or /28
     |  +- EniLimitError               116  no     the ENI or the instance is full
-    |  +- CloudNotFoundError          117  no     the ENI does not exist (any more)
-    |  +- CloudDeniedError            118  no     IAM does not allow the call
+    |  +- CloudNotFoundError          117  no     the ENI, subnet or other object does not exist (any more)
+    |  +- CloudDeniedError            118  no     IAM, or EC2 itself, does not allow the call
     |  +- CloudQuotaError             120  no     the account has no ENI left
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     |  +- DeviceIndexTakenError       124  yes    another ENI is at the device index
     |  +- CloudCredentialsError       125  yes    there are no credentials for the call
-    +- SettingsError                  119  no     settings contradict each other
+    +- SettingsError                  119  no     settings are wrong, or a file or directory that they name is unusable
     |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
     |  +- PortTakenError              119  no     another program has a port of ours
-    +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is malformed
+    +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is unreadable or malformed
     +- TakeoverError                  123  yes    the node cannot be migrated now
 
 The columns are the CNI error code, and whether the runtime may retry. Codes 1-99 are those of the CNI specification, 100 and up are
@@ -115,7 +115,7 @@ class IpamError(Exception):
 
 
 class InvalidRequestError(IpamError):
-    """Identity, netns or arguments are malformed."""
+    """Identity, netns or arguments of a request are malformed, or an entry of the spool is not a usable request."""
 
     cni_code = 4
 
@@ -133,7 +133,7 @@ class InvalidConfigError(IpamError):
 
 
 class IncompatibleVersionError(IpamError):
-    """An unsupported cniVersion or envelope protocol."""
+    """An unsupported cniVersion or envelope protocol, or a verb that the request's cniVersion does not have."""
 
     cni_code = 1
 
@@ -165,11 +165,13 @@ class DeadlineError(TryAgainError):
 
 
 class BusyError(TryAgainError):
-    """Too many requests at once, or another operation holds this sandbox."""
+    """Too many requests at once, or another operation works, or has just worked, on the sandbox or the link."""
 
 
 class VethNameTakenError(TryAgainError):
-    """Host veths are named by pod, and the pod's earlier sandbox still has the name (docs/adr/0024)."""
+    """The name of the sandbox's host veth is taken, because host veths are named by pod (docs/adr/0024): by the pod's earlier sandbox,
+    by a veth that is being deleted or is not recorded, or by a link that is not ours.
+    """
 
 
 class PolicyAgentSilentError(TryAgainError):
@@ -179,7 +181,7 @@ class PolicyAgentSilentError(TryAgainError):
 
 
 class PolicyAgentRefusedError(TryAgainError):
-    """The network policy agent answered that it did not do the requested work."""
+    """The network policy agent answered that it did not do the requested work, or its answer is unusable."""
 
 
 class PodFactsError(TryAgainError):
@@ -223,7 +225,7 @@ class UndeletedSandboxesError(TryAgainError):
 
 
 class PluginNotAvailableError(IpamError):
-    """STATUS: ADD requests are not served."""
+    """STATUS fails: ADD is not served, or the node could not assign its first address of this boot."""
 
     cni_code, retryable = 50, True
 
@@ -274,13 +276,18 @@ class CheckFailedError(IpamError):
 
 
 class NetnsError(IpamError):
-    """It is proven that the network namespace is gone, or that the path is no network namespace. A failed check is a WiringError."""
+    """It is proven that the network namespace is gone, that the path is no network namespace, or that it is the host's own.
+
+    If this could not be determined, the error is a WiringError.
+    """
 
     cni_code = 104
 
 
 class WiringError(IpamError):
-    """The kernel refused a netlink message, or to open a namespace or socket; earlier steps were undone."""
+    """The kernel refused a netlink message, or to open a namespace or socket, or an object that the wiring needs is missing or not
+    ours. If an ADD was wiring a sandbox, its earlier steps were undone.
+    """
 
     cni_code, retryable = 105, True
 
@@ -298,7 +305,7 @@ class KernelDumpError(IpamError):
 
 
 class DatastoreError(IpamError):
-    """SQLite refused; the transaction was rolled back and nothing was changed."""
+    """SQLite, or the disk under the datastore or the spool, refused; a transaction was rolled back, so nothing was changed."""
 
     cni_code, retryable, ends_with = 107, True, DATASTORE
 
@@ -322,7 +329,7 @@ class SchemaVersionError(DatastoreError):
 
 
 class RuntimeUnreachableError(IpamError):
-    """The container runtime did not give a complete answer; silence is not evidence (I11)."""
+    """The container runtime did not give a complete answer, or its list is not believed; neither is evidence (I11)."""
 
     cni_code, retryable = 111, True
 
@@ -376,7 +383,7 @@ class CloudError(IpamError):
 
 
 class ThrottledError(CloudError):
-    """EC2 asked for fewer calls (RequestLimitExceeded)."""
+    """EC2 (RequestLimitExceeded) or instance metadata asked for fewer calls, or this node's own call budget holds the call back."""
 
     cni_code = 114
 
@@ -388,19 +395,21 @@ class SubnetExhaustedError(CloudError):
 
 
 class EniLimitError(CloudError):
-    """EC2's limits: the ENI has no free slot, or the instance takes no further ENI."""
+    """EC2's limits: the ENI has no free slot, or the instance takes no further ENI. Also used if another instance has the ENI."""
 
     cni_code, retryable = 116, False
 
 
 class CloudNotFoundError(CloudError):
-    """The ENI does not exist (any more)."""
+    """The object of the call, such as an ENI or a subnet, does not exist (any more), or the ENI does not have the address."""
 
     cni_code, retryable = 117, False
 
 
 class CloudDeniedError(CloudError):
-    """IAM does not allow the call; details name the API."""
+    """IAM does not allow the call, EC2 refuses its credentials (STALE_KEYS), or EC2 does not allow it on this object; details name the
+    API.
+    """
 
     cni_code, retryable = 118, False
 
@@ -418,7 +427,7 @@ class SubnetChoiceError(CloudError):
 
 
 class DeviceIndexTakenError(CloudError):
-    """Another ENI, which Describe may not show, is attached at the device index that was asked for."""
+    """Another ENI, which Describe may not show, is attached at the requested device index."""
 
     cni_code = 124
 
@@ -459,7 +468,9 @@ def is_about_keys(error: BaseException) -> bool:
 
 
 class SettingsError(IpamError):
-    """Settings are malformed or contradict each other; details list every problem at once."""
+    """Settings are malformed or contradict each other, and the details list every problem at once; or a file or directory that they
+    name is unusable.
+    """
 
     cni_code = 119
 
@@ -487,7 +498,7 @@ def log_text(error: BaseException) -> str:
 
 
 class ForeignStateError(IpamError):
-    """The file in which amazon-vpc-cni-k8s keeps its allocations is malformed. None of its entries is used."""
+    """The file in which amazon-vpc-cni-k8s keeps its allocations cannot be read or is malformed. None of its entries is used."""
 
     cni_code = 122
 

@@ -21,8 +21,8 @@ MacAddress = NewType("MacAddress", str)
 """A MAC address in lower case, with colons between its bytes."""
 
 CONTAINER_ID_MAX = 200
-"""The most characters of a container ID. Ours: CRI IDs have 64, and with 200 the whole identity always fits the kernel's ifalias (255
-bytes)."""
+"""The most characters of a container ID. Ours: CRI IDs have 64. The whole identity always fits the kernel's ifalias (255 bytes) with
+an IPv4 address. With an IPv6 address it fits for every ID of at most 178 characters, which is far more than 64."""
 
 IFNAME_MAX = 15
 """The most bytes of an interface's name: the kernel's IFNAMSIZ less its terminator."""

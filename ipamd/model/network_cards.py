@@ -22,8 +22,8 @@ WARM_IP_TARGET = MINIMUM_IP_TARGET = 1
 datastoreTargetState."""
 
 CARDS_MAX = 32
-"""The most network cards of an instance. A higher number in EC2's answer is not believed. Ours: the type with the most cards,
-p5.48xlarge, has 32."""
+"""The most network cards of an instance. A higher number in EC2's answer is not believed. Ours: the types with the most
+cards, such as p5.48xlarge, have 32."""
 
 
 def card_pool(card: int) -> str:

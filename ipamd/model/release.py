@@ -39,8 +39,7 @@ NAMED_COUNT = 3
 
 
 ON_FURTHER_CARD = "is on a further network card"
-"""The reason why an ENI on a card above 0 is not released. Such a card takes one or two ENIs, and the next pod would need the ENI at
-once.
+"""The reason why an ENI on a card above 0 is never released: the next pod with an interface on each card would need the ENI at once.
 Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, tryFreeENI."""
 
 
