@@ -18,7 +18,9 @@ class AwsNode(Protocol):
     """amazon-vpc-cni-k8s on this node. It assigns the node's addresses before or after our daemon, never at the same time."""
 
     def listener(self) -> str:
-        """Return where its daemon accepts connections now; "" if it does not run. A process of ours that listens there is ignored."""
+        """Return where its daemon accepts connections now; "" if it does not run, or if VPC_IPAMD_AWS_NODE_SOCKET=off turns this check
+        off. A process of ours that listens there is ignored.
+        """
 
     def last_sign(self, *, pod: str = "") -> DaemonSign | None:
         """Return the last sign that its daemon ran in this boot, even if an earlier process of ours saw the sign; None if there was
@@ -26,7 +28,7 @@ class AwsNode(Protocol):
 
         Args:
             pod: `namespace/name` of its daemon's pod while the runtime lists the pod as ready, otherwise "". That the pod is ready
-                counts as a sign too.
+                counts as a sign too, if the check of `listener` is on.
         Raises: ForeignStateError, TakeoverError if the signs cannot be read.
         """
 

@@ -48,10 +48,11 @@ class Ec2(Protocol):
         """
 
     def find_address(self, address: IpAddress, *, subnet_id: SubnetId | None = None) -> tuple[DescribedEni, ...]:
-        """Return the ENIs of the node's VPC that have an address, sorted by ID (one paginated call).
+        """Return the ENIs of the node's VPC that have an address as a single address, sorted by ID (one paginated call).
 
         An empty result proves nothing (I11).
-        `subnet_id`: also return ENIs of this subnet that have a prefix which contains the address; None: do not search for prefixes.
+        `subnet_id`: return instead the ENIs of this subnet that have a prefix which contains the address, because EC2 cannot search
+            for these by the address; None: search for the single address.
         """
 
     def find_holder(self, address: IpAddress) -> AddressHolder | None:
@@ -87,7 +88,10 @@ class Ec2(Protocol):
         """
 
     def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
-        """Attach an ENI. Returns: the attachment ID. Raises: EniLimitError if the instance takes no more, DeviceIndexTakenError."""
+        """Attach an ENI. Returns: the attachment ID. Raises: EniLimitError if the instance takes no more, DeviceIndexTakenError.
+
+        After a refusal a second call, a Describe, may find out that an earlier attempt, whose answer was lost, attached the ENI.
+        """
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
         """Set that EC2 deletes the ENI when the instance is terminated."""
@@ -114,7 +118,10 @@ class Ec2(Protocol):
         """Allocate `count` more prefixes. Returns: the new prefixes. Raises: SubnetExhaustedError, EniLimitError."""
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
-        """Release addresses and prefixes, at least one of them. Objects that the ENI does not have any more are no error."""
+        """Release addresses and prefixes, at least one of them, by a call for each kind.
+
+        Objects that the ENI does not have any more are no error: the ENI is described, and the other objects are released.
+        """
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
         """Return the limits of an instance type: from DescribeInstanceTypes, else from the built-in table, else a safe default.

@@ -37,9 +37,9 @@ class UnitOfWork(Protocol):
     def lose(self, address: IpAddress, *, reason: str) -> None:
         """Mark an address as lost, because EC2 does not show it any more. It is not assigned again (I7).
 
-        A lost address keeps its state and its sandbox (I2), and is removed when it would become free. One row stands for all
-        addresses of a /80 that have no row of their own; if it is marked, all addresses of the /80 are lost. The call can be
-        repeated; an unknown address is no error.
+        A free address is removed at once. Any other keeps its state and its sandbox (I2), and is removed when it would become free.
+        One row stands for all addresses of a /80 that have no row of their own; if it is marked, all addresses of the /80 are lost.
+        The call can be repeated; an unknown address is no error.
         """
 
     def heal(self, address: IpAddress, *, reason: str) -> None:
@@ -124,7 +124,7 @@ class UnitOfWork(Protocol):
     def record_contradiction(self, key: AttachmentKey, *, contradiction: str) -> Attachment:
         """Record why, by EC2's answer, the ENI of an attached sandbox cannot be the ENI of its pod.
 
-        A ledger row is written if the recorded text changes.
+        A ledger row is written if what EC2 says changes (`Attachment.objection`).
 
         `contradiction`: as in `Attachment`; "" if EC2 does not contradict.
         Returns: the changed attachment. Raises: UnknownAttachmentError, which does not fail the unit, if the key has no attachment.
@@ -227,7 +227,7 @@ class UnitOfWork(Protocol):
         """Remove addresses. Unknown addresses are no error.
 
         Raises: InvariantError if one of them is assigned or reserved (I2), or if it stands for the rest of a /80 of which a sandbox
-            has an address.
+            has an address that is not lost.
         """
 
 
@@ -262,7 +262,8 @@ class Datastore(Protocol):
                 to another pool; None: any address.
             pod: the pod (`namespace/name`) for which addresses may be kept.
             pool: the pool; "" for the node's own pool.
-        Raises: PoolEmptyError with the counts; LocalRangeEmptyError; InvariantError if the key has an address already (I1).
+        Raises: PoolEmptyError with the counts, also if `address` is not available; LocalRangeEmptyError; InvariantError if the key has
+        an address already (I1).
         """
 
     def withhold(self, addresses: frozenset[IpAddress]) -> None:

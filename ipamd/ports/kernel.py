@@ -78,8 +78,8 @@ class Wiring(Protocol):
     def rename_veth(self, spec: WiringSpec, *, to: str) -> None:
         """Rename a sandbox's first host veth, whose present name is in `spec`, and replace rules that contain the name.
 
-        Idempotent. If the link's alias has another address, it is not renamed. The link may be down for a moment, because older
-        kernels rename only a link that is down. Raises: WiringError.
+        Idempotent. If the link is gone, or its alias has another address, nothing is changed. The link may be down for a moment,
+        because older kernels rename only a link that is down. Raises: WiringError.
         """
 
     def sweep(self) -> None:
@@ -104,9 +104,10 @@ class Wiring(Protocol):
     def repair(
         self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, backed_off: Collection[RepairedObject] = ()
     ) -> list[RepairReport]:
-        """Restore routes, rules, alias, MAC, MTU and up state of wired sandboxes.
+        """Restore routes, rules, alias, MAC, MTU, name and up state of wired sandboxes. A missing extra leg or uplink is made again.
 
-        A link that is missing or may be another sandbox's, and a route to another sandbox's veth, are reported and not changed (I1).
+        A missing host veth of a first leg, a link that may be another sandbox's, and a route to another sandbox's veth are reported
+        and not changed (I1).
 
         Args:
             seen: a survey that the caller has already; it need not be whole. None: a survey is made.
@@ -148,7 +149,7 @@ class Wiring(Protocol):
         The links of the sandbox's extra legs are removed together with the link.
 
         Args:
-            host_veth: the name of the link; None: no link is removed.
+            host_veth: the name of the link; None: no link is removed. A link whose alias has another address than `address` stays.
             address: the address; None: the address in the link's alias, unless this address is routed through another link.
             key: the sandbox, if the alias does not name it.
             uplink: an uplink to remove with its table and the rules that look up the table. If the alias of the uplink's link names
@@ -183,7 +184,10 @@ class HostNetwork(Protocol):
     """The networking of the node and its ENIs: sysctls, ENI tables, mark rules, our nftables tables."""
 
     def setup_node(self, identity: InstanceIdentity) -> None:
-        """Set up the node's own part: sysctls, mark rules, and the nftables table for SNAT. Idempotent. Raises: WiringError."""
+        """Set up the node's own part: sysctls, mark rules, and the nftables table for SNAT. Idempotent.
+
+        Raises: WiringError, after all parts were tried; KernelDumpError.
+        """
 
     def choose_source_tree(self, is_chosen: bool) -> bool:
         """Set whether the node may have so many single addresses that their rules should be in buckets (`source_rules.py`).
@@ -202,11 +206,13 @@ class HostNetwork(Protocol):
         The tables drop a sandbox's packets whose source is not the sandbox's address, redirects, and packets of the IP family that
         pods do not have. The call needs no identity of the node and no ENI.
 
-        `is_silent`: as in `reconcile`. Returns: one report for each repair, and one for each refusal of the kernel.
+        `is_silent`: as in `reconcile`. Returns: one report for each repair, and one for each refusal of a table by the kernel.
+        Raises: WiringError, KernelDumpError.
         """
 
     def allow_neighbour_discovery(self) -> list[RepairReport]:
-        """Prepare an export: remove the rules that drop neighbour discovery, and the rejection of packets to free addresses.
+        """Prepare an export of an IPv6 node: remove the rules that drop neighbour discovery, the rejection of packets to free
+        addresses, and our second default route. On an IPv4 node nothing is removed.
 
         Sandboxes that amazon-vpc-cni-k8s wires need neighbour discovery. `confine_sandboxes` and `reject_free_addresses` undo this
         call.
@@ -262,6 +268,8 @@ class HostNetwork(Protocol):
     def setup_eni(self, eni: Eni) -> None:
         """Bring a secondary ENI's link up, with address, table, routes and rule. Idempotent.
 
+        With an IPv6 pool the link gets no address and no rule, and an ENI that neither has the /80 nor was created by us is left
+        alone.
         Raises: WiringError if its link does not appear, if it has no table of its own, or if the kernel refuses; KernelDumpError.
         """
 
@@ -285,6 +293,7 @@ class HostNetwork(Protocol):
     def teardown_eni(self, eni: Eni, *, remaining: Iterable[Eni] = ()) -> None:
         """Remove an ENI's table and rules, but nothing that an ENI in `remaining` needs. Idempotent.
 
+        Raises: WiringError, also for an ENI without a table of its own; KernelDumpError.
         An ENI in `remaining` that was attached later at the same place (device index and card) has the same table number, so this
         table stays.
         """
@@ -305,16 +314,21 @@ class HostNetwork(Protocol):
             backed_off: objects that must not be repaired now, because their repair pauses after a repair conflict.
             is_silent: whether the kernel has announced no change of a link, address, route or rule since the last call with
                 `is_silent=False`. If so, the objects that were read in that last call may be used again.
-        Returns: one report for each repair, and one for each part that could not be repaired.
+        Returns: one report for each repair, and one for each part that could not be repaired. Raises: KernelDumpError; WiringError if
+            the primary ENI's link is missing.
         """
 
     def reconcile_table(self, *, identity: InstanceIdentity) -> list[RepairReport]:
-        """Repair only the nftables table, as `reconcile` does. Raises: WiringError."""
+        """Repair only the nftables table for SNAT and marks, as `reconcile` does; nothing before the first `setup_node` or
+        `reconcile`.
+
+        Raises: WiringError.
+        """
 
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IpAddress] = ()
     ) -> list[RoutingDifference]:
-        """Return what `reconcile` would repair, and change nothing. Without an identity the node's own part is left out.
+        """Return what `reconcile` would repair or report, and change nothing. Without an identity the node's own part is left out.
 
         Raises: KernelDumpError if every try was interrupted (I11).
         """
