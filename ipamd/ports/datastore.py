@@ -426,7 +426,7 @@ class SpoolEntry(Protocol):
         """The key of the DEL."""
 
     def done(self) -> None:
-        """Remove the entry durably, because its DEL has been carried out. A second call is no error."""
+        """Remove the entry durably, because its DEL has been carried out. A second call is no error. Raises: DatastoreError."""
 
 
 class Spool(Protocol):
@@ -436,10 +436,16 @@ class Spool(Protocol):
         """Move aside files that prevent plugins from spooling a DEL. Raises: SettingsError, which says what to remove."""
 
     def pending_count(self) -> int:
-        """Return the number of entries. The lock is not taken, so an entry that is being written is not counted yet."""
+        """Return the number of entries. The lock is not taken, so an entry that is being written is not counted yet.
+
+        Raises: DatastoreError if the directory cannot be read; a missing directory is no error.
+        """
 
     def pending_keys(self) -> frozenset[AttachmentKey]:
-        """Return the keys of all entries. The lock is not taken, and nothing is changed. Unreadable entries are left out."""
+        """Return the keys of all entries. The lock is not taken, and nothing is changed.
+
+        Unreadable entries are left out, and all entries if the directory is unreadable.
+        """
 
     def replay(self, *, lock_wait_s: float = ...) -> AbstractContextManager[Iterator[SpoolEntry]]:
         """Hold the exclusive lock and yield the entries, oldest first. Damaged entries are set aside and not yielded.

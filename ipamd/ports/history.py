@@ -13,17 +13,18 @@ class History(Protocol):
     """Keeps records of events on disk, also after a reboot of the node. Safe to call from any thread."""
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
-        """Accept records, which are written later. It does not access the disk, never waits and never fails, because ADD and DEL call
-        it.
+        """Accept records, which are written later. The call does not access the disk, never waits and never fails, because ADD and DEL
+        make it. If too many records wait, the oldest ones are dropped.
         """
 
     def read(self, subject: str) -> RecordedHistory:
-        """Read the records about a subject, including records that are not written yet. If a file cannot be read, the result's
-        `problem` says so.
+        """Read the latest records about a subject, including records that are not written yet.
+
+        The result's `problem` says why records may be missing: a file cannot be read, records were dropped, or there are too many.
         """
 
     def read_since(self, since: datetime) -> RecordedHistory:
-        """Read the records on disk since a time, for the start of the daemon. Records that are not written yet are left out."""
+        """Read the latest records on disk since a time, about any subject. Records that are not written yet are left out."""
 
 
 class NoHistory:
