@@ -98,8 +98,9 @@ class Evidence:
     absent_age_s: seconds since the first of these lists.
     age_s: seconds since the sandbox's ADD, never overestimated.
     is_declared_gone: whether the runtime's list of valid attachments (GC) lacks the sandbox.
-    is_runtimes_own: whether CRI listed the sandbox once, or its ADD named a pod. Otherwise another program made the sandbox, and CRI
-        never lists it (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain this fact.
+    is_runtimes_own: whether CRI listed the sandbox once, its ADD named a pod, or it was adopted. Otherwise another program made the
+        sandbox, and CRI never lists it (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain
+        this fact.
     is_netns_proven_gone: whether nothing is at the namespace's path, although the host's mounts would be visible there. Otherwise an
         absent path may be missing only from the daemon's own mounts.
     links: whether any link of the sandbox exists on the host, even one that is being deleted: a host veth of any leg, or the uplink.

@@ -82,8 +82,9 @@ class GrowthState:
     `eni_cap`: the number of ENIs beyond which EC2 refused to attach more.
     `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.
-    `room`: the free addresses of the node's own subnet; None unless EC2 has refused a request because there were too few.
-    `has_other_candidate`: whether a new ENI may be created in another subnet than the node's own.
+    `room`: the free addresses of the default subnet of the pool's new ENIs, which is usually the node's own; None unless EC2 has
+        refused a request because there were too few.
+    `has_other_candidate`: whether a new ENI may be created in another subnet than this one.
     `creation_room`: the free addresses of the candidate with most room for a new ENI; None unless EC2 has refused a request in each
         candidate because it was short of addresses.
     `prefix_cap`: the most /28s to request at once; None unless EC2 has refused more.

@@ -116,7 +116,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     if not may_create:
         return
     if growth.has_other_candidate:
-        room = pod_room  # the new ENI may be in another subnet, so the room of the node's own subnet is no bound
+        room = pod_room  # the new ENI may be in another subnet, so the room of the default subnet is no bound
     yield from _creations(snapshot, settings, want, room - placed)
 
 

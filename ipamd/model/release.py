@@ -61,7 +61,7 @@ def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: 
     """Decide what to release now, in order; () if there is an obstacle (`obstacle`).
 
     Only free addresses are released: at most `surplus`, the present surplus (`plan.surplus_count`), and at most the number that was
-    surplus during the whole hold window (`Hold.stable_surplus`). Addresses of excluded ENIs are released regardless of these numbers.
+    surplus for long enough (`Hold.stable_surplus`). Addresses of excluded ENIs are released regardless of these numbers.
 
     Guards: I2, I7, I8, I13. Concurrency: pure.
     """

@@ -21,15 +21,15 @@ class SeenDemand:
     """The demand as it was measured lately. Counts are in addresses. An address is *busy* if it is in use, cooling or waited for.
 
     `minute_rate`, `ten_minute_rate`: ADDs per second, as averages over the last minute and the last ten minutes.
-    `peak_count`: the most addresses that were busy at the same time lately.
-    `short_growth_count`, `long_growth_count`: the most by which the busy addresses rose above their former peak within SHORT_S, and
-        within LONG_S.
+    `peak_count`: the most addresses that were busy at the same time in the last `PoolSettings.release_hold_s` seconds.
+    `short_growth_count`, `long_growth_count`: the most by which, in the same time, the busy addresses rose above their former peak
+        within SHORT_S, and within LONG_S.
     `allocation_s`, `creation_s`: how many seconds an allocation on an attached ENI took, and a new ENI until it was usable.
     `start_count`: the addresses that a new node is expected to need, or that a node had free when its daemon started.
     `is_filling`: whether the node was created only minutes ago, so that it may still be getting its first pods.
-    `lasting_count`: the addresses that ADDs will take in the next seconds if they go on as before.
-    `lately_count`: the addresses that ADDs took in the last seconds.
-    `is_settling`: whether an ADD took an address a moment ago.
+    `lasting_count`: the addresses that ADDs will take in the next 5 s if they go on as before.
+    `lately_count`: the addresses that ADDs took in the last 5 s (`demand_window.WINDOW_S`).
+    `is_settling`: whether an ADD took an address in the last 5 s.
     `repeats`: addresses of earlier sandboxes of pods, which become free by themselves.
     """
 
