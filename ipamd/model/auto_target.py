@@ -7,8 +7,7 @@ An address is *busy* if it is in use, cooling or waited for. Addresses of earlie
 Addresses that were busy at the same time lately may be needed again, so the pool keeps them, and a burst that comes again causes no
 EC2 call. Cooling addresses count as busy: they become free by themselves (I8), so no other address is needed for them. The reserve is
 for demand beyond the peak: for the ADDs that arrive while the pool grows, and for as much growth as there was lately. The target stays
-below the least count that
-WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
+below the least count that WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free, and within maxPods.
 """
 
 from __future__ import annotations

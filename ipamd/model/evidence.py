@@ -28,9 +28,9 @@ is certain that no row was lost, and otherwise "missing". For a sandbox with an 
 because its address has no row that could show it. So `SandboxJudge` classifies it as missing until the runtime has answered.
 
 A sandbox is *proven gone* if two lists of the runtime that made it lack it, nothing is at the path of its namespace in a directory
-where the host's mounts appear, and all its links are gone. Such a sandbox may be reaped before it is 5 min old,
-because a runtime whose chained plugin fails leaves one behind every few seconds (containerd issue 12130). That the pod has a newer
-sandbox is no evidence that its earlier one is gone.
+where the host's mounts appear, and all its links are gone. Such a sandbox may be reaped before it is 5 min old, because a
+runtime whose chained plugin fails leaves one behind every few seconds (containerd issue 12130). That the pod has a newer sandbox is no
+evidence that its earlier one is gone.
 
 All ages are seconds on the monotonic clock. The same table with its reasons: docs/datastore.md, Sources.
 """
