@@ -17,7 +17,7 @@ STDIN = 0
 # A pod's annotations have at most 256 KiB (Kubernetes, TotalAnnotationSizeLimitB), which Go's JSON escapes to six times as much. The
 # remaining 256 KiB are ours: a conflist has a few KB, and GC's list of attachments about 100 bytes for each.
 CONFIG_BYTES_MAX = 7 << 18
-CONTAINER_ID_BYTES_MAX = 200  # ipamd/model/ids.py, CONTAINER_ID_MAX; CRI IDs have 64
+CONTAINER_ID_BYTES_MAX = 160  # ipamd/model/ids.py, CONTAINER_ID_MAX; CRI IDs have 64
 NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
 IFNAME_BYTES_MAX = 15  # Linux IFNAMSIZ less the NUL
 READ_BYTES = 16384  # ours, because a usual configuration has a few KB, and MicroPython's heap has room for the buffer

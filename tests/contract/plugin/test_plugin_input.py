@@ -20,7 +20,7 @@ REQUIRED = [
     for name in names
 ]
 INVALID = (
-    [("CNI_CONTAINERID", value) for value in ("-a", ".a", "_a", "a/b", "a b", "a\n", "\u00e4", "a" * 201, b"\xff", b"a\xff")]
+    [("CNI_CONTAINERID", value) for value in ("-a", ".a", "_a", "a/b", "a b", "a\n", "\u00e4", "a" * 161, b"\xff", b"a\xff")]
     + [
         ("CNI_IFNAME", value)
         for value in (".", "..", "a/b", "a:b", "a b", "a\tb", "a\n", "a" * 16, "\u00e4" * 8, b"\xff", b"e\xc2\xa0", "e%d", "%s")
@@ -62,7 +62,7 @@ def test_an_invalid_variable_is_named(any_plugin, daemon, spooled, name, value):
     ("name", "value"),
     [
         ("CNI_CONTAINERID", "a"),
-        ("CNI_CONTAINERID", "0_.-" + "Z" * 196),
+        ("CNI_CONTAINERID", "0_.-" + "Z" * 156),
         ("CNI_IFNAME", "e" * 15),
         ("CNI_IFNAME", "..."),
         ("CNI_IFNAME", "\u00e4"),

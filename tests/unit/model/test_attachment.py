@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import ALIAS_TAG, WiringSpec, decode_alias, encode_alias, sandbox_mac, veth_name
+from ipamd.model.attachment import ALIAS_TAG, IMPORTED_TAG, WiringSpec, decode_alias, encode_alias, sandbox_mac, veth_name
 from ipamd.model.cni_request import NetnsIdentity
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, AttachmentKey, parse_ifname, parse_key
 from ipamd.model.legs import first_leg
+from ipamd.model.legs.branch import BRANCH_TAG
+from ipamd.model.legs.egress import EGRESS_TAG
 from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
 from tests.unit.model.test_ids import CONTAINER_IDS
 
@@ -30,10 +33,12 @@ def test_alias_comes_back(key: AttachmentKey, address: IPv4Address) -> None:
     assert len(alias.encode()) <= 255
 
 
-def test_longest_alias_fits() -> None:
+@pytest.mark.parametrize("tag", [ALIAS_TAG, IMPORTED_TAG, EGRESS_TAG, BRANCH_TAG])
+@pytest.mark.parametrize("address", [IPv4Address("255.255.255.255"), IPv6Address("1111:" * 7 + "1111")])
+def test_longest_alias_fits(tag: str, address: IpAddress) -> None:
     """The longest identity there can be still fits, so that adoption never sees a cut one."""
     key = parse_key("a" * CONTAINER_ID_MAX, "é" * 7 + "x")
-    assert len(encode_alias(key, IPv4Address("255.255.255.255")).encode()) <= 255
+    assert len(encode_alias(key, address, tag=tag).encode()) <= 255
 
 
 @pytest.mark.parametrize(
