@@ -1,10 +1,10 @@
 """The ENIs that EC2 gave this node, with their addresses and prefixes: our calls for them, and the checks that they still exist.
 
 - `enis` compares EC2's answers with the rows. `resync` schedules the comparisons: `links` and `external_changes` request one when
-  something differs, and an answer that leaves a doubt requests another one. `differences` keeps the contradictions.
+  something differs, and so does `enis` after an answer that leaves a doubt. `differences` keeps the contradictions.
 - `provisioner` carries out the plan of `ipamd/pool/`. `operations` has the table of the next step after each answer of EC2, and
-  `steps` makes the calls. `limits` has the refusals in force, `subnets` chooses the subnet of a new ENI, and `release_guard` decides
-  whether a release may go on.
+  `steps` makes the calls. `limits` has the calls that are not made for a while because EC2 refused them, `subnets` chooses the subnet
+  of a new ENI, and `release_guard` decides whether a release may go on.
 - `book` has one record for each ENI, with the facts that are not in its row. `earlier_changes` adds the releases of earlier processes.
 - `routing` sets up the host routing of an ENI. Its addresses are not assigned before that.
 - Beside the plan, `pinned` obtains addresses that pods ask for, `security_groups` gives the other ENIs the security groups of the

@@ -1,10 +1,11 @@
 """Keep one record of facts for each ENI, beside its row in the datastore.
 
-A row holds what EC2 assigned and what sandboxes use. Every other fact about an ENI is in its record here: changes by our own
-calls (until Describe must show them), the place of an ENI that is not recorded, a missing link, the reason of a freeze. The records
-are in memory only, and a restart may lose them: a new address that Describe does not show yet is still safe, because it counts as
-absent only after a second answer (docs/adr/0017), and released addresses are read again from their intents and the ledger. Rejected: a
-separate map for each kind of fact in the class that learns it, because every change would have to prove again that the maps agree.
+A row holds what EC2 assigned and what sandboxes use. An ENI that has a row is called recorded. Every other fact about an ENI is in its
+record here: changes by our own calls (until Describe must show them), the place of an ENI without a row, a missing link, the reason of
+a freeze. The records are in memory only, and a restart may lose them: a new address that Describe does not show yet is still safe,
+because it counts as absent only after a second answer (docs/adr/0017), and released addresses are read again from their intents and
+the ledger. Rejected: a separate map for each kind of fact in the class that learns it, because every change would have to prove again
+that the maps agree.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ipamd.model.placement import free_indexes
 from ipamd.model.record import dataclass, field, replace
 
 VIEW_S = 750.0
-"""A view of metadata counts as a witness only if every ENI in it was read less than this long ago. Ours: each turn reads at least two
-ENIs, so 15 ENIs are read within 600 s. Two in a turn are too few for a spot instance with 24 ENIs: there a view is often too old, and
-metadata is then no witness. A view is also newer than our own changes of an object whose loss it confirms: EC2 has not shown the
-object for MASS_LOSS_AGE_S (600 s), and our last change is at least RECENT_S (300 s) older, so it was made at least 150 s before the
-oldest reading."""
+"""The addresses of all ENIs in metadata can confirm that EC2 has lost an object (as one of the `Witnesses`) only if each ENI was read
+less than this long ago. Ours: each turn reads at least two ENIs, so 15 ENIs are read within 600 s. Two in a turn are too few for a
+spot instance with 24 ENIs: there the readings are often too old, and metadata then confirms nothing. The readings are also newer than
+our own changes of an object whose loss they confirm: EC2 has not shown the object for MASS_LOSS_AGE_S (600 s), and our last change is
+at least RECENT_S (300 s) older, so it was made at least 150 s before the oldest reading."""
 
 Place = tuple[int, int]
 """Network card and device index."""
@@ -52,7 +53,7 @@ class OwnChange:
 
 
 FROZEN = "external changes: its link is gone; EC2 is asked whether it is detached"
-"""Why an ENI is frozen, as `ipamctl status` shows it."""
+"""Why an ENI is frozen (its addresses are not assigned), as `ipamctl status` shows it."""
 
 DETACHED = "external changes: its link is gone, and EC2 does not show it attached any more; its sandboxes keep its addresses"
 """Why an ENI is frozen, once two answers of EC2 have shown that it is detached."""
@@ -103,7 +104,7 @@ class EniFacts:
     elsewhere: addresses that EC2 has on it but that are recorded on other ENIs, one address for each slot that they use.
     is_absent: enough answers have shown that EC2 does not have it any more.
     is_leaked: EC2 showed it detached once, although we created it and no record or intent names it.
-    is_unplugged: it was in use when it was frozen, so somebody detached it.
+    is_unplugged: its host routing was in place when it was frozen, so its link was there before, and somebody detached the ENI.
     trunk_mac: the MAC of an attached trunk ENI, None for other ENIs.
     link: the state of its missing link, None if nothing is wrong.
     unready_since: since when its host routing has not been in place (monotonic).
@@ -197,8 +198,8 @@ class EniBook(Service):
     def record_own(self, keys: Collection[CloudKey], *, on: EniId, is_added: bool, left_s: float = RECENT_S) -> None:
         """Record that a call of ours added addresses to the ENI `on` or removed them, or that it added or removed the ENI itself.
 
-        It must be called before an address becomes assignable, and before rows are removed. An address that is added to one ENI counts
-        as removed from every other one. A removed address stays removed from its ENI, wherever it is added later.
+        Call it before an address becomes assignable, and before rows are removed. An address that is added to one ENI counts as
+        removed from every other one. A removed address stays removed from its ENI, even if it is later added to another one.
         `left_s`: seconds for which Describe may still lag behind the call.
         """
         if on in keys and not is_added:
@@ -214,7 +215,10 @@ class EniBook(Service):
                 self._put(eni_id, replace(facts, own_changes=own_changes | dict.fromkeys(keys, new)))
 
     def added(self) -> dict[CloudKey, float]:
-        """Return the ENIs and addresses that our calls added, with the seconds for which Describe may still not show them."""
+        """Return the ENIs and addresses that our calls added, with the seconds for which Describe may still not show them.
+
+        An ENI whose link was there and is missing now is left out: if Describe does not show it, the reason is not a lag.
+        """
         now_s = self._clock.monotonic()
         added = {}
         for key, change, eni_id in self._own():
@@ -238,7 +242,9 @@ class EniBook(Service):
         return added
 
     def removed(self) -> set[tuple[CloudKey, EniId]]:
-        """Return the ENIs and addresses that our calls removed and Describe may still show, each with the ENI that it was on."""
+        """Return pairs of an object (an ENI or address) and an ENI on which Describe may still show it, although by our calls it is no
+        longer there: it was removed from this ENI, or added to another one.
+        """
         return {(key, eni_id) for key, change, eni_id in self._own() if not change.is_added}
 
     def not_on(self, eni_id: EniId) -> set[CloudKey]:
@@ -258,7 +264,8 @@ class EniBook(Service):
     def set_unrecorded(self, places: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
         """Replace the ENIs that EC2 showed but that were not recorded, each with its place.
 
-        The refusal of a place ends if one of these ENIs, or a recorded ENI, is there, because that ENI explains the refusal.
+        The refusal of a place ends if one of these ENIs, or a recorded ENI that EC2 still shows, is there, because that ENI explains
+        the refusal.
         `is_whole`: the answer is complete, so ENIs missing from it are dropped.
         """
         with self._lock:
@@ -272,7 +279,7 @@ class EniBook(Service):
         self._backoffs.clear(*((PLACE, place) for place in {*places.values(), *self._present()}))
 
     def trunk(self) -> tuple[EniId, MacAddress] | None:
-        """Return the node's trunk ENI; None if EC2 showed none attached. From any thread."""
+        """Return the ID and the MAC of the node's trunk ENI; None if EC2 showed none attached. From any thread."""
         for eni_id, facts in self.all().items():
             row = self._datastore.eni(eni_id)
             is_attached = facts.shown_at is not None if row is None else row.state is EniState.ATTACHED
@@ -281,9 +288,10 @@ class EniBook(Service):
         return None
 
     def enis_with_conflicting_slots(self) -> list[EniId]:
-        """Return the ENI of each slot that EC2 shows as taken and our rows do not, because its address is recorded in another place.
+        """Return the ENIs on which EC2 shows addresses that are recorded elsewhere: on another ENI, as a primary address, or as that
+        of a sandbox with an ENI of its own.
 
-        An ENI is returned once for each such slot.
+        Each such address uses a slot of the ENI that our rows show as free, so the ENI is returned once for each of these slots.
         """
         taken: set[IpAddress] = {eni.primary_address for eni in self._datastore.enis()}
         taken |= {attachment.address for attachment in self._datastore.attachments() if not attachment.is_of_pool}

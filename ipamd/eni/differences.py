@@ -53,7 +53,8 @@ class CloudDifference:
     """One contradiction, with a sentence for people.
 
     `subject`: the address or the ENI.
-    `blocking`: the address whose row or ENI prevents the datastore from recording the subject; None if nothing prevents it.
+    `blocking`: only for NOT_RECORDED: the address whose row, or whose ENI, prevents the datastore from recording the subject. None if
+        no row prevents it, and for all other kinds.
     `eni_id`: the ENI on which EC2 has the address, "" if it has none.
     """
 
@@ -93,12 +94,15 @@ class CloudDifference:
         return row is None or row.is_lost
 
     def _is_unblocked(self, rows: Snapshot) -> bool:
-        """Whether the row that prevented a record of the ENI is gone."""
+        """Whether the row that prevented a record of the ENI is gone. False if no row did: only another answer of EC2 can end that."""
         return self.blocking is not None and not is_taken(self.blocking, rows, by_other_than=str(self.subject))
 
 
 def is_taken(address: CloudKey | None, rows: Snapshot, *, by_other_than: str) -> bool:
-    """Whether an address is recorded: in the pool, as that of a sandbox with an uplink, or as the primary address of another ENI."""
+    """Whether an address is recorded: in the pool, as that of a sandbox with an uplink, or as the primary address of an ENI.
+
+    `by_other_than`: an ENI whose own primary address does not count.
+    """
     is_primary = any(eni.primary_address == address and eni.eni_id != by_other_than for eni in rows.enis.values())
     return _is_outside_pool(address, rows) or is_primary or address in rows.addresses
 
@@ -166,9 +170,10 @@ class CloudDifferences(Service):
         return any(difference.kind in AWAITED for difference in over)
 
     def end_unseen(self, seen: Collection[str]) -> bool:
-        """End all differences but those about `seen`, which an audit with a plausible answer of EC2 found.
+        """End all differences that an audit did not find, although it got a plausible answer of EC2.
 
-        Returns: whether to compare again, because the last answer was not believed.
+        `seen`: the subjects of the differences that the audit found, as texts. Returns: whether to compare again, because the last
+        comparison did not believe EC2's answer.
         """
         with self._lock:
             self._replace([difference for difference in self._standing if str(difference.subject) in seen])

@@ -5,9 +5,9 @@ Addresses that are missing count as absent only after a second answer (`ipamd/mo
 sandbox keeps even an absent address (I2). An address that is recorded on another ENI or is a primary address, and a prefix that is
 recorded elsewhere, are left out and reported as contradictions. The rest of the answer is recorded.
 
-A doubted address is not assigned. When addresses are absent, free ones are removed and all others are marked lost: their sandbox
-keeps them, or they go on cooling (I2, I8), and they are removed when they would become free. An ENI is removed, with its routing,
-once it has no address left.
+A doubted address, which only one answer lacks so far, is not assigned. When addresses are absent, free ones are removed and all others
+are marked lost: their sandbox keeps them, or they go on cooling (I2, I8), and they are removed when they would become free. An absent
+ENI is removed, with its routing, once it has no address left.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class EniService(Service):
 
         Args:
             exclusion: returns why an ENI gets no new sandbox, "" if it may get one.
-            on_quarantined: called when EC2 showed the address of a sandbox that is not recorded, so that the sandbox can be adopted.
+            on_quarantined: called when EC2 showed an address that a sandbox without a row has, so that the sandbox can be adopted.
                 Must not block.
             is_datastore_lost: rows of this boot were lost, so sandboxes may have addresses that no row shows.
             family: the IP family of the pool.
@@ -247,7 +247,11 @@ class EniService(Service):
         return replace(eni, excluded=self._exclusion(eni))
 
     def _pool_of(self, described: DescribedEni, recorded_eni: Eni | None, *, is_primary: bool) -> str:
-        """Return the pool of an ENI: by its network card, if further cards are managed; else by its row; else by its tag."""
+        """Return the pool of an ENI, "" for the node's own pool.
+
+        If further network cards are managed, an ENI on such a card is in the card's pool. Any other ENI is in the pool that its row
+        has, or else its tag, but not in the pool of a managed card.
+        """
         if self._has_cards and described.network_card:
             return card_pool(described.network_card)
         pool = (recorded_eni.pool if recorded_eni else "") or pool_of(described, is_primary=is_primary)
@@ -256,8 +260,8 @@ class EniService(Service):
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
         """Store one ENI from the answer to a call of ours. Its new addresses become free, and none of its rows is removed.
 
-        If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. So after a
-        lost datastore the addresses of such an ENI that have no row cool first (I8).
+        If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. So for one
+        cooldown after a boot or a lost datastore, the addresses of such an ENI that have no row cool first (I8).
         Raises: InvariantError if the ENI contradicts a record; KernelDumpError.
         """
         self._record_groups(described)
@@ -277,7 +281,8 @@ class EniService(Service):
 
         Args:
             asked_count: how many addresses the call requested. EC2 may return old addresses with the new ones. If more addresses than
-                requested have no row, some are older, and it is not known which: after a lost datastore all of them cool first (I8).
+                requested have no row, some are older, and it is not known which: for one cooldown after a boot or a lost datastore,
+                all of them cool first (I8).
             eni: the ENI itself, to be recorded too.
         Returns: the changes, with one contradiction per address that stays recorded on another ENI.
         Raises: InvariantError if the ENI is not recorded; KernelDumpError.
@@ -453,7 +458,9 @@ class EniService(Service):
         return True
 
     def _follow_up_recorded(self, eni: DescribedEni, before: Eni | None, current: Eni, outcome: EniSyncResult) -> None:
-        """Report a new ENI as adopted. Set up the routing of an ENI that is back, or has another route table now."""
+        """Report a new ENI as adopted, and finish its creation if that was interrupted. Set up the routing of an ENI that is back, or
+        has another route table now.
+        """
         if before is None:
             outcome.adopted.append(eni.eni_id)
             if current.created_by_us and not eni.delete_on_termination:
@@ -577,10 +584,9 @@ class EniService(Service):
         return replace(eni, host_ready=is_ready, created_by_us=eni.created_by_us or _stays_ours(recorded_eni, eni))
 
     def _prefixes_for_pods(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:
-        """Return the /80s of an ENI from which pods get addresses: those that are recorded or have a sandbox, or else one new /80.
+        """Return the /80s of an ENI from which pods get addresses: those that are recorded or have a sandbox.
 
-        The new one is the lowest, so that each start chooses the same. It is on the primary ENI, or on another ENI while the
-        primary ENI is excluded.
+        If there are none, and `_is_for_pods` allows a new one, it is the lowest /80, so that each start chooses the same.
         """
         recorded_prefixes = {row.prefix for row in self._datastore.addresses()}
         used_prefixes = []
@@ -592,10 +598,10 @@ class EniService(Service):
         return used_prefixes
 
     def _is_for_pods(self, eni: Eni) -> bool:
-        """Whether a new /80 may be on this ENI.
+        """Whether a new /80 for pods may be on this ENI.
 
-        All pods of the node get their addresses from one /80. Each further network card has a /80 of its own, for the further
-        interfaces of pods.
+        All pods of the node get their addresses from one /80, which is on the primary ENI, or on another ENI while the primary ENI is
+        excluded. Each further network card has a /80 of its own, for the further interfaces of pods.
         """
         if eni.excluded:
             return False
@@ -670,7 +676,8 @@ class EniService(Service):
         *,
         cooldown: timedelta | None,
     ) -> list[IpAddress]:
-        """Add the addresses that have no row and are not taken. Addresses that are cooling after a DEL get a whole cooldown.
+        """Add the addresses that have no row and are not taken. Each cools for `cooldown`, or for a whole cooldown if it is cooling
+        after a DEL.
 
         Returns: the added addresses.
         """

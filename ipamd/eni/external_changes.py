@@ -53,11 +53,13 @@ LINKS_S = 60.0
 rare readings are enough, because a notification shows nearly every change at once."""
 
 REQUESTS_PER_TURN = 10
-"""Most HTTP requests of a turn, including those for the node's identity and for tokens. Ours: at most ten requests a minute;
-amazon-vpc-cni-k8s makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
+"""Most HTTP requests of a turn, including those for the node's identity and for tokens. No ENI is read beyond this number. If the
+requests for the identity alone exceed it, the next turn comes later. Ours: at most ten requests a minute; amazon-vpc-cni-k8s makes
+some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
 
 FIRST_REQUESTS, LATER_REQUESTS = 4, 2
-"""Requests of `Metadata.interface` at the first reading of an ENI, and at later ones."""
+"""Requests of `Metadata.interface` at the first reading of an ENI, and at later ones. The first reading needs only LATER_REQUESTS if
+EC2 described the ENI at the start."""
 
 SPARE_REQUESTS = 1
 """Requests that are kept in reserve when an ENI is read: metadata may drop our token in the middle of a turn, and a new token costs
@@ -147,7 +149,7 @@ class CloudReconciler(Service):
         return soonest_s(waits_s) or 0.0
 
     def take_turn(self) -> int:
-        """Make one turn. An error ends it early, and is logged once. Returns: how many requests it made.
+        """Make one turn. An error of metadata ends it early, and is logged once. Returns: how many requests it made.
 
         No turn is made before the start has read the identity.
         """

@@ -4,7 +4,7 @@ The first Describe comes a minute or two after the start. Only if it shows a lea
 later (I13). An ENI is deleted if both answers show it detached, if this node created it before this process started
 (it has our tags, including an intent's token), and if no intent or row names it. The pool's thread does this between two plans, so
 that no creation of ours is under way. An ENI that was attached meanwhile is kept. Rejected: deleting ENIs that amazon-vpc-cni-k8s
-leaked, because `vpc-ipamd-sweeper` does that, with a longer age.
+leaked, because `vpc-ipamd-sweeper` does that, and waits until they are older.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SECOND_LOOK_S = 30.0
 """Time between the two Describes. Ours: the same as `LOOK_GAP_S`, the least time between two answers about an absent address."""
 
 MIN_AGE = timedelta(seconds=60)
-"""Least age of a leaked ENI, by the time of creation that this node wrote into the ENI's tag. Ours: short, because a creation that is
-under way has an open intent, so its ENI does not count as leaked."""
+"""Least age of a leaked ENI, by the time of creation that this node wrote into the ENI's tag. The ENI must also be older than this
+process. Ours: short, because a creation that is under way has an open intent, so its ENI does not count as leaked."""
 
 LOOK = ("leaked ENIs",)
 """Back-off key: the next Describe."""
@@ -104,7 +104,7 @@ class LeakedEnis(Service):
             try:
                 self._delete(intent)
             except CloudError as error:
-                # EC2 may refuse the others too. The recovery of their intents deletes them one after the other.
+                # EC2 may refuse the other deletions too. The recovery of open intents makes them later, one after the other.
                 log.warning("deleting a leaked ENI failed, will retry eni=%s error=%s", intent.eni_id, log_text(error))
                 break
 

@@ -1,7 +1,7 @@
 """Decide in one table what each refusal of EC2 stops, for how long, and what is requested instead (I13, I14).
 
 A refusal stops only its own subject: one kind of call, one ENI, ENIs beyond a number, /28s, or more addresses than a subnet has.
-Every refusal ends after a pause, because others may have removed its cause. If EC2 refuses again, the next pause is longer. Refusals
+Every refusal ends after a pause, because its cause may be gone then. If EC2 refuses again, the next pause is longer. Refusals
 are in memory only, so that a new process may try each refused request once. Rejected: one pause for all growth, after which the same
 request is refused again and again; a class for each refusal, with its own clock and pause.
 """
@@ -118,7 +118,7 @@ class Ec2Request:
         any: every request.
         creation, allocation: a request of this kind.
         spare: no ADD waits for the request.
-        elsewhere: the request was for an ENI in another subnet than the default one.
+        elsewhere: the request was for addresses on an attached ENI in another subnet than the default one.
         prefix: the request was for one /28.
         prefixes: the request was for several /28s.
         large: the request was for a new ENI with more addresses or /28s at once than EC2 takes.
@@ -283,7 +283,10 @@ class Limits:
         self._rooms: dict[SubnetId, CountedRoom] = {}
 
     def learn(self, request: Ec2Request, error: BaseException) -> None:
-        """Put a refusal of EC2 in force, by the first rule of the table that fits."""
+        """Put a refusal of EC2 in force, by the first rule of the table that fits.
+
+        One refusal is left out here: of a creation in a full subnet, for which `Subnets` calls `room_refused`.
+        """
         rule = next(rule for rule in TABLE if isinstance(error, rule.error) and request.is_matched_by(rule.applies_to, error))
         key = request.key(rule.stops)
         if isinstance(error, SubnetExhaustedError) and rule.stops == "room":
@@ -356,9 +359,11 @@ class Limits:
             self.took_room(request.home, request.action)
 
     def drop_stale_cap(self, attached_count: int, pool: str = "") -> bool:
-        """Drop the cap if a pool's card has more ENIs than the cap allows. Returns: whether it was dropped: then the pool plans again.
+        """Drop the cap on ENIs if a pool's card has more ENIs than it allows. Returns: whether it was dropped. The pool then plans
+        again.
 
-        The cap was counted when EC2 refused. If the datastore had been lost and Describe lagged then, the count lacks an ENI.
+        The cap is the number of ENIs that we knew when EC2 refused another one. If the datastore had just been lost and Describe
+        lagged, that number is too low.
         """
         cap = self.cap(eni_count_key(pool))
         if cap is None or attached_count <= cap:
@@ -461,7 +466,7 @@ class Limits:
         return caps
 
     def _creation_room(self, candidates: Collection[SubnetId]) -> int | None:
-        """Return the free addresses of the candidate with most room; None unless every candidate is short of addresses."""
+        """Return the free addresses of the candidate with most room; None if there is a candidate without a limit on its room."""
         caps = []
         for subnet_id in candidates:
             cap = self.cap(("room", subnet_id))
@@ -487,7 +492,8 @@ class Limits:
     def recheck_room(self, subnet_id: SubnetId, action: Growth, *, free_count: int | None = None) -> bool:
         """After the pause of a refusal, read the subnet's free count before the next request.
 
-        `free_count`: the count, if it is known already. Returns: whether the subnet has too few for the action.
+        `free_count`: the count, if it is known already. Returns: whether the subnet has too few addresses for the action; False also
+        if nothing was checked, because EC2 has not refused, or the pause still runs.
         """
         key = ("room", subnet_id)
         if key not in self._limits or self.cap(key) is not None:

@@ -4,7 +4,8 @@ A link that disappears is the first sign, within milliseconds and without an EC2
 EC2 released the ENI's addresses, so nothing is removed: new sandboxes get none of them, and a resync is requested. A link that is only
 down stays in the list of links, and the host network reconciler sets it up. The list decides; an event only triggers a reading of the
 list. If the list lacks the primary ENI's link, it is of another namespace, or MACs were changed, and nothing is concluded from it
-(I11). Other notifications of the kernel are passed to the host network reconciler.
+(I11). Only if the list is not usable, the event that a link is gone is enough to freeze its ENI. Other notifications of the kernel are
+passed to the host network reconciler.
 
 EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
 that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these contradictions
@@ -117,7 +118,7 @@ class LinkWatch(Service):
         return REOPEN_S
 
     def on_event(self, event: LinkEvent) -> None:
-        """Compare at once if the event concerns a recorded ENI, or if events about recorded ENIs may have been missed."""
+        """Compare at once if the event concerns a recorded ENI, or has no MAC, which means that events may have been missed."""
         if event.mac and not self._is_recorded(event.mac):
             return
         if event.mac and event.kind is LinkEventKind.SEEN:
@@ -129,7 +130,7 @@ class LinkWatch(Service):
                 self._freeze([eni for eni in self._attached() if eni.mac == gone])
 
     def compare(self, *, gone: MacAddress | None = None) -> bool:
-        """Read the list of links, and freeze the ENIs whose link is gone.
+        """Read the list of links, freeze the ENIs whose link is gone, and request the resyncs about links that are due.
 
         Args:
             gone: a link of which the kernel has just reported the removal, so it existed, even if its ENI was never set up.

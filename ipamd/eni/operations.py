@@ -144,7 +144,9 @@ def _first(call: Call, then: State, failpoint: str) -> StateRule:
 
 
 def _growing(call: Call, then: State, failpoint: str = "") -> StateRule:
-    """Make the row of a call after the creation of an ENI, which must not leak."""
+    """Make the row of a call after the creation of an ENI. If the call fails, except by throttling, the ENI is given up, so that it
+    does not leak.
+    """
     return StateRule(call, then, failpoint, refused=OnFailure.GIVE_UP, missing=OnFailure.GIVE_UP, silence=OnFailure.GIVE_UP)
 
 

@@ -38,7 +38,7 @@ from ipamd.model.record import dataclass
 from ipamd.ports.cloud import Ec2
 
 LOOK_S = 0.5
-"""Seconds after which a waiting ADD checks again whether its caller is still there. Ours: so an ADD that nobody waits for any more
+"""Seconds after which a waiting ADD checks again whether its caller is still there. Ours: short, so that an ADD whose caller has gone
 ends soon."""
 
 UNCLAIMED_S = 60.0
@@ -51,7 +51,7 @@ repeats the ADD."""
 
 RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
 """Back-off key of the releases, and the pause after a release that changed nothing, for example because an ADD waited. After a refusal
-of EC2, the pause is that for this kind of error (I13). Ours."""
+of EC2, the pause is that for this kind of error (I13). Ours: short, because such a release has usually made no call."""
 
 SUBJECT = "pinned addresses"
 """Name of the condition, which has the parts `ranges` and `release`."""
@@ -162,7 +162,7 @@ class PinnedAddresses(Service):
             raise want.error
 
     def is_certain(self, wish: PinnedWish, address: IpAddress) -> bool:
-        """Whether an address may be assigned without a call to EC2, because no other node can have taken it. From any thread.
+        """Whether a recorded address may be assigned without a call to EC2, because no other node can have taken it. From any thread.
 
         Another node may take an address of a pinned range while EC2 shows this instance stopped, or at any time if the settings allow
         that. The address then stays recorded here until a comparison with EC2 shows the loss.

@@ -15,8 +15,8 @@ from ipamd.model.record import dataclass
 from ipamd.ports.process import Clock
 
 REFUSED_ADDRESS = Schedule("refused address", 1.0, 30.0)
-"""Pauses until EC2 is asked again for the same address. Ours: kubelet repeats an ADD every 10 to 15 s, so a pod notices at most two
-repetitions later that its address has become available."""
+"""Pauses until EC2 is asked again for the same address. Ours: kubelet repeats an ADD every 10 to 15 s, so a pod gets an address that
+has become available after a few repetitions at most."""
 
 PACE = Schedule("pace of refused addresses", 0.25, 3.0)
 """Pauses after a refusal in which EC2 is asked for no address that it has refused before. They grow until the node obtains such an

@@ -84,7 +84,7 @@ class EniSyncResult:
     healed_count: lost addresses that EC2 shows again.
     lost_eni_count: ENIs that were concluded to be absent now.
     forced_count, forced_eni_count: lost addresses and ENIs that a sandbox used.
-    contradictions: objects that were left unchanged because they contradict a row.
+    contradictions: objects that were left unchanged because they contradict a row, and lost addresses that a sandbox uses.
     foreign: one sentence per attached ENI without a usable address.
     unreadable: ENIs that could not be read.
     implausible: why the answer was not believed, so that nothing was added; "" if it was believed.
@@ -161,8 +161,8 @@ class ResyncScheduler(Service):
     def request(self, reason: ResyncReason, description: str) -> None:
         """Make a resync due. `description`: why, in a few words.
 
-        After failed resyncs the back-off delays the next one. The reason LINK shortens this delay to at most a minute after the
-        last resync, because EC2 may answer again by now, and sandboxes may be without network.
+        After failed resyncs the back-off delays the next one. The reason LINK makes this delay as short as if an ADD waited, usually
+        at most a minute, because EC2 may answer again by now, and sandboxes may be without network.
         """
         self._reasons.setdefault(description, reason)
         if reason is ResyncReason.LINK:
@@ -191,7 +191,7 @@ class ResyncScheduler(Service):
         return is_unanswered or (bool(self._reasons) and self._backoffs.is_due(AGAIN))
 
     def record_result(self, result: EniSyncResult) -> None:
-        """Take the result of any comparison, one at a time. If it leaves a doubt, schedule the next resync."""
+        """Keep the result of a comparison, requested or not. If it leaves a doubt, schedule the next resync."""
         before, now_s = self._result, self._clock.monotonic()
         # A new doubt, or one that the next answer may end, must not wait for as long as a doubt that has lasted for hours.
         has_plausibility_changed = bool(before.implausible) != bool(result.implausible)

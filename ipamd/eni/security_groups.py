@@ -3,7 +3,7 @@
 Pods on a secondary ENI are filtered by that ENI's groups. An operator who changes the groups of the primary ENI expects every pod to
 follow (amazon-vpc-cni-k8s issue 964). Instance metadata shows the change without an EC2 call; each ENI that differs costs one
 ModifyNetworkInterfaceAttribute per change. ENIs that are not managed keep their groups (amazon-vpc-cni-k8s issue 2470). The Describe
-that records an ENI shows its groups, so that no further call is needed.
+that records an ENI shows its present groups, so no further call is needed to learn them.
 """
 
 from __future__ import annotations

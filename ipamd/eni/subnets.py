@@ -238,7 +238,8 @@ class Subnets(Service):
         return self.learn(identity)
 
     def recheck_excluded(self, identity: InstanceIdentity) -> bool:
-        """Check from time to time whether an ENI is still excluded, for a pool that lacks addresses and cannot grow.
+        """Check from time to time whether an ENI is still excluded, for a pool that lacks addresses and cannot grow. With custom
+        networking nothing is checked, because exclusions then follow from its file and not from tags.
 
         Returns: whether an exclusion changed. Raises nothing.
         """

@@ -41,14 +41,15 @@ FRUITLESS_SPACING_S = 5.0
 annotations again and again, that costs one call in 5 s, a hundredth of the account's limit; other pods wait up to 5 s longer."""
 
 CALL_MAX = 199
-"""Most ENIs in one call, beside the trunk. Ours: a filter of EC2 takes 200 values, and a trunk carries 120 branches."""
+"""Most ENIs in one call, beside the trunk. Ours: a filter of EC2 takes 200 values. A trunk carries at most 120 branches, so one call
+is enough for all."""
 
 NAMED_COUNT = 5
 """How many sandboxes the condition names."""
 
 REPORTED_AFTER_S = 10.0
-"""The condition names a sandbox that has waited for this long. Ours: EC2 answers in a second, and a rollout must change no
-condition."""
+"""The condition names a new sandbox without a confirmation after this long, or at once if the last call failed. Ours: EC2 usually
+answers in a second, so the new sandboxes of a rollout do not appear in the condition."""
 
 ABSENT = "it does not exist"
 """The objection to a branch ENI that two answers did not show."""
@@ -234,7 +235,7 @@ class BranchComparison(Service):
         self._health.report(CONDITION, contradicted)
 
     def _describe_problem(self, row: Attachment) -> str:
-        """Return a sentence about a sandbox whose branch ENI EC2 contradicts, or has not confirmed for long; "" for others."""
+        """Return a sentence about a sandbox whose branch ENI EC2 contradicts, or has not confirmed for long; "" if neither is true."""
         name = row.sandbox_name or str(row.key)
         if row.objection:
             suffix = "; it is cut off" if row.must_be_cut_off else ""
