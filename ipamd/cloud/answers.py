@@ -77,7 +77,10 @@ def described_enis(interfaces: Iterable[Mapping[str, Any]], family: Family = IPV
 
 
 def address_holder(reservations: Iterable[Mapping[str, Any]], address: IpAddress) -> AddressHolder | None:
-    """Find who has an address in the Reservations of DescribeInstances. Raises: CloudError if the entry of the holder is malformed."""
+    """Find the instance and the ENI that have an address, in the Reservations of DescribeInstances; None if none there has it.
+
+    Raises: CloudError if an entry is malformed, up to that of the holder.
+    """
     try:
         for reservation in reservations:
             for instance in reservation.get("Instances") or ():

@@ -22,12 +22,12 @@ ANSWER_S = 60.0
 timeout."""
 
 AWS_BYTES_MAX = 8 << 20
-"""The largest number of bytes of an answer that botocore reads. Ours: the largest one, all ENIs of an instance of the largest type (64
-ENIs x 50 addresses), has 1 to 2 MiB."""
+"""The largest number of bytes of an answer that botocore reads. Ours: ample, because the largest genuine answer, all ENIs of an
+instance of the largest type (64 ENIs x 50 addresses), has 1 to 2 MiB."""
 
 METADATA_BYTES_MAX = 1 << 18
-"""The largest number of bytes of an answer of instance metadata that `metadata.py` reads. Ours: the largest one, the addresses of one
-ENI, has 1 KiB; the identity document has 500 bytes."""
+"""The largest number of bytes of an answer of instance metadata that `metadata.py` reads. Ours: ample, because the largest genuine
+answer, the addresses of one ENI, has 1 KiB."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Limit how often this node calls each EC2 API: one token bucket per API, slowed down when EC2 throttles (I13).
 
-EC2's limits apply to the whole account, so a node starts low and adapts: a fixed increase on success, half the rate on a throttled
-answer. As at EC2 each API has its own bucket, so one throttled API does not stop the others. Rejected: one bucket for all calls,
-where a throttled Create would delay the Unassign that ends the shortage.
+EC2's limits apply to the whole account, so even the highest rate of a node is low, and the rate adapts: it falls to half on a
+throttled answer, and rises by a fixed step on success. As at EC2 each API has its own bucket, so one throttled API does not stop the
+others. Rejected: one bucket for all calls, where a throttled Create would also delay an Unassign, which frees addresses of the subnet.
 Concurrency: one thread at a time (`Ec2Calls` has the lock); nothing here waits, the caller sleeps.
 """
 
@@ -81,7 +81,9 @@ class CallBudget:
         return wait_s + min(wait_s, JITTER_S) * self._draw()
 
     def throttled(self, api: str) -> None:
-        """Halve the API's rate and empty its bucket."""
+        """Empty the API's bucket and halve its rate: at most once in CUT_INTERVAL_S, and not below FLOOR_PER_S or the rate at which
+        PAUSE_SHARE is the pause.
+        """
         bucket, now = self._refilled(api), self._monotonic()
         if now - bucket.throttled_at >= EPISODE_S:
             bucket.episode_began_at = now

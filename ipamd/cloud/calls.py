@@ -185,7 +185,7 @@ class Ec2Calls:
         self._client.release_idle(is_needed_soon=is_needed_soon)
 
     def throttling(self) -> tuple[float, float] | None:
-        """Return when EC2 began to throttle any API, and when it last did; None if that is over."""
+        """Return when EC2 began to throttle any API, and when it last did; None if it did not in the last THROTTLING_OVER_S."""
         throttling = self._throttling
         if throttling is None or self._clock.monotonic() - throttling[1] >= THROTTLING_OVER_S:
             return None

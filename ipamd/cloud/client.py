@@ -84,7 +84,9 @@ class Ec2Client:
             raise errors.failed(api, subject, self.failure(exc)) from exc
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """Release resources that were idle for long, or have them ready if they are needed soon. Called from time to time."""
+        """Do nothing. A subclass releases resources that were idle for long, or has them ready if they are needed soon. Called from
+        time to time.
+        """
 
     def failure(self, exc: Exception) -> errors.AttemptFailure:
         """Describe an exception that `call_raw` raised."""
@@ -127,7 +129,10 @@ class Ec2Client:
         return answer
 
     def built(self) -> Any:
-        """Return the client, with credentials for the next call. Raises: NotCalledError, which names the party that gave none."""
+        """Return the client, with credentials for the next call.
+
+        Raises: NotCalledError if the client cannot be made, or if a party did not provide credentials; the error names the party.
+        """
         from botocore.exceptions import BotoCoreError
 
         with self._lock:

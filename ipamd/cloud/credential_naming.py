@@ -99,7 +99,7 @@ def _named_by_exception(error: Exception, text: str, party: Party, environ: Mapp
 
 
 def _of_rejected_parameter(error: Exception, text: str, environ: Mapping[str, str]) -> MissingCredentials:
-    """Return the token file if botocore could not send its content, otherwise the settings."""
+    """Return that the token file failed, if botocore could not send its content; otherwise that the settings did."""
     is_token = isinstance(error, UnicodeDecodeError) or "WebIdentityToken" in str(error)
     if not is_token:
         return _of_settings(text)
@@ -180,7 +180,7 @@ def _of_metadata(text: str, exchange: Exchange | None, environ: Mapping[str, str
 
 
 def skew_note(error: theirs.ClientError) -> str:
-    """Return a note if the node's clock differs from that of the answering server, otherwise ""."""
+    """Return a note if the node's clock differs from that of the answering server by SKEW_S or more, otherwise ""."""
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     try:
         answered_at = parsedate_to_datetime(headers["date"])

@@ -2,8 +2,8 @@
 
 By itself, botocore would fetch them while it signs a call. Then a failure of STS would look like one of EC2, and a call that was never
 sent would look like one that may have taken effect. Here they are fetched first, and the call is signed with them. If a renewal fails,
-valid keys are used until they expire; botocore alone gives up ten minutes earlier. Imported only where botocore is: in the process of
-`child.py`, in a probe, and in `vpc-ipamd-inventory`.
+valid keys are used until a minute before they expire; botocore alone gives up ten minutes before. Imported only where botocore is: in
+the process of `child.py`, in a probe, and in `vpc-ipamd-inventory`.
 Concurrency: any thread. The lock is held while credentials are fetched, because all callers need the same ones; a caller that waited
 for a failed attempt gets its error.
 """

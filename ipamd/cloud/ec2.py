@@ -62,8 +62,8 @@ INCLUDE_MANAGED_AGAIN_S = 3600.0
 and one refused call an hour costs little."""
 
 LIMITS_RETRY_S = 300.0
-"""Seconds after which limits of an instance type that EC2 did not give are requested again. Ours: this need not be often, because
-EC2's answer is needed only for types that the built-in table lacks."""
+"""Seconds after which the limits of an instance type are requested again if the call failed, but was not denied by IAM. Ours: this
+need not be often, because EC2's answer is needed only for types that the built-in table lacks."""
 
 OF_PREFIXES = {4: ("PrivateIpAddresses", "Ipv4Prefix"), 6: ("Ipv6Addresses", "Ipv6Prefix")}
 """By IP version: the noun in the names of the Assign and Unassign calls for prefixes, and EC2's word for a prefix.

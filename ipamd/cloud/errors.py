@@ -242,7 +242,7 @@ UNANSWERED_NAMES = frozenset({"ReadTimeoutError", "ConnectionClosedError", "HTTP
 
 
 def refused(api: str, subject: str, *, code: str, message: str, status: int) -> AttemptError:
-    """Translate an error answer of EC2; `details` begins with EC2's code."""
+    """Translate an error answer of EC2. The `details` of the error begin with EC2's code."""
     code = printable(code, most=CODE_MAX)
     rule = _rule_for(code, message, status)
     message, _, encoded = message.partition(ENCODED)

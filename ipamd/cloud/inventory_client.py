@@ -1,8 +1,8 @@
 """The EC2 client of `vpc-ipamd-inventory`: its own operations, its own trimmed model, and room for long answers.
 
-The daemon does not import this module, and uses its own client and its own trimmed model. The longer bound is set on the HTTP session
-of this one client: botocore's classes keep the bound that `bounded_http.py` gives them, which also holds for requests for
-credentials.
+The daemon does not import this module, and uses its own client and its own trimmed model. The larger bound on the bytes of an answer
+is set only on the HTTP session of this client. All other answers that botocore reads, such as credentials, keep the bound of
+`bounded_http.py`.
 """
 
 from __future__ import annotations

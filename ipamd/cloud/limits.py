@@ -245,7 +245,7 @@ OLDER_TABLE = """\
 15 50 1 nitro c7i:32xlarge
 15 50 4 nitro dl1:24xlarge
 """
-"""Types that `TABLE` lacks, because its region no longer offers them. Source: amazon-vpc-cni-k8s v1.23.1,
+"""Types that `TABLE` lacks, because the region that moto recorded no longer offers them. Source: amazon-vpc-cni-k8s v1.23.1,
 pkg/vpc/vpc_ip_resource_limit.go. That file gives no hypervisor for cr1 and hs1, which are older than Nitro and so have Xen."""
 
 DEFAULT_ENIS, DEFAULT_ADDRESSES = 2, 4
@@ -308,6 +308,6 @@ def from_table(instance_type: str) -> InstanceLimits | None:
 
 
 def safe_default(instance_type: str) -> InstanceLimits:
-    """Return limits that every current type of the general families reaches."""
+    """Return limits for a type that nothing lists: so few ENIs and addresses that an unknown type has at least these."""
     capacity = trunk_capacity(instance_type)
     return InstanceLimits(instance_type, DEFAULT_ENIS, DEFAULT_ADDRESSES, trunk_capacity=capacity, source="default")

@@ -64,7 +64,9 @@ CHANGING = ("vpc-ipv4-cidr-blocks", "security-group-ids")
 
 
 class ImdsMetadata(Metadata):
-    """Instance metadata of this node. The first reading makes nine small requests on one connection, later ones two or three."""
+    """Instance metadata of this node. The first reading of the identity makes nine small requests on one connection, later readings
+    make two or three.
+    """
 
     def __init__(
         self, config: CloudConfig, *, clock: Clock, sleep: Callable[[float], None] = time.sleep, family: Family = IPV4

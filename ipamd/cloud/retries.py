@@ -67,11 +67,11 @@ UNHURRIED = RetryPolicy(PASSING - {CallOutcome.THROTTLED}, attempts=6, total_s=3
 now."""
 
 AT_MOST_ONCE = RetryPolicy(PASSING - {CallOutcome.UNANSWERED}, attempts=6, total_s=30.0)
-"""Calls that must not be sent twice: AssignPrivateIpAddresses has no client token, so after a lost answer only Describe can show what
-happened."""
+"""Calls that must not be repeated after a lost answer. AssignPrivateIpAddresses has no client token, so a repetition could assign
+further addresses; only Describe can show what happened."""
 
 SETTLING = RetryPolicy(PASSING | {CallOutcome.BUSY}, attempts=40, total_s=60.0)
-"""Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds, so a minute is usually
+"""Detach and Modify while another attach or detach is under way. Ours: detaches take seconds, so a minute is usually
 enough. amazon-vpc-cni-k8s retries 12 times, with pauses of up to 60 s (pkg/awsutils/awsutils.go, maxENIEC2APIRetries), and its pool
 loop waits all that time. Our pool loop need not wait longer, because the open intent makes it continue later (I9)."""
 

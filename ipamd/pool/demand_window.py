@@ -1,11 +1,12 @@
 """Measure demand over one window, VPC_IPAMD_RELEASE_HOLD_SECONDS, for the automatic warm target and for releases.
 
-Three values are maxima over the window (`RollingMax`): the number of busy addresses (in use, cooling, or waited for by an ADD), its
-growth, and the negative surplus. A load that repeats within the window reaches its peak in each window, so a constant or periodic load
-releases nothing and allocates nothing again. After a batch of addresses was released, the next batch waits for a window, so that a
-slow decline costs one call per window instead of one call per pod. The measurements are bounded and not stored. After a restart the
-pool keeps the addresses that are free then, and nothing is released before a whole window has passed. There is no lock and no clock:
-the pool's thread, or a simulation, passes monotonic times.
+The measured values are maxima over the window (`RollingMax`): the number of busy addresses (in use, cooling, or waited for by an ADD),
+its growth within SHORT_S and LONG_S, and the negative of the surplus, so that its maximum is the least surplus. A load that repeats
+within the window reaches its peak in every window, so a constant or periodic load releases nothing and allocates nothing again. After
+a batch of addresses was released, the next batch waits for a window, so that a slow decline costs one call per window instead of one
+call per pod. The measurements are bounded and not stored. After a restart the pool keeps the addresses that are free then, and
+nothing is released before a whole window has passed. There is no lock and no clock: the pool's thread, or a simulation, passes
+monotonic times.
 
 Where whole ENIs are released, all surplus ENIs are kept for the window, unless a burst has just ended: then all but one of them go
 after ENI_HOLD_S. Keeping for the whole window what a burst needed would cost more in addresses than the saved calls are worth, while a
@@ -36,7 +37,7 @@ START_COUNT = 10
 
 FILL_S = 300.0
 """For this long after its start a new node is being filled: its busy addresses count as its first peak, and not as growth that may
-come again. Ours."""
+come again. Ours: the pods for which the node was created usually start within minutes."""
 
 RATE_S, LONG_RATE_S = 60.0, 600.0
 """Times over which the rates of ADDs are measured."""
@@ -46,7 +47,8 @@ MERGE_S = 0.1
 number of records, and is short beside the times over which rises are added up (SHORT_S, LONG_S)."""
 
 GROW_MAX_S = 120.0
-"""An action of growth that takes longer than this is recorded as if it took this long. Ours."""
+"""An action of growth that takes longer than this is recorded as if it took this long. Ours: so a disturbance of EC2 does not make the
+pool keep addresses for growth that takes many minutes."""
 
 NEWEST_WEIGHT = 0.2
 """Weight of the newest growth duration in the average if it is shorter than the average. A longer duration replaces
