@@ -42,8 +42,8 @@ PAUSE_S = 0.2
 """Time between two writes while events come; one write has all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
 
 SYNC_S = 10.0
-"""Time between two syncs. Ours: a sync slows down the other users of the host's disk, and a machine that loses power has lost its
-pods too."""
+"""Time between two syncs. Ours: a sync slows down the other users of the host's disk, and only a crash of the whole machine loses
+unsynced records; it ends all pods too, so these records matter little."""
 
 TIDY_S = 3600.0
 """Seconds between two prunings while nothing is written. Ours: this is often enough, because the bound of the age is in days."""
@@ -60,7 +60,8 @@ PENDING_MAX = 20_000
 """The largest number of records that wait for the disk. Ours: about 10 MB in memory, and the records of some hours on a busy node."""
 
 REFUSED_SHARE = 4
-"""The records of refused ADDs get this fraction, one part in four, of the history's bytes. Ours."""
+"""The records of refused ADDs get this fraction, one part in four, of the history's bytes. Ours: assignments are the purpose of the
+history, so they get most of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ class HistoryWriter:
         Args:
             directory: the directory of the files. With None no history is kept, but assignments and releases are logged.
             days, bytes_max: the bounds of the history.
-            current_tenures: returns a record for each address in use. They begin each segment, so that no segment depends on an
-                older one.
+            current_tenures: returns a record for each address in use, with the time of its assignment. These records begin each
+                segment, so that no segment depends on an older one. A tenure is the time from an assignment to the release.
             node: returns the ID of this instance; "" while it is not known. Log lines wait for it.
             ledger: returns the rows of the datastore's ledger since an instant of this boot. An earlier process that was killed may
                 have committed rows that it did not write to the history.
@@ -340,9 +341,9 @@ def _ended(begun: HistoryRecord, end: HistoryRecord) -> HistoryRecord:
 
 
 class _TenureReader:
-    """Reads the ends of segments.
+    """Reads the last records of segments, to find out which addresses were in use at the end.
 
-    `running`: the record that began the open tenure of each address.
+    `running`: by address, the record that shows it in use, unless a later record shows its release.
     `seen`: the identities (`_identity`) of the latest records.
     `last_at`: the time of the latest record.
     """

@@ -31,7 +31,7 @@ BYTES_MAX = 64 << 20
 
 
 def save(path: Path, memory: InventoryMemory) -> None:
-    """Replace the file. Raises: OSError; the file before it stays then."""
+    """Replace the file. Raises: OSError; the old file then stays."""
     text = json.dumps(_document(memory), separators=(",", ":"))
     written = path.with_name(f"{path.name}.new")
     written.write_text(text)

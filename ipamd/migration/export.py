@@ -39,8 +39,8 @@ CONDITION = "export"
 REASON = "this node goes back to amazon-vpc-cni-k8s (`ipamctl export`); `ipamctl export --undo` keeps it"
 
 ADDS_WAIT_S = 20.0
-"""Longest wait, in seconds, for ADDs that are in progress. Ours: an ADD that finds no address may take longer, and the export must be
-repeated then."""
+"""Longest wait, in seconds, for ADDs that are in progress. Ours: nearly all ADDs end sooner. An ADD that finds no address may take
+longer, and then the export must be repeated."""
 
 LOCK_WAIT_S = 5.0
 NAMED_MAX = 5
@@ -329,7 +329,7 @@ def _missing_routing(attachments: Iterable[Attachment], survey: KernelSurvey) ->
     """Describe the rules and routes that living sandboxes lack."""
     living = survey.living_names
     for attachment in attachments:
-        # A sandbox without its uplink is cut off before and after an export.
+        # A sandbox whose uplink is missing is cut off on purpose, so its missing rules do not matter.
         must_be_cut_off = not attachment.is_of_pool and survey.vlan_of(attachment.address) is None
         if attachment.host_veth not in living or must_be_cut_off:
             continue

@@ -45,7 +45,7 @@ def is_served_by_another(path: str) -> bool:
 def is_aws_node(address: tuple[str, int], *, timeout_s: float = CONNECT_S) -> bool:
     """Whether the daemon of amazon-vpc-cni-k8s listens on a TCP address.
 
-    A listener that does not answer in time counts as it (I11).
+    A listener that does not answer in time counts as that daemon (I11).
     """
     try:
         socket.create_connection(address, timeout_s).close()

@@ -27,7 +27,8 @@ DRY_RUN_VERDICTS = {
 WITHOUT_DRY_RUN = tuple(f"{verb}{kind}Addresses" for kind in ("PrivateIp", "Ipv6") for verb in ("Assign", "Unassign"))
 
 NEEDED = frozenset({"CreateNetworkInterface", "DetachNetworkInterface", "DeleteNetworkInterface"})
-"""Actions without which a probe does not start, because it could not clean up. The clean-up repeats a Create without an answer."""
+"""Actions without which a probe does not start, because it could not clean up. Create is one of them, because the clean-up repeats a
+Create that got no answer."""
 
 MISSING_ATTACHMENT_ID = "eni-attach-00000000000000000"
 
