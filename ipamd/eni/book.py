@@ -41,9 +41,10 @@ PLACE = "place"
 
 @dataclass(frozen=True, slots=True)
 class OwnChange:
-    """A change of an ENI, or of one of its addresses, by a call of ours.
+    """A change, by a call of ours, of the ENI whose facts contain it, or of one of its addresses (the object).
 
-    `is_added`: the call added the object to this ENI; False: it removed it.
+    `is_added`: the call added the object. False: it is not on this ENI any more, because the call removed it, or added it to another
+        ENI.
     `deadline`: until this time (monotonic) Describe and metadata may lag behind the call. Comparisons ignore the object until then, so
         that the lag is not taken for an external change.
     """
@@ -100,8 +101,8 @@ class EniFacts:
     reading: the ENI in instance metadata.
     shown_at: where EC2 shows the ENI attached, if it is not recorded.
     is_bare: EC2 shows it without an IPv4 address.
-    mac: the MAC by which metadata has shown an ENI that is not recorded.
-    elsewhere: addresses that EC2 has on it but that are recorded on other ENIs, one address for each slot that they use.
+    mac: its MAC, if metadata has shown the ENI and it is not recorded; else None.
+    elsewhere: addresses that EC2 shows on it and that are recorded elsewhere; of a prefix only one address, because it uses one slot.
     is_absent: enough answers have shown that EC2 does not have it any more.
     is_leaked: EC2 showed it detached once, although we created it and no record or intent names it.
     is_unplugged: its host routing was in place when it was frozen, so its link was there before, and somebody detached the ENI.
@@ -307,17 +308,17 @@ class EniBook(Service):
         return row is not None and row.eni_id != eni_id
 
     def mark_taken(self, place: Place) -> None:
-        """Record that EC2 refused to attach an ENI there, because the place is taken."""
+        """Record that EC2 refused to attach an ENI at a place, because the place is taken."""
         self._backoffs.back_off((PLACE, place), ROOM)
 
     def mark_free(self, place: Place) -> None:
-        """Record that EC2 attached an ENI there, so the place was free."""
+        """Record that EC2 attached an ENI at a place, so the place was free."""
         self._backoffs.clear((PLACE, place))
 
     def unrecorded_enis(self) -> dict[EniId, Place]:
         """Return the ENIs that EC2 showed but that are not recorded, each with its place, without those that our calls removed.
 
-        They have no IPv4 address, cannot be read, or are being attached or detached.
+        They have no IPv4 address, cannot be read, contradict a row, or are being attached or detached.
         """
         now_s = self._clock.monotonic()
         places = {}

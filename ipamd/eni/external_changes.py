@@ -2,13 +2,13 @@
 
 Two sources show without an EC2 call that something may have changed: the kernel's link notifications at once (`links.py`), and
 instance metadata within a few minutes (this module). Nothing is removed because of them (I7); they make a resync due. The pool's
-thread makes the resync between two plans (`ipamd/eni/resync.py` explains why), and concludes an absence only from two answers. While
-nothing differs, EC2 is not called at all (I13). The consequences of each difference: docs/pool.md, External changes.
+thread makes the resync between two plans (`ipamd/eni/resync.py` explains why), and concludes an absence only from two answers of EC2.
+While nothing differs, EC2 is not called at all (I13). docs/pool.md, External changes, describes what follows from each difference.
 
 A turn of metadata refreshes the node's identity (VPC CIDRs, security groups), reads a spot instance's notices, lists the ENIs, and
 reads the ENIs that were not read for longest, as many as REQUESTS_PER_TURN allows. Metadata is throttled for the whole instance
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too.
-Nothing is concluded from a failed turn (I11).
+If a turn fails, nothing is concluded about what it did not read (I11).
 """
 
 from __future__ import annotations

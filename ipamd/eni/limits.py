@@ -525,7 +525,7 @@ class Limits:
         self._backoffs.back_off(("limit", *key), schedule)
 
     def _no_room(self, candidates: Collection[SubnetId]) -> GrowthRefusal | None:
-        """Return why no subnet takes another ENI now; None if one may."""
+        """Return why no candidate has room for another ENI now; None if one may have room."""
         if not candidates or any(self._left(subnet_id) >= 2 for subnet_id in candidates):  # one address is for the ENI itself
             return None
         refusals = {}
@@ -560,13 +560,13 @@ class Limits:
         return self._rooms.get(subnet_id)
 
     def subtract_room(self, subnet_id: SubnetId, count: int) -> None:
-        """Subtract addresses that we allocated from EC2's last answer about the subnet."""
+        """Reduce the free count in EC2's last answer about a subnet by the addresses that we have allocated since."""
         room = self._rooms.get(subnet_id)
         if room is not None:
             self._rooms[subnet_id] = replace(room, free_count=max(room.free_count - count, 0))
 
     def _yielding(self, kind: str) -> GrowthRefusal | None:
-        """Return why spare addresses and ENIs are not requested while EC2 throttles; None if they may be."""
+        """Return why spare addresses or ENIs (`kind`) are not requested now, because EC2 has throttled lately; None if they may be."""
         throttling = self._ec2.throttling()
         if throttling is None:
             return None

@@ -4,8 +4,8 @@ A link that disappears is the first sign, within milliseconds and without an EC2
 EC2 released the ENI's addresses, so nothing is removed: new sandboxes get none of them, and a resync is requested. A link that is only
 down stays in the list of links, and the host network reconciler sets it up. The list decides; an event only triggers a reading of the
 list. If the list lacks the primary ENI's link, it is of another namespace, or MACs were changed, and nothing is concluded from it
-(I11). Only if the list is not usable, the event that a link is gone is enough to freeze its ENI. Other notifications of the kernel are
-passed to the host network reconciler.
+(I11). If the list is not usable, however, the event that a link is gone is enough to freeze its ENI. Other notifications of the kernel
+are passed to the host network reconciler.
 
 EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
 that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these contradictions
@@ -236,7 +236,9 @@ class LinkWatch(Service):
             self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # so that its next return is noticed
 
     def thaw_confirmed(self) -> None:
-        """Thaw the ENIs whose link is back, if EC2 has shown them attached later, or metadata has listed them later."""
+        """Thaw the ENIs whose link is back, if EC2 has shown them attached or metadata has listed them since. Removed ENIs are thawed
+        too.
+        """
         recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
         confirmed = []
         with self._lock:

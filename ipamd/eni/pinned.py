@@ -142,7 +142,7 @@ class PinnedAddresses(Service):
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
-        """Wait until the node has an address.
+        """Wait until the node has obtained `address`.
 
         Raises: PinnedAddressError if the node cannot obtain it; DeadlineError if the caller has gone or its deadline has passed.
         """
@@ -448,7 +448,7 @@ class PinnedAddresses(Service):
         instance = eni.instance_id or eni.operator or "(none)"
         return want.refusal(PinnedRefusalCode.HELD, eni=eni.eni_id, instance=instance, state=eni.attachment_status or eni.status)
 
-    # The end of keeping
+    # Addresses whose time is over
 
     def _expire(self) -> None:
         """Let addresses go whose time is over: release those of a pinned range to EC2, and let any pod get the others.

@@ -296,8 +296,8 @@ class EniProvisioner(Service):
         return self._log.close_old_in_s() == 0 or any(map(self._is_due, self._log.all_open()))
 
     def next_retry_s(self) -> float | None:
-        """Seconds until the first of these: an open intent is tried again or ends, or a device index that EC2 refused may be tried
-        again. None without any.
+        """Seconds until the first of these: an open intent is tried again, a settled one is closed, or a device index that EC2 refused
+        may be tried again. None without any.
 
         An intent that is due already does not count: it is tried as soon as no ADD waits, and not at a certain time.
         """
@@ -311,7 +311,8 @@ class EniProvisioner(Service):
     def with_pending(self, state: GrowthState, pool: str = "") -> GrowthState:
         """Add to `state` the possible effects of open operations: new ENIs, used slots and new addresses.
 
-        Slots whose address is recorded on another ENI are added too. A malformed intent is left out, and its recovery reports it.
+        Slots whose address is recorded elsewhere are added too (`EniBook.enis_with_conflicting_slots`). A malformed intent is left
+        out, and its recovery reports it.
 
         `pool`: the pool that is planned. An open operation of another pool counts with the place or slots that it uses, but not
         with its addresses. A new ENI on another network card than this pool's is left out.

@@ -21,7 +21,10 @@ STOPPED = "stopped release"
 
 
 class FrozenError(CloudError):
-    """The pool is frozen, so a call was not made. `again_s`: seconds until Describe must show the outcome of an earlier call."""
+    """A call was not made, because the pool is frozen, or because amazon-vpc-cni-k8s may use, or has used, the node's ENIs.
+
+    `again_s`: seconds until Describe must show the outcome of an earlier call; 0 if no earlier call matters.
+    """
 
     def __init__(self, message: str, *, details: str, again_s: float = 0.0) -> None:
         super().__init__(message, details=details)
@@ -41,7 +44,7 @@ class ReleaseGuard(Service):
         self._look_for_other_daemon = look_for_other_daemon
 
     def why_frozen(self) -> str:
-        """Return why nothing may be released now; "" if releases are allowed."""
+        """Look for the other daemon, and return why nothing may be released now; "" if releases are allowed."""
         self._look_for_other_daemon()
         return self._freeze.reason
 
@@ -66,13 +69,13 @@ class ReleaseGuard(Service):
         self._backoffs.clear((STOPPED, intent.intent_id))
 
     def require_creation_allowed(self) -> None:
-        """Check that no other daemon may use this node's ENIs. Raises: FrozenError."""
+        """Check, by the last look for it, that no other daemon may use this node's ENIs. Raises: FrozenError."""
         reason = self.why_shared()
         if reason:
             raise FrozenError("no ENI is created or attached", details=reason)
 
     def require_unshared(self) -> None:
-        """Look for another daemon that may use this node's ENIs. Raises: FrozenError."""
+        """Look for another daemon that may use this node's ENIs. Raises: FrozenError if there is one."""
         self._look_for_other_daemon()
         reason = self.why_shared()
         if reason:

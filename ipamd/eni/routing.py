@@ -1,8 +1,8 @@
 """Set up the host routing of this node's ENIs. Only addresses of an ENI whose routing is in place are assigned (I7).
 
 An ENI is frozen while its link is gone, and until the link is back and EC2 or metadata shows the ENI (`links.py`). A frozen ENI keeps
-its sandboxes, its addresses are not assigned, and its routing is not set up until it is thawed. After a restart the ENI is set up only
-if its link is present.
+its sandboxes, its addresses are not assigned, and its routing is not set up until it is thawed. A restart forgets which ENIs are
+frozen, but then too an ENI is set up only if its link is present.
 
 A set-up that fails is retried, and a waiting ADD gets the reason in its error. The ENI's addresses count towards the pool's target
 meanwhile, because they can be assigned as soon as the routing is in place, and another ENI would probably fail too. If only one ENI

@@ -123,7 +123,7 @@ class Work:
 
     @property
     def seen(self) -> DescribedEni:
-        """The ENI as EC2 showed it last."""
+        """`described`, which must not be None."""
         assert self.described is not None
         return self.described
 
@@ -388,7 +388,7 @@ class OperationRunner(Service):
                 self._enis.sync_with_ec2(work.node)
 
     def _give_up(self, work: Work, error: CloudError) -> State:
-        """Handle a new ENI that could not be attached: move it to the next free place, or delete it.
+        """Handle a new ENI whose attachment failed, or that is useless: move it to the next free place, or delete it.
 
         It is deleted if no place is left, if the error is not about its place, or if EC2 shows an ENI that was not recorded, because
         the pool may plan differently with that ENI.
@@ -422,7 +422,9 @@ class OperationRunner(Service):
             raise error  # it is recorded and sandboxes may use it, so it must not be deleted (I2)
 
     def _adopt_once(self, work: Work) -> bool:
-        """Adopt attached ENIs, but not twice in a row for the same creation. Returns: whether an ENI was adopted."""
+        """Adopt ENIs that others have attached (`adopt_enis`), but not twice in a row for the same creation. Returns: whether an ENI
+        was adopted.
+        """
         was_adopted_before = self._adopted_for == work.intent.intent_id
         self._adopted_for = work.intent.intent_id
         return not was_adopted_before and self.adopt_enis(work.node)
@@ -675,7 +677,7 @@ class OperationRunner(Service):
             self._enis.routing.tear_down(eni)
 
     def _unassign(self, work: Work) -> State | None:
-        """Release the named addresses and prefixes that no sandbox uses."""
+        """Release those of the operation's addresses and prefixes that no sandbox uses."""
         release = work.operation
         assert isinstance(release, Unassign)
         eni = self._datastore.eni(release.eni_id)
@@ -691,7 +693,7 @@ class OperationRunner(Service):
         return None
 
     def _unused(self, work: Work, release: Unassign) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
-        """Return the named addresses that are recorded and free, and the named prefixes of which every recorded address is free."""
+        """Return the addresses of a release that are recorded and free, and its prefixes of which every recorded address is free."""
         rows = self._rows(work)
         taken = {row.address for row in rows if not row.is_free}
         recorded = {row.address for row in rows}

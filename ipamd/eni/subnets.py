@@ -179,7 +179,7 @@ class Subnets(Service):
             self._backoffs.clear(("prefixes", subnet_id))
 
     def allocated(self, subnet_id: SubnetId, count: int) -> None:
-        """Subtract addresses that we allocated from the subnet's free count in the last answer."""
+        """Reduce a subnet's free count in the last answer by the addresses that we have allocated since."""
         self.limits.subtract_room(subnet_id, count)
         if self._listed is not None and subnet_id in self._listed:
             subnet = self._listed[subnet_id]
@@ -430,9 +430,9 @@ class Subnets(Service):
             raise self._no_subnet(excluded)
 
     def _listed_for_choice(self, identity: InstanceIdentity) -> Mapping[SubnetId, DescribedSubnet] | None:
-        """Return the described subnets; None if EC2 does not answer and the node's own subnet will do.
+        """Return the described subnets; None if EC2 does not answer, or IAM denies the call, and the node's own subnet will do.
 
-        Raises: CloudError if EC2 does not answer and the choice needs the answer.
+        Raises: CloudError if there is no answer, and the choice needs one.
         """
         try:
             return self._refresh(identity)

@@ -62,8 +62,8 @@ from ipamd.pool.demand_window import SETTLE_S
 from ipamd.pool.planned_pool import PlannedPool, merged
 
 COALESCE_S = 0.02
-"""Pause after a trigger while no ADD waits, so that one plan serves several. Ours, measured: planning beside every ADD of a burst
-cost a fifth of the daemon's CPU."""
+"""Pause after a trigger while no ADD waits, so that one plan serves several triggers. Ours, measured: planning beside every ADD of a
+burst cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """How many actions one wake-up makes at most. Ours: one wake-up can fill a node with 15 ENIs, because each ENI takes two actions, a
@@ -376,7 +376,10 @@ class PoolMaintainer(Service):
         return decided
 
     def _act(self, planned: PlannedPool, decided: Plan, snapshot: PoolSnapshot, *, is_urgent: bool) -> bool:
-        """Recover open calls, or else do the plan's first action. Returns: whether to plan again now."""
+        """Recover open calls, or else do the plan's first action. If there is no action, check whether an ENI is still excluded.
+
+        Returns: whether to plan again now.
+        """
         if self._provisioner.has_due_intents():
             problems = self._provisioner.recover_due()  # the outcome of open calls changes the plan
             self._note_recovery(problems, is_urgent=is_urgent)
@@ -412,7 +415,7 @@ class PoolMaintainer(Service):
         return waiting, generation
 
     def _report_trunk(self, snapshot: PoolSnapshot) -> None:
-        """Report a missing trunk ENI."""
+        """Report a trunk ENI that is needed and missing, or end that report."""
         if not trunk_places(snapshot, self.settings):
             self._health.report("trunk", None)
             return

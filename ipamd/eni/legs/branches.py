@@ -133,7 +133,7 @@ class BranchComparison(Service):
         self._backoffs.put(CALL, in_s=FRUITLESS_SPACING_S if is_fruitless else SPACING_S)
 
     def _weigh_all(self, rows: Collection[Attachment], described: Collection[DescribedEni], trunk_id: EniId | None) -> bool:
-        """Draw the conclusion for each sandbox. Returns: whether the answer failed to confirm the claim of any new sandbox."""
+        """Draw the conclusion for each sandbox. Returns: whether the claim of at least one new sandbox was not confirmed."""
         readable = {eni.eni_id: eni for eni in described if not eni.problem}
         unreadable = {eni.eni_id for eni in described if eni.problem}
         is_fruitless = False
