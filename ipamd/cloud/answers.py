@@ -20,7 +20,7 @@ from ipamd.model.subnets import DescribedSubnet
 from ipamd.model.words import printable
 
 OPERATOR_MAX = 80
-"""Longest name of a service, in characters. Ours: names such as eks.amazonaws.com have about 20."""
+"""How many characters of an AWS service's name are kept. Ours: names such as eks.amazonaws.com have about 20."""
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def described_eni(interface: Mapping[str, Any], family: Family = IPV4) -> Descri
 
 
 def described_enis(interfaces: Iterable[Mapping[str, Any]], family: Family = IPV4) -> list[DescribedEni]:
-    """Read the NetworkInterfaces of a Describe of one instance; one that cannot be read has a `problem`. Raises: nothing."""
+    """Read the NetworkInterfaces of a Describe. An interface that cannot be read becomes an ENI with a `problem`. Raises: nothing."""
     enis = []
     for interface in interfaces:
         try:
@@ -117,7 +117,9 @@ def described_subnet(subnet: Mapping[str, Any]) -> DescribedSubnet:
 
 
 def described_subnets(listed: Iterable[Mapping[str, Any]]) -> list[DescribedSubnet]:
-    """Read the Subnets of a Describe; one that cannot be read (an IPv6-only one has no CIDR) is left out. Raises: nothing."""
+    """Read the Subnets of a Describe. A subnet that cannot be read is left out, such as an IPv6-only one, which has no CIDR. Raises:
+    nothing.
+    """
     subnets = []
     for subnet in listed:
         try:

@@ -81,8 +81,8 @@ class CallBudget:
         return wait_s + min(wait_s, JITTER_S) * self._draw()
 
     def throttled(self, api: str) -> None:
-        """Empty the API's bucket and halve its rate: at most once in CUT_INTERVAL_S, and not below FLOOR_PER_S or the rate at which
-        PAUSE_SHARE is the pause.
+        """Empty the API's bucket and halve its rate, but at most once in CUT_INTERVAL_S, and only until the pause between two calls is
+        the longest that PAUSE_SHARE and FLOOR_PER_S allow.
         """
         bucket, now = self._refilled(api), self._monotonic()
         if now - bucket.throttled_at >= EPISODE_S:

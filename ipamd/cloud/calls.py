@@ -172,7 +172,9 @@ class Ec2Calls:
                 counts.buckets[index] += took_ms <= bound_ms
 
     def _bounded_code(self, code: str) -> str:
-        """Return the code under which an error is counted: OTHER once there are CODES_MAX. The lock is held."""
+        """Return the code under which an error is counted: OTHER if it does not have the form of EC2's codes, or if it is new and
+        CODES_MAX codes are counted already. The lock is held.
+        """
         if code in (ANSWERED, UNANSWERED) or code in self._codes:
             return code
         if len(self._codes) >= CODES_MAX or not CODE.match(code):

@@ -51,7 +51,7 @@ THREADS = 16
 """The largest number of calls at once. Ours: more than the daemon has threads that call EC2."""
 
 ROOT = Path(__file__).parents[2]
-"""The directory of this package, for the process's imports."""
+"""The directory that contains the package `ipamd`, for the process's imports."""
 
 SENDING, END = b"!", b"\n"
 """The process's reply: SENDING right before the HTTP request, then one line of JSON that ends with END."""

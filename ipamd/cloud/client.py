@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 
 class NotCalledError(Exception):
-    """Nothing was sent, because there is no client; `failure` explains why."""
+    """Nothing was sent, because there is no client, or there are no credentials; `failure` explains why."""
 
     def __init__(self, failure: errors.AttemptFailure) -> None:
         super().__init__(failure.text)

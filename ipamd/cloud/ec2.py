@@ -50,7 +50,7 @@ PAGES_MAX = 20
 although another one follows."""
 
 INCLUDE_MANAGED = "IncludeManagedResources"
-"""Since April 2026 EC2 hides ENIs that AWS services manage from a list without IDs, unless it is sent this parameter.
+"""Since April 2026 EC2 lists ENIs that AWS services manage only if the request has this parameter or names their IDs.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html."""
 
 UNKNOWN_PARAMETER = "UnknownParameter"

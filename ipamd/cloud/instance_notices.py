@@ -40,7 +40,8 @@ def read_notices(read: Callable[[str], str | None]) -> Mapping[FreezeCause, str]
 
     Args:
         read: gives the text at a path, None for a 404; raises CloudError.
-    Returns: cause -> sentence with the time that EC2 names. Raises: CloudError naming a path whose text is malformed.
+    Returns: cause -> sentence with the time that EC2 names; empty if there is no notice. Raises: CloudError naming a path whose text
+    is malformed.
     """
     sentences = {}
     for cause, path, names, words in NOTICES:

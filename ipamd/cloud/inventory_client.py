@@ -28,8 +28,8 @@ INVENTORY_OPERATIONS: Mapping[str, str] = {
 INVENTORY_DATA_DIR = Path(__file__).with_name("inventory_data")
 
 PAGE_BYTES_MAX = 64 << 20
-"""Largest answer that is read. Ours: a page of 1,000 ENIs with 50 addresses each has 9 MB in the lab, whose answers are shorter
-than EC2's; 50 tags of the longest kind on each add 20 MB."""
+"""The largest number of bytes of an answer that is read. Ours: ample, because a page of 1,000 ENIs with 50 addresses each has 9 MB in
+the lab, whose answers are shorter than EC2's, and 50 tags of the longest kind on each ENI add 20 MB."""
 
 PAGE_S = 60
 """The timeout of a whole answer is at least this, in seconds, even if HTTP_TIMEOUT is shorter. Ours: EC2 needs seconds for a page

@@ -13,10 +13,10 @@ from typing import Any
 from ipamd.cloud.legs.trunk_capacity import trunk_capacity
 from ipamd.model.eni import InstanceLimits
 
-# Limits of instance types at the time of this release, used if DescribeInstanceTypes does not answer.
+# Limits of instance types at the time of this release, used if DescribeInstanceTypes fails or does not have the type.
 #
 # A row has: ENIs on the default network card, IPv4 addresses per ENI (with the primary one), network cards, kind (nitro, xen, metal),
-# then types as `family:size,size`. The table is a text instead of a dict of 1,400 entries, because a process searches it at most once.
+# then types as `family:size,size`. The table is a text instead of a dict of 1,400 entries, because a process searches it rarely.
 # Source: DescribeInstanceTypes as recorded in moto 5.2.5. `python -m tests.unit.cloud.limits_source` generates the table, and a test
 # compares it with moto's record.
 
@@ -251,7 +251,7 @@ pkg/vpc/vpc_ip_resource_limit.go. That file gives no hypervisor for cr1 and hs1,
 DEFAULT_ENIS, DEFAULT_ADDRESSES = 2, 4
 """ENIs, and addresses per ENI, of the smallest Nitro size of the general families (a1.medium, c6g.medium, m7a.medium, ...). Ours: only
 nano and micro of the T families, d3 and hpc6id have less, and these are in the table. EC2's first refusal corrects a value that is
-too high; nothing corrects one that is too low."""
+too high; only a later answer of DescribeInstanceTypes corrects one that is too low."""
 
 
 def from_ec2(instance_type: str, answer: Mapping[str, Any]) -> InstanceLimits | None:

@@ -160,7 +160,7 @@ class ImdsMetadata(Metadata):
         return closing(connection)
 
     def _required(self, connection: http.client.HTTPConnection, read: dict[str, str], path: str) -> str:
-        """Return the text of a path from `read`, or request it and add it there. An expired token is renewed at once."""
+        """Return the text of a path from `read`, or request it and add it there. A token that metadata refuses is renewed at once."""
         if path not in read:
             text = self._get(connection, path, tries=2)
             if text is None:

@@ -1,8 +1,9 @@
 """All retry policies of this package: the outcomes after which to retry, how often and for how long, with waits of full jitter.
 
 Full jitter spreads nodes that fail at the same moment (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-botocore's retries are off, and each policy is applied in one place (`Ec2Calls.attempts`, `ImdsMetadata.identity`), so no retry is
-retried. The time limit uses the injected clock, because tenacity's own stop uses the real one.
+botocore's retries are off, and each policy is applied in one place (`Ec2Calls.attempts`, `BotoEc2.describe_attached_eni`,
+`ImdsMetadata.identity`), so no retry is retried. The time limit uses the injected clock, because tenacity's own stop uses the real
+one.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ IDEMPOTENT = RetryPolicy(PASSING, attempts=6, total_s=30.0)
 average and 6 s at most, enough for a short disturbance; after that the pool loop retries."""
 
 UNHURRIED = RetryPolicy(PASSING - {CallOutcome.THROTTLED}, attempts=6, total_s=30.0)
-"""A creation that no ADD waits for. If EC2 throttles it, it is retried much later, because others may need the account's tokens
-now."""
+"""A creation that no ADD waits for. If EC2 throttles it, it is retried much later, because other nodes of the account may need EC2's
+tokens now."""
 
 AT_MOST_ONCE = RetryPolicy(PASSING - {CallOutcome.UNANSWERED}, attempts=6, total_s=30.0)
 """Calls that must not be repeated after a lost answer. AssignPrivateIpAddresses has no client token, so a repetition could assign

@@ -33,8 +33,8 @@ LINE_BYTES_MAX = 65536
 may have lines of any length."""
 
 RECORDS_MAX = 10_000
-"""The largest number of records in one answer; the latest are kept. Ours: they take some MB of the daemon's budget of 100 MiB, and an
-address gets a few records a day."""
+"""The largest number of records of each kind in one answer; the latest are kept. Ours: they take some MB of the daemon's budget of
+100 MiB, and an address gets a few records a day, so all of them usually fit."""
 
 LATEST_MAX = 20_000
 """The largest number of records of each kind in a support archive; the latest ones are kept. Ours: 20,000 records are 6 MB of text, in

@@ -8,7 +8,7 @@ it gets a line break before the next line is written.
 The same thread logs each assignment and each release, one line each with the same keys, for those who collect the logs of a fleet
 (docs/troubleshooting.md, "Who had this address"). It does so even if no history is kept or the disk fails.
 
-The daemon reads the files, and so does `ipamctl` while the daemon is away. So this is light to import: no grpc, no SQLAlchemy.
+The daemon reads the files, and so does `ipamctl` while the daemon is away. So this module is light to import: no grpc, no SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from ipamd.ports.process import Clock
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.2
-"""Time between two writes while events come; one write has all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
+"""Time between two writes while events come; a write has all events since the one before it. Ours: a burst of 100 ADDs costs a handful
+of writes."""
 
 SYNC_S = 10.0
 """Time between two syncs. Ours: a sync slows down the other users of the host's disk, and only a crash of the whole machine loses

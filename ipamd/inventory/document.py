@@ -1,6 +1,6 @@
 """Convert a report to a JSON document and back. `-o json` prints the document, and the state file has it.
 
-The names of the fields are an interface.
+Other programs read it, so the names of its fields must not change.
 `read_report` reads documents of `report_document`. For any other content it raises KeyError, TypeError or ValueError. Pure.
 """
 

@@ -87,7 +87,7 @@ class ExportService(Service):
         Args:
             quiesce: ends the loops that change something.
             restart: ends the process for the given reason.
-            release: `HostNetwork.allow_neighbour_discovery`.
+            release: removes our rules that would stop sandboxes of aws-node (`HostNetwork.allow_neighbour_discovery`).
         """
         self._quiesce = quiesce
         self._restart = restart

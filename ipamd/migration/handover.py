@@ -75,7 +75,10 @@ class OtherDaemon(Service):
             self.check()
 
     def check(self) -> str:
-        """Check for aws-node, and block or unblock ADD. Returns: why aws-node may assign addresses now, "" if it does not."""
+        """Check for aws-node, and block or unblock ADD. Returns: why aws-node may assign addresses now, "" if it does not.
+
+        While this node is exported, nothing is checked, and the result is "".
+        """
         with self._lock:  # for the whole check, so that an older check does not unblock ADD after a newer check has blocked it
             if self._aws_node.is_exporting:
                 return ""
