@@ -185,7 +185,7 @@ def incomplete(subject: str, cause: object) -> CloudError:
 
 
 def _addresses(interface: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IpAddress]]:
-    """Separate the primary address from the others, by the ENI's own field and by the flag on each address."""
+    """Separate the primary address from all other addresses, by the ENI's own field and by the flag on each address."""
     listed = interface.get("PrivateIpAddresses") or ()
     flagged = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
     named = interface.get("PrivateIpAddress")

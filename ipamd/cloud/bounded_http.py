@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class AnswerLimitError(OSError):
-    """Reading an answer was given up. An OSError, because every reader of a socket handles that."""
+    """Reading an answer was given up. It is an OSError, because every reader of a socket handles an OSError."""
 
 
 class AnswerTooLongError(AnswerLimitError):

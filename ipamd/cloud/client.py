@@ -157,7 +157,7 @@ class Ec2Client:
         return errors.AttemptFailure([type(exc).__name__], lack.text, lack=asdict(lack))
 
     def _forget_keys(self) -> None:
-        """Drop keys that EC2 did not accept, so that the next call searches for others."""
+        """Drop keys that EC2 did not accept, so that the next call searches for other keys."""
         with self._lock:
             if self._credentials is not None:
                 self._credentials.forget()

@@ -76,7 +76,7 @@ class HeldCredentials(Credentials):
                 raise
 
     def forget(self) -> None:
-        """Drop keys that EC2 did not accept, so that the next call searches for others."""
+        """Drop keys that EC2 did not accept, so that the next call searches for other keys."""
         with self._lock:
             self._source = None
             self._keys = None

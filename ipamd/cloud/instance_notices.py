@@ -36,7 +36,7 @@ NOTICES = (
 
 
 def read_notices(read: Callable[[str], str | None]) -> Mapping[FreezeCause, str]:
-    """Read both notices of a spot instance.
+    """Read the notices of a spot instance: that it will be interrupted, and that EC2 recommends to rebalance it.
 
     Args:
         read: gives the text at a path, None for a 404; raises CloudError.

@@ -67,8 +67,8 @@ RETURNED = "external changes: its link is back; it is used again as soon as EC2 
 class MissingLink:
     """The state of a frozen ENI's link: missing, or back but not yet confirmed by EC2 or metadata.
 
-    `was_there`: the link was seen before. If EC2 does not show such an ENI either, the reason is not that Describe lags behind our
-        Attach.
+    `was_there`: the kernel showed the link earlier, so the ENI was attached. If EC2 does not show the ENI then, the reason is not that
+        Describe lags behind our Attach.
     `back_monotonic_s`: when the link came back; None while it is missing.
     """
 

@@ -710,8 +710,8 @@ class EniService(Service):
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> frozenset[CloudKey]:
-        """Record that these ENIs and addresses are gone. If the datastore refuses one of them, the refusal is reported, and
-        the others are recorded. Returns: the refused ones; their addresses must stay withheld (I7).
+        """Record that ENIs and addresses are gone. If the datastore refuses to record an object, that is reported, and all other
+        objects are recorded. Returns: the objects that it refused; their addresses must stay withheld (I7).
         """
         refused = set()
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]

@@ -1,4 +1,4 @@
-"""Notice changes of our ENIs by others, without EC2 calls, and request a resync with EC2 when something differs.
+"""Notice that people or other software have changed our ENIs, without EC2 calls, and request a resync with EC2 when something differs.
 
 Two sources show without an EC2 call that something may have changed: the kernel's link notifications at once (`links.py`), and
 instance metadata within a few minutes (this module). Nothing is removed because of them (I7); they make a resync due. The pool's
@@ -181,7 +181,7 @@ class CloudReconciler(Service):
         """
         ours = {eni.mac for eni in self._datastore.enis()}
         readings = self._book.readings()
-        # Among ENIs that were tried at the same time ours come first, because they have sandboxes.
+        # Among ENIs that were tried at the same time, recorded ENIs come first, because they have sandboxes.
         oldest_first = sorted(readings, key=lambda mac: (readings[mac].tried_monotonic_s, mac not in ours, mac))
         for mac in oldest_first:
             reading = readings[mac]
@@ -191,7 +191,7 @@ class CloudReconciler(Service):
             if self._metadata.request_count() - count_before + cost > REQUESTS_PER_TURN:
                 break
             now_s = self._clock.monotonic()
-            # Recorded before the read, so that after a failure the other ENIs come first.
+            # Recorded before the read, so that after a failure the next turn begins with other ENIs.
             self._book.read_metadata(mac, tried_monotonic_s=now_s, described=None)
             self._book.read_metadata(
                 mac, metadata_eni=self._metadata.interface(mac, described=reading.described), monotonic_s=now_s

@@ -206,7 +206,7 @@ class LinkWatch(Service):
         """Start the pauses of questions about new contradictions, and forget what has ended."""
         before, current = self._contradictory, self._contradictions(present)
         self._contradictory = current
-        self._postponed &= current.keys() | self._missing().keys()  # EC2 or metadata has shown the others meanwhile
+        self._postponed &= current.keys() | self._missing().keys()  # without ENIs that EC2 or metadata has shown meanwhile
         recorded = {eni.eni_id for eni in self._datastore.enis()}
         self._allowances = {eni_id: allowance for eni_id, allowance in self._allowances.items() if eni_id in recorded}
         self._backoffs.clear(*((QUESTION, eni_id) for eni_id, _ in before.items() - current.items()))

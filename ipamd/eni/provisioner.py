@@ -89,7 +89,7 @@ class EniProvisioner(Service):
 
     All open operations that IAM denied (`is_denied`), and all open releases that were not tried yet, wait for the same pause
     (`limits.RELEASE_DENIED`). After this pause one of them is tried: one that was not tried yet, or else the one whose last try is
-    longest ago. If IAM denies it, the next pause begins for all of them. Otherwise the others are tried at once.
+    longest ago. If IAM denies it, the next pause begins for all of them. Otherwise all other ones are tried at once.
     """
 
     def __init__(
@@ -452,8 +452,8 @@ class EniProvisioner(Service):
         self._health.report(TRACKING, None)
 
     def _allocate(self, action: Allocate) -> bool:
-        """Allocate addresses or prefixes on an ENI. Returns: False if others filled or detached the ENI; then the pool must plan
-        again.
+        """Allocate addresses or prefixes on an ENI. Returns: False if other software has filled or detached the ENI; then the pool
+        must plan again.
         """
         operation = Assign(action.eni_id, action.prefix_count or action.address_count, action.prefix_count > 0)
         try:

@@ -46,7 +46,7 @@ class RefusedAddresses:
         self._refused: dict[IpAddress, _Refused] = {}
 
     def require_due(self, address: IpAddress) -> None:
-        """Return if EC2 may be asked for an address now. Raises: PinnedAddressError, the last refusal, if it may not."""
+        """Check that EC2 may be asked for an address now. Raises: PinnedAddressError, which repeats the last refusal, if not."""
         refused = self._refused.get(address)
         if refused is None:
             return

@@ -145,7 +145,7 @@ class ResyncScheduler(Service):
     methods. No lock is needed: each step is one operation on a dictionary, and only `run_due` removes reasons. A reason that is added
     while a resync begins belongs to that resync, or stays for the next one.
 
-    `counts`: resyncs since the start by reason (one with two reasons counts for both), and external changes that EC2 showed.
+    `counts`: resyncs since the start by reason (a resync counts once for each of its reasons), and external changes that EC2 showed.
     """
 
     def __init__(self, context: ServiceContext, *, unplaced: Callable[[], frozenset[str]]) -> None:

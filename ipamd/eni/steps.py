@@ -63,8 +63,8 @@ account's limit.
 Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
 NOT_VISIBLE = "ENI not shown"
-"""Back-off key, with an intent's ID: EC2 did not show the ENI, or the /80, of this intent. The object counts as absent if EC2 does not
-show it after the pause either."""
+"""Back-off key, with an intent's ID: EC2 did not show the ENI, or the /80, of this intent. The object counts as absent if an answer
+after the pause does not show it."""
 
 OUTCOMES = {
     DeleteReason.UNATTACHED: "not attached: deleted",
@@ -422,8 +422,8 @@ class OperationRunner(Service):
             raise error  # it is recorded and sandboxes may use it, so it must not be deleted (I2)
 
     def _adopt_once(self, work: Work) -> bool:
-        """Adopt ENIs that others have attached (`adopt_enis`), but not twice in a row for the same creation. Returns: whether an ENI
-        was adopted.
+        """Adopt ENIs that other software has attached (`adopt_enis`), but not twice in a row for the same creation. Returns: whether
+        an ENI was adopted.
         """
         was_adopted_before = self._adopted_for == work.intent.intent_id
         self._adopted_for = work.intent.intent_id
@@ -803,8 +803,8 @@ class OperationRunner(Service):
     # per refused action (I13).
 
     def adopt_changes(self, identity: InstanceIdentity) -> bool:
-        """Compare with EC2 after a refused allocation, because others may have filled or detached the ENI. Returns: whether the
-        datastore changed.
+        """Compare with EC2 after a refused allocation, because other software may have filled or detached the ENI. Returns: whether
+        the datastore changed.
         """
         before = self._datastore.enis(), self._datastore.counts().total
         return self.adopt_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)

@@ -113,7 +113,7 @@ class Subnets(Service):
     def home_of(self, pool: str, identity: InstanceIdentity) -> SubnetId | None:
         """Return the default subnet of a pool.
 
-        For a pool of pods that is the subnet of its first ENI, else the first candidate for a new one; None before either is known.
+        For a pool of pods that is the subnet of its first ENI, or else the first candidate for a new ENI; None if there is neither.
         """
         if not subnet_pool(pool):
             return self.home(identity)
@@ -287,7 +287,9 @@ class Subnets(Service):
         return is_any_changed
 
     def follows_primary(self, eni: Eni) -> bool:
-        """Whether an ENI must have the primary ENI's security groups: the network file names no others."""
+        """Whether an ENI must have the primary ENI's security groups, because the network file names none for it. False for an ENI of
+        a pool that the file does not define.
+        """
         if subnet_pool(eni.pool):
             pool = self._pools.by_name.get(eni.pool)
             return pool is not None and not pool.security_group_ids

@@ -61,7 +61,9 @@ class FileAges:
         return counted.ran_s - counted.written_s.setdefault(name, counted.ran_s)
 
     def retain(self, names: Collection[str]) -> None:
-        """Store the running times of the files in `names`, and forget all others. If the write fails, a later daemon lacks them."""
+        """Store the running times of the files in `names`, and forget those of all other files. If the write fails, the next daemon
+        has only the times of an earlier write.
+        """
         if self._counted is None:
             return
         self._counted.written_s = {name: at_s for name, at_s in self._counted.written_s.items() if name in names}

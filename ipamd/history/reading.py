@@ -115,7 +115,7 @@ def _read_segments(
 ) -> datetime | None:
     """Read the segments of one kind into `records`, and append failures to `problems`.
 
-    Returns: the time of the oldest record, for the kind that shows where the history begins; None for the other kind.
+    Returns: the time of the oldest record of the kind `history`, at which the history begins; None for the kind `refused`.
     """
     begins_at: datetime | None = None
     for segment in segments:

@@ -119,7 +119,7 @@ class Appender:
         return status.st_nlink == 0 or status.st_size >= self.segment_bytes or abs(now_s - self._began_s) >= SEGMENT_S
 
     def prune(self, *, now_s: float) -> None:
-        """Remove the oldest segments until the others are within the bounds of bytes and days.
+        """Remove the oldest segments until the remaining ones are within the bounds of bytes and days.
 
         A segment is too old only if it is so by the wall clock and by the running time, so that setting a clock makes no segment old.
         Segments of at least three times `segment_bytes` are removed first: they were written under another bound, or not by us.

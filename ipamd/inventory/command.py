@@ -39,7 +39,7 @@ EXIT_PARTIAL, EXIT_USAGE, EXIT_BLIND = 1, 2, 3
 
 CALLS_MAX = 20
 """Default bound of the EC2 attempts in a run. Ours: enough for 10,000 ENIs and the reservations of 9 subnets. EC2 refills the
-account's bucket for such calls with 20 a second, so a run takes calls from others for a second at most."""
+account's bucket for such calls with 20 a second, so a run delays the calls of other programs by a second at most."""
 
 LEAK_AGE_S = 1800
 """Default least age of a leaked ENI. Ours: the same as the sweeper's, which may delete the ENI from this age on."""

@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 class Ec2Lists:
     """Lists subnets, ENIs and reservations for one run. Not thread-safe.
 
-    Each method raises CloudError if EC2 refuses. It raises CloudError with the failure INVENTORY_CALLS_SPENT if the list does not
-    end before only `keep` calls are left.
+    Each method raises CloudError if EC2 refuses, and CloudError with the failure INVENTORY_CALLS_SPENT if the list needs more calls
+    than the run has. `keep`: calls that the list must leave for later lists.
     """
 
     def __init__(self, calls: Ec2Calls, *, calls_max: int) -> None:
@@ -68,8 +68,8 @@ class Ec2Lists:
     def enis_of(self, subnet_ids: Collection[SubnetId], *, keep: int) -> list[SeenEni]:
         """List all ENIs of at most `FILTER_VALUES_MAX` subnets.
 
-        They include the ENIs that EC2 lists only if INCLUDE_MANAGED is sent, unless the endpoint does not support this parameter. Such
-        an endpoint hides no ENI.
+        ENIs that AWS services manage are included. EC2 lists them if INCLUDE_MANAGED is sent, and an endpoint that does not support
+        this parameter hides no ENI.
         """
         subject = f"the ENIs of {counted(len(subnet_ids), 'subnet')}"
         return self._enis(subject, _filters("subnet-id", sorted(subnet_ids)), keep=keep)

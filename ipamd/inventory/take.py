@@ -159,7 +159,7 @@ class _Inventory:
     def _read_reservations(self, subnets: Sequence[DescribedSubnet], *, keep: int) -> None:
         """Read the reservations of as many subnets as the calls allow. The subnets that waited longest come first.
 
-        `keep`: calls that are left for the second look.
+        `keep`: calls that must remain for the second look.
         """
         read_at_s = {
             subnet_id: memory.reservations_read_at.timestamp()

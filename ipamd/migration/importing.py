@@ -111,7 +111,7 @@ class ImportService(Service):
         return names, False
 
     def _stamp_all(self, foreign: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
-        """Take over the foreign veths whose sandbox can be named, and report the others."""
+        """Take over the foreign veths whose sandbox can be identified, and report all other ones."""
         by_device = _addresses_by_device(survey)
         import_pass = ImportPass(survey, listed, self._allocations)
         unnamed: list[UnidentifiedVeth] = []

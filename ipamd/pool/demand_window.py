@@ -82,7 +82,7 @@ class RollingMax:
         """(time, maximum from there until now): times ascend, values descend."""
 
     def record(self, value: int, *, now_s: float, kept_s: float) -> None:
-        """Record a new value. `kept_s`: the longest window that will be asked for from now on."""
+        """Record a new value. `kept_s`: the longest window for which `over` will be called from now on."""
         since_s = now_s
         while self._steps and self._steps[-1][1] <= value:
             since_s = self._steps.pop()[0]
@@ -92,14 +92,14 @@ class RollingMax:
             del self._steps[0]
 
     def over(self, window_s: float, *, now_s: float) -> int | None:
-        """Return the highest value in the window; None before a whole window has been seen."""
+        """Return the highest value in the window; None if values have not been recorded for a whole window yet."""
         for at_s, value in reversed(self._steps):
             if at_s <= now_s - window_s:
                 return value
         return None
 
     def so_far(self, window_s: float, *, now_s: float) -> int:
-        """Return the highest value, even before a whole window has been seen; 0 without any value."""
+        """Return `over`, or the highest value so far if values have not been recorded for a whole window yet; 0 without any value."""
         highest = self.over(window_s, now_s=now_s)
         if highest is not None:
             return highest

@@ -116,7 +116,7 @@ class PoolMaintainer(Service):
         """Keep the collaborators.
 
         Args:
-            repeats: returns the addresses that pods hold beyond those of their present sandboxes.
+            repeats: returns how many addresses earlier sandboxes of pods still hold, while the pods have newer sandboxes.
             pinned: obtains addresses that pods ask for; None if no pod may ask for one.
             pools: the further pools, which the network file defines for pods.
             has_cards: whether the pool manages further network cards. `set_limits` learns which cards the instance type has.
@@ -301,7 +301,7 @@ class PoolMaintainer(Service):
         return None
 
     def _in_order(self) -> list[PlannedPool]:
-        """Return the pools in the order of planning: those for which ADDs wait, by ascending number of ENIs, then the others."""
+        """Return the pools in the order of planning: those for which ADDs wait, by ascending number of ENIs, then all other pools."""
         if not self.pools:
             return [self._own]
         eni_counts = Counter(eni.pool for eni in self._datastore.enis() if eni.managed)

@@ -72,7 +72,7 @@ class BranchImport:
             first, uplink = self._adoption.stamp_uplinked(
                 veth, path.link, key=key, address=path.address, uplink=path.branch, eni_id=eni_id
             )
-        except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
+        except Exception as error:  # noqa: BLE001  # top of the work on one veth: other veths must not wait for it
             return log_text(error)
         import_pass.firsts[veth.name], import_pass.uplinks[path.link.name] = first, uplink
         self._failpoint("import.stamped")

@@ -53,7 +53,7 @@ class FirstLegImport(Protocol):
         """Take over the sandbox of one first host veth, to which `addresses` are routed.
 
         Returns: None if the sandbox has another kind of first leg. Raises nothing, so that a failure with one veth does not stop the
-        others.
+        takeover of other veths.
         """
 
 

@@ -56,7 +56,7 @@ class PoolImport:
             for kind in self._extra:
                 kind.take_over(veth, key, import_pass)
             import_pass.firsts[veth.name] = self._adoption.stamp(veth, key=key, address=address)
-        except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
+        except Exception as error:  # noqa: BLE001  # top of the work on one veth: other veths must not wait for it
             return log_text(error)
         self._failpoint("import.stamped")
         log.info("imported veth=%s address=%s sandbox=%s witness=%s", veth.name, address, key, witness)
