@@ -78,7 +78,7 @@ loop waits all that time. Our pool loop need not wait longer, because the open i
 
 DELETING = RetryPolicy(SETTLING.on, attempts=20, total_s=60.0, least_wait_s=1.0)
 """Delete of an ENI whose detach is under way: for the same outcomes and as long as SETTLING, but with pauses of at least a second, so
-half as many attempts fit into the minute."""
+that fewer refused attempts count against the account's limit."""
 
 HURRIED = RetryPolicy(frozenset(), attempts=1, total_s=0.0)
 """One attempt, for a query with a good fallback: instance limits at start (docs/life.md, Start)."""

@@ -95,7 +95,7 @@ class Ec2Request:
 
     @property
     def half(self) -> int:
-        """Half of the requested number of addresses or prefixes."""
+        """Half of the requested number of addresses or prefixes, rounded down."""
         return (self.action.prefix_count or self.action.address_count) // 2
 
     def key(self, stopped: str) -> Key:

@@ -82,7 +82,9 @@ class LinkWatch(Service):
         resyncs: ResyncScheduler,
         on_change: Callable[[HostChange], None],
     ) -> None:
-        """`on_change`: called with the kernel's other notifications (`HostNetworkReconciler.on_change`)."""
+        """`on_change`: called with the kernel's notifications that are not about links, and also when the link of a recorded ENI
+        appears, or notifications may have been missed (`HostNetworkReconciler.on_change`).
+        """
         super().__init__(context)
         self._hostnet = hostnet
         self._book = book

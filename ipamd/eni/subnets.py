@@ -201,7 +201,7 @@ class Subnets(Service):
         return exclusion(eni, policy, self._listed, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
 
     def check_network(self, custom: CustomNetwork, identity: InstanceIdentity) -> SubnetCheck:
-        """Check whether ENIs could be created after a start with this file, by one DescribeSubnets. Changes nothing; any thread."""
+        """Check whether ENIs could be created after a start with this file, by at most one DescribeSubnets. From any thread."""
         zone = custom.of_zone(identity.availability_zone)
         if zone is None:
             return SubnetCheck(_no_zone(identity))
