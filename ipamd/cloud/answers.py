@@ -185,7 +185,11 @@ def incomplete(subject: str, cause: object) -> CloudError:
 
 
 def _addresses(interface: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IpAddress]]:
-    """Separate the primary address from all other addresses, by the ENI's own field and by the flag on each address."""
+    """Separate the primary address from all other addresses, by the ENI's own field and by the flag on each address.
+
+    Returns: the primary address, None if the ENI has no address; and the other addresses. Raises: KeyError if there are addresses, and
+        none is marked as the primary one.
+    """
     listed = interface.get("PrivateIpAddresses") or ()
     flagged = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
     named = interface.get("PrivateIpAddress")

@@ -91,7 +91,10 @@ class _BoundedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read the bytes that have arrived, or wait for some. Raises: AnswerLimitError; the errors of the socket."""
+        """Read the bytes that have arrived, or wait for some. Returns: how many; 0 at the end of the answer; None as `RawIOBase`.
+
+        Raises: AnswerLimitError; the errors of the socket.
+        """
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise self._too_slow()

@@ -442,7 +442,9 @@ class Limits:
         )
 
     def _stopped(self, kind: str, pool: str) -> GrowthRefusal | None:
-        """Return why no call of a kind is made for a pool: EC2 denied the last one, or answered it with an error."""
+        """Return why no call of a kind is made for a pool: EC2 denied the last one, or answered it with an error. None if calls may be
+        made.
+        """
         return self.refusal(call_key(kind, "denied", pool), call_key(kind, "error", pool))
 
     def _full_refusal(self, home: SubnetId | None) -> GrowthRefusal | None:

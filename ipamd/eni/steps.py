@@ -254,7 +254,10 @@ class OperationRunner(Service):
         )
 
     def _search(self, work: Work) -> State | None:
-        """Search for the ENI of a creation, by the tag that carries its token."""
+        """Search for the ENI of a creation, by the tag that carries its token. If EC2 has created none, close the intent.
+
+        Raises: CloudError while EC2 shows no ENI, but may still show one later.
+        """
         why_not_repeated = "the call is not repeated: the pool is frozen"
         if work.create.refused:
             why_not_repeated = f"the repeated call was refused: {work.create.refused}"
@@ -478,7 +481,7 @@ class OperationRunner(Service):
         work.conflicts = result.contradictions
 
     def _read(self, work: Work) -> State | None:
-        """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""
+        """Recover an allocation whose answer was lost: read the ENI's addresses from EC2. If the ENI is gone, close the intent."""
         eni = self._datastore.eni(work.intent.eni_id)
         if eni is None:
             self._log.close(work.intent, "the ENI is not ours any more")
@@ -508,7 +511,11 @@ class OperationRunner(Service):
     # Deletion and release
 
     def _look(self, work: Work) -> State | None:
-        """Decide whether the ENI must be detached, may be deleted now, or must be kept because it is in use (I2)."""
+        """Decide about an ENI that is to be deleted (I2).
+
+        Returns: None if it must be detached first; DETACHED if it may be deleted now; DONE if it is kept, because it is in use or an
+            AWS service manages it.
+        """
         eni_id = work.delete.eni_id
         recorded = self._datastore.eni(eni_id)
         if self._keep_used(work, recorded):
@@ -677,7 +684,9 @@ class OperationRunner(Service):
             self._enis.routing.tear_down(eni)
 
     def _unassign(self, work: Work) -> State | None:
-        """Release those of the operation's addresses and prefixes that no sandbox uses."""
+        """Release those of the operation's addresses and prefixes that no sandbox uses. If there are none, or if the ENI is not for
+        sandboxes any more, close the intent without a call.
+        """
         release = work.operation
         assert isinstance(release, Unassign)
         eni = self._datastore.eni(release.eni_id)

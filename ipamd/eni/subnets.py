@@ -298,7 +298,10 @@ class Subnets(Service):
         return all(zone.subnet_id != eni.subnet_id or not zone.security_group_ids for zone in self._policy.custom.zones.values())
 
     def views(self, identity: InstanceIdentity | None) -> tuple[SubnetView, ...]:
-        """Return every subnet of the last answer (`_listed`), with its addresses and why it is not used now. Makes no EC2 call."""
+        """Return every subnet of the last answer (`_listed`), with its addresses and why it is not used now; () before an answer.
+
+        Makes no EC2 call.
+        """
         if identity is None or self._listed is None:
             return ()
         return tuple(self._view(subnet, identity) for subnet in self._listed.values())
@@ -410,7 +413,8 @@ class Subnets(Service):
         raise self._no_subnet("; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items())))
 
     def _usable_of_pool(self, name: str, identity: InstanceIdentity) -> list[tuple[SubnetId, int | None]]:
-        """Return the subnets of a pool of pods in the node's zone, the one with most room first, each with its free count.
+        """Return the subnets of a pool of pods in the node's zone, the one with most room first, each with its free count, None if it
+        is not known.
 
         Raises: SubnetChoiceError if there is none; CloudError if EC2 does not answer.
         """

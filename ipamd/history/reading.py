@@ -193,7 +193,7 @@ class _LineFilter:
         self._sandboxes: set[str] = set()
 
     def take(self, line: bytes) -> HistoryRecord | None:
-        """Return the record of a line if it may be about the subject."""
+        """Return the record of a line if it may be about the subject; None if it is not, or if the line is unreadable."""
         if any(mark in line for mark in _MARKS):
             return decode(line)
         if not any(needle in line for needle in self._needles):

@@ -81,7 +81,7 @@ class Ec2Lists:
         return self._enis(subject, _filters("network-interface-id", sorted(eni_ids)), keep=0)
 
     def reservations(self, subnet_id: SubnetId, *, keep: int) -> tuple[CidrReservation, ...]:
-        """List the IPv4 reservations of a subnet, ascending."""
+        """List the IPv4 reservations of a subnet, ascending. Raises CloudError also if one is malformed."""
         pages = self._pages("GetSubnetCidrReservations", subnet_id, {"SubnetId": subnet_id}, keep=keep)
         listed = [reservation for page in pages for reservation in page.get("SubnetIpv4CidrReservations", ())]
         try:

@@ -85,6 +85,7 @@ class SubnetReport:
 class InventoryReport:
     """The report of one run.
 
+    `at`: when the run ended.
     `subnets`: sorted by ID. A subnet that was never read is only in `gaps`.
     `call_count`: HTTP attempts of this run, of at most `calls_max`.
     """

@@ -131,7 +131,7 @@ class FileAwsNode:
     def _last_seen(self, note: Mapping[str, object]) -> _LastSign | None:
         """Return the last sign of aws-node: the later of the signs in memory and in the note.
 
-        A sign of another boot does not count.
+        A sign of another boot does not count. Returns: None if there is no sign of this boot.
         """
         seen = self._last_sign
         match note.get("seen"):
@@ -143,6 +143,7 @@ class FileAwsNode:
         """Return the last sign of aws-node if its file has changed.
 
         Returns: `last_seen`, if it is later than the write of the file or is about the same version; otherwise the write of the file.
+            None if there is no sign but a write before this boot.
         """
         if version == _version_of(last_seen):
             return last_seen

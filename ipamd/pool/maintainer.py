@@ -487,7 +487,9 @@ class PoolMaintainer(Service):
         )
 
     def _slots_kept_free(self) -> Mapping[EniId, int]:
-        """Return how many slots the pool may use on each ENI that needs a slot for an address that a pod asked for."""
+        """Return how many slots the pool may use on each ENI on which a slot is left for an address that a pod asked for; empty
+        without such an ENI.
+        """
         if self._pinned is None or self.limits is None:
             return {}
         return self._pinned.slot_caps(self.limits)
@@ -542,7 +544,10 @@ class PoolMaintainer(Service):
         return any(eni.prefix_count for eni in snapshot.enis)
 
     def _release_refusal(self) -> GrowthRefusal | None:
-        """Return why nothing is released now: EC2 refused a release, an ADD of another pool waits, or an earlier call is open."""
+        """Return why nothing is released now: EC2 refused a release, an ADD waits (with several pools), or an earlier call is open.
+
+        None if something may be released.
+        """
         refusal = self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)
         if refusal is None and self.pools and self._demand.waiting()[0]:
             return growth_refusal("an ADD of another pool waits")
@@ -583,7 +588,7 @@ class PoolMaintainer(Service):
 
     @staticmethod
     def _growth_refusal(action: Growth, snapshot: PoolSnapshot) -> GrowthRefusal | None:
-        """Return the refusal of EC2 that forbids the action now, if there is one."""
+        """Return the refusal of EC2 that forbids the action now; None if there is none."""
         growth = snapshot.growth
         if not isinstance(action, CreateEni):
             return growth.allocation
@@ -685,7 +690,7 @@ class PoolMaintainer(Service):
         return soonest_s(pauses)
 
     def _pauses_of(self, planned: PlannedPool, now_s: float) -> list[float | None]:
-        """Seconds until something of one pool is due without an event."""
+        """Seconds until each thing of one pool is due that is due without an event; an entry None stands for nothing."""
         settings = self._settings_of(planned)
         pauses = [planned.window.next_change_s(settings, now_s=now_s)]
         if planned.last_cycle is not None:

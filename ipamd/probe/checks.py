@@ -15,7 +15,8 @@ from ipamd.probe import address_steps, attachment_steps, creation_steps, expect
 from ipamd.probe.subject import ProbeSubject
 
 Ask = Callable[[ProbeSubject], None]
-"""A step of the run: it makes calls about the probe's ENI, and records observations for the checks that name it."""
+"""A step of the run: it makes calls about the probe's ENI, and records observations for the checks that name it. Raises: NotPossible
+if the step cannot be taken; Ended."""
 
 
 class Check(NamedTuple):

@@ -117,6 +117,7 @@ class ProbeSubject:
     at: when the run began.
     device_index: where the ENI is attached.
     address_limit: addresses that one ENI can have.
+    attachment_limit_type: EC2's AttachmentLimitType of the instance type (whether volumes and ENIs share one limit); empty if unknown.
     left_over: ENIs that are left or may be left.
     ended: why the run ended early; empty if it did not.
     owned_ids: IDs of the ENIs that this run may change.
