@@ -506,8 +506,8 @@ class EniService(Service):
     def _left_of_cooldown(self) -> timedelta | None:
         """Return how long an address without a row must still cool when EC2 shows it; None if it need not.
 
-        It may have been released before the boot, or before the datastore was lost (I8). Addresses that EC2 has just assigned in
-        answer to a call of ours do not cool.
+        The address may have been released shortly before the boot, or before the datastore was lost (I8). Addresses that EC2 has just
+        assigned in answer to a call of ours do not cool.
         """
         left_s = self._unrecorded_cool_deadline - self._clock.monotonic()
         if left_s > 0:

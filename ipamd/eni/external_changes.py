@@ -258,7 +258,7 @@ class CloudReconciler(Service):
     def _observe_unrecorded(self, readings: Iterable[Reading], places: Collection[EniId]) -> set[EniId]:
         """Record the MACs of the ENIs that EC2 showed but that have no row.
 
-        Returns: the ENIs that have an address in metadata, although EC2 showed them without one. They are compared again.
+        Returns: the ENIs that have an address in metadata, although EC2 showed them without one. Each counts as a difference.
         """
         late = set()
         for reading in readings:

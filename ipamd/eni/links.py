@@ -33,7 +33,7 @@ from ipamd.model.record import dataclass
 from ipamd.ports.kernel import HostNetwork
 
 REOPEN_S = 0.5
-"""Pause before the subscription is opened again if it ended without an error. It should end so only when the daemon stops, so this
+"""Pause before the subscription is opened again if it ended without an error. That should happen only when the daemon stops, so this
 pause only prevents an endless loop without pauses. If the subscription breaks, `Loop` chooses the pause. Ours: half a second is short,
 so few notifications are missed, and opening twice a second costs little."""
 

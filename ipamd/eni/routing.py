@@ -51,7 +51,9 @@ class EniRouting(Service):
         self._book = book
 
     def await_link(self, mac: MacAddress) -> None:
-        """Wait, within a bound, for the link of an ENI that is being attached. It appears before EC2 shows the attachment."""
+        """Wait, within a bound, for the link of an ENI that is being attached. The link usually appears before EC2 shows the
+        attachment. If it does not appear, that is logged.
+        """
         try:
             self._hostnet.await_link(mac)
         except IpamError as error:

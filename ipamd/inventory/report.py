@@ -75,8 +75,8 @@ class SubnetReport:
     def unseen_count(self) -> int:
         """Addresses that EC2 counts as taken and that no listed ENI has.
 
-        It differs from 0 for a moment if ENIs change between the list of subnets and the list of ENIs. It stays above 0 in a subnet
-        that is shared with other accounts, because EC2 does not list their ENIs.
+        The number differs from 0 for a moment if ENIs change between the list of subnets and the list of ENIs. It stays above 0 in a
+        subnet that is shared with other accounts, because EC2 does not list their ENIs.
         """
         return self.capacity.free_count - self.ec2_free_count
 
