@@ -1,4 +1,4 @@
-"""Give a sandbox an address and wire it, or leave nothing of it: after any failure, or if the caller cancels (I1, I4, I5).
+"""Give a sandbox an address and wire it, or undo all of it: after any failure, or if the caller cancels (I1, I4, I5).
 
 Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
 if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction,
@@ -106,11 +106,11 @@ class AttachService(Service):
         """Attach the interface that the request names, and one of each further network card if the pod may have them.
 
         Returns: the attachment of the interface that the request names. A repeated request (a runtime repeats after a timeout) gets
-            the stored attachment, at once.
+            the stored attachment, and nothing is wired again.
         Raises: NotServingError, BusyError, ChainedPluginMissingError, TombstonedError, AttachmentConflictError, NetnsError,
             MultiNicError, WiringError, PolicyAgentSilentError, PolicyAgentRefusedError, DeadlineError, DatastoreError, and the errors
-            of the sources of legs. After any of them nothing remains of this request, except that the policy agent may have a record
-            of the pod's name.
+            of the sources of legs. After any of them this request has no record, and its links are removed or are scheduled for
+            deletion. The policy agent may still have a record of the pod's name.
         """
         with self._place():
             outcome = self._try(request, deadline, steps)
@@ -216,7 +216,10 @@ class AttachService(Service):
         self._cooldown.roll_back(spec, reason=reason, is_unused=True, is_unwired=True, is_marked=False)
 
     def _offer(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> LegOffer | _Pending | None:
-        """Ask the sources for the first leg of the sandbox. Returns None if its row or tombstone already decides the ADD."""
+        """Return the offer of the first source that has one, otherwise the offer of the pool.
+
+        Returns None if there are sources, but none has to be asked, because the sandbox's row or tombstone already decides the ADD.
+        """
         if self._sources and self._is_answered(request.key):
             return None
         for source in self._sources:
@@ -284,7 +287,7 @@ class AttachService(Service):
         return attachments[0]
 
     def _wire(self, interface: _Interface, identity: NetnsIdentity, deadline: Deadline) -> Wired:
-        """Wire one interface, unless the caller (the plugin of amazon-vpc-cni-k8s) wires it after our reply."""
+        """Wire one interface. If the caller (the plugin of amazon-vpc-cni-k8s) wires it after our reply, only return empty MACs."""
         spec = interface.spec
         if interface.request.is_wired_by_caller:
             return Wired(MacAddress(""), MacAddress(""), identity)
@@ -316,11 +319,11 @@ class AttachService(Service):
         )
 
     def _roll_back(self, spec: WiringSpec, *, reason: str, is_unused: bool) -> None:
-        """Undo the wiring. If that fails too, the cooldown thread deletes the link, and the address is not free before the link is
-        gone.
+        """Undo the wiring of a failed ADD. If the undoing fails, the cooldown thread deletes the link, and the address is not free
+        before the link is gone.
 
-        `is_unused`: nothing was wired. An address of the pool is free again at once then. If it cooled instead, a runtime that repeats
-        an ADD which the kernel refuses would soon have all addresses of the pool cooling (I8).
+        `is_unused`: nothing was wired. Unless the undoing fails, an address of the pool is then free again at once. If it cooled
+        instead, a runtime that repeats an ADD which the kernel refuses would soon have all addresses of the pool cooling (I8).
         """
         if spec.is_imported:  # the caller has not begun to wire this sandbox: a link with this name belongs to an earlier sandbox
             self._cooldown.abort(spec.address, reason=reason, dying_veth=None)

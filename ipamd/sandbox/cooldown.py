@@ -152,7 +152,8 @@ class Cooldown(Service):
     def start_after_delete(self, wiring: WiringSpec, *, host_veth: str) -> None:
         """Start the cooldown after a DEL that has marked the sandbox's links.
 
-        An address that is not of the pool does not cool, so only its links are deleted.
+        An address that is not of the pool does not cool, so only its links are deleted. A cooldown ends early if the address goes back
+        to EC2 after the DEL (`kept_s` is 0).
         `host_veth`: the present name of the first host veth, which may differ from the name in `wiring`.
         """
         if wiring.is_of_pool:
@@ -276,7 +277,10 @@ class Cooldown(Service):
         return len(self._dying)
 
     def next_due_s(self) -> float | None:
-        """Seconds until the next address has cooled, or until tracked connections can be deleted; None if nothing is due."""
+        """Seconds until the next address has cooled, or until tracked connections can be deleted. Negative: that time has passed.
+
+        None if no address is cooling and no tracked connections are to be deleted.
+        """
         now = self._clock.monotonic()
         with self._lock:
             deadlines = [*self._cooling.values(), *([now] if self._uplink_addresses else [])]
@@ -300,7 +304,10 @@ class Cooldown(Service):
         return self.next_due_s()
 
     def work(self) -> None:
-        """Run every step once. A failed step does not stop the others. Raises: the last error."""
+        """Delete the dying links, repeat refused writes of failed ADDs, and free the cooled addresses, each once.
+
+        A step that fails does not stop the steps after it. Raises: the last error, after all steps.
+        """
         with self._lock:
             has_new, self._has_new = self._has_new, False
         if has_new:

@@ -174,7 +174,8 @@ class DetachService(Service):
     ) -> None:
         """Remove the wiring of a sandbox without a row.
 
-        Its address cools even if the pool has no row of it, because EC2 may show the address later and make it assignable (I8).
+        An address of the pool cools even if the pool has no row of it, because EC2 may show the address later and make it assignable
+        (I8). An address of an uplink does not cool; only its tracked connections are deleted.
         """
         address = self._wiring.remove_leftover(host_veth=host_veth, address=address, key=key, uplink=uplink)
         if address and uplink is None:

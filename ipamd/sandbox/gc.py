@@ -87,7 +87,8 @@ class GcService(Service):
     def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:
         """Return the container IDs of the sandboxes that CRI lists.
 
-        The result is empty if CRI is off. The list in the request is the only evidence from the runtime then.
+        The result is empty if CRI is off. The list in the request is the only evidence from the runtime then. Raises:
+        RuntimeUnreachableError, also if the list has none of several wired sandboxes.
         """
         if self._runtime is None:
             return frozenset()

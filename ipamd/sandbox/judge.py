@@ -48,7 +48,7 @@ class SandboxJudge(Service):
         # For each kept sandbox, the kinds of reasons in its last ledger entry.
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
         self.unplaced_count = 0
-        """Wired sandboxes without a row; set by the QuarantineService."""
+        """The number of wired sandboxes that are not recorded and whose address has no row; set by the QuarantineService."""
 
     def record_list(
         self, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None
@@ -56,7 +56,7 @@ class SandboxJudge(Service):
         """Count one plausible list of the runtime.
 
         Args:
-            attachments: read before the list was requested, so that none is younger than it.
+            attachments: the recorded sandboxes, read before the list was requested, so that the list can have all of them.
             listed: the container IDs of a complete and plausible list.
             unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read. With None, the
                 sandboxes that were absent from the list before are taken as wired, so that their absence is still counted.
@@ -95,11 +95,12 @@ class SandboxJudge(Service):
         return False
 
     def missing_count(self, attachments: Collection[Attachment], listed: Collection[str]) -> int:
-        """Count the wired sandboxes if a list has none of them; 0 if it has at least one of them.
+        """Count the wired sandboxes that a list lacks, if it lacks all of them. The caller rejects the list if the result is above 1.
 
-        A list without any of several wired sandboxes is not plausible. The interfaces of one sandbox count once. The kernel is
-        surveyed only if the count can matter: if several sandboxes are recorded and one of them is old enough to be judged, or if
-        several addresses are wired but not recorded.
+        The interfaces of one sandbox count once.
+        Returns: 0 if the list has a recorded or a wired sandbox, or if no sandbox could be judged by the list. A list judges something
+            only if several sandboxes are recorded and one of them is old enough, or if several addresses are wired but not recorded.
+            If the kernel cannot be surveyed, all these sandboxes count as wired.
         """
         if any(attachment.key.container_id in listed for attachment in attachments):
             return 0

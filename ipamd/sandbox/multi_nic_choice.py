@@ -51,6 +51,7 @@ class MultiNicChoice:
     def asks(self, request: AttachRequest) -> bool:
         """Whether a pod asks for an interface of each card, and may have them.
 
+        False if further cards are not managed, for a further interface, and if the caller wires the sandbox itself.
         Raises: MultiNicError if the pod asks and may not have them, or if the runtime handed over no annotations of a pod that may
             ask.
         """

@@ -64,15 +64,15 @@ class PinnedAddressChoice:
         )
 
     def refuse_for_uplink(self, request: AttachRequest) -> None:
-        """Refuse the annotation of a pod that has an ENI of its own. Raises: PinnedAddressError."""
+        """Refuse a pod that has an ENI of its own and also asks for an address, by annotation or list. Raises: PinnedAddressError."""
         wish = self.by_annotation(request)
         if wish is not None:
             raise _refused(PinnedRefusalCode.NOT_APPLICABLE, request, value=wish.address or SAME, cause=OF_UPLINK)
 
     def refuse_for_pool(self, request: AttachRequest, pool: str) -> None:
-        """Refuse the annotation of a pod whose addresses come from a pool of pods, and not from the node's own pool.
+        """Refuse a pod that asks for an address, by annotation or list, if its addresses come from a pool of pods.
 
-        Raises: PinnedAddressError.
+        `pool`: the name of that pool; "" for the node's own pool, of which no pod is refused. Raises: PinnedAddressError.
         """
         wish = self.by_annotation(request)
         if pool and wish is not None:

@@ -60,7 +60,7 @@ class PodPoolChoice:
             raise _refused(RefusalCode.POOL_NOT_APPLICABLE, request, value=chosen, cause=OF_UPLINK)
 
     def _by_annotation(self, request: AttachRequest) -> str | None:
-        """Return the pool that the pod's annotation names, None without an annotation.
+        """Return the pool that the pod's annotation names; None if it has none, or if annotations are not read.
 
         Raises: PoolAnnotationError if the pool is not allowed, or if the runtime handed over no annotations of a pod that may choose.
         """
@@ -69,7 +69,7 @@ class PodPoolChoice:
         namespace = request.names.pod_namespace
         allowed = self._allowed.get(namespace, ())
         if request.annotations is None:
-            # The network of a further interface has a configuration of its own, which may not ask for annotations.
+            # The network of a further interface has a configuration of its own, which possibly does not request annotations.
             if allowed and request.key.ifname == POD_IFNAME:
                 raise _refused(RefusalCode.POOL_ANNOTATION_UNKNOWN, request)
             return None

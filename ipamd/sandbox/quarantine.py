@@ -1,9 +1,9 @@
-"""Adopt sandboxes that are wired but not recorded if kernel and runtime agree; until they do, their addresses are quarantined.
+"""Adopt sandboxes that are wired but not recorded, if kernel and runtime agree about them; before, quarantine their addresses.
 
 `ipamd/model/evidence.py` decides about a quarantined address. Its sandbox is adopted if the runtime lists the sandbox. The address
 cools if the wiring is gone. The wiring is removed and the address cools if the DEL was done, or if the sandbox has been absent from
-the lists for an hour. An *unplaced* sandbox is decided about in the same way. It is wired, but its address has no row, because EC2 did
-not show the address when the datastore was rebuilt.
+the lists for an hour. An *unplaced* sandbox is decided about in the same way. It is wired and not recorded, and its address has no
+row: EC2 did not show the address when the datastore was rebuilt, or the address is that of a branch ENI, which never has a row.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class QuarantineService(Service):
         self._unplaced: dict[str, HostVeth] = {}
         # Names of host veths whose sandbox has no row and no uplink.
         self._without_uplink: frozenset[str] = frozenset()
-        # Names of host veths of ADDs that were never answered. The kernel refused to remove these veths.
+        # Names of host veths that the start had to remove, usually of ADDs that were never answered. The kernel refused that.
         self._leftovers: frozenset[str] = frozenset()
         self.on_list: Callable[[], None] = lambda: None
         """Called after all quarantined and unplaced sandboxes have been judged by a plausible list."""
@@ -142,9 +142,9 @@ class QuarantineService(Service):
         return [veth for veth in self._unplaced.values() if veth.is_of_pool or veth.name in self._without_uplink]
 
     def remember_leftover(self, veth: HostVeth) -> None:
-        """Remember a veth of an ADD that was never answered, because the kernel refused to remove it.
+        """Remember a veth that the start had to remove and the kernel refused to remove.
 
-        The caller quarantines its address.
+        Later verdicts take the veth for that of an ADD that was never answered. The caller quarantines its address.
         """
         self._leftovers |= {veth.name}
 
@@ -288,7 +288,8 @@ class QuarantineService(Service):
     def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
         """Adopt an unplaced sandbox, or remove its wiring, if that is the verdict.
 
-        No address is freed, because the pool has no row of the sandbox's address.
+        A sandbox with an address of the pool is not adopted while the address has no row. No address is freed, because the pool has no
+        row of the sandbox's address.
         """
         judgement = self.judge.judge_veth(veth, listed=listed)
         if judgement.verdict is SandboxVerdict.ADOPT and not veth.is_of_pool and listed is not None and veth.key is not None:

@@ -31,7 +31,8 @@ from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.sandbox.quarantine import QuarantineService
 
 FIRST_RETRY_S = 0.5
-"""Pause in seconds between attempts while the start waits for the first list. Ours: an attempt costs one refused call."""
+"""Pause in seconds between attempts while the start waits for the first list. Ours: short, because an attempt costs only one refused
+call."""
 
 RELIST_WITH_EVENTS_S = 60.0
 """Seconds between two lists while the event stream is open. Ours: rare lists are enough, because a list only confirms what the events
@@ -122,7 +123,10 @@ class RuntimeReconciler(Service):
         self.loop.wake()
 
     def turn(self) -> float | None:
-        """Reconcile after the first subscription, every event and every interval. Returns: seconds until the next list."""
+        """Reconcile by a new list. Before `begin` is called, only request the first list.
+
+        Returns: seconds until the next turn, which an event ends early; None if the next turn comes only with `begin`.
+        """
         began = self._clock.monotonic()
         if self._is_begun and not self._stream.has_outcome and began < self._patience_deadline:
             return self._patience_deadline - began
@@ -255,5 +259,5 @@ class RuntimeReconciler(Service):
         return self._judge.judge_attachment(attachment, listed=listed, survey=self._quarantine_service.survey())
 
     def present_verdicts(self, address: IpAddress) -> list[str]:
-        """Describe the present verdict on each veth that has a quarantined address, one sentence each. Changes nothing."""
+        """Describe the present verdict on each unrecorded veth that has this address, one sentence each. Changes nothing."""
         return self._quarantine_service.verdicts(address, self._believed)

@@ -62,8 +62,9 @@ class VethNames(Service):
     def claimed(self, request: AttachRequest, deadline: Deadline) -> Iterator[str]:
         """Yield the name for a sandbox that is not attached. During the block no other ADD wires a link of this name.
 
-        Raises: VethNameTakenError, BusyError, WiringError, DatastoreError. If links are not named after pods, it takes no lock and
-            raises nothing.
+        If links are not named after pods, the runtime does not name the pod, or the interface has no number of a network card, the
+        name is derived from the key. Then no lock is taken and nothing is raised.
+        Raises: VethNameTakenError, BusyError, WiringError, DatastoreError.
         """
         key, names = request.key, request.names
         number = interface_number(key.ifname)

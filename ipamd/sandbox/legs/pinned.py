@@ -39,7 +39,9 @@ FROM_EC2 = "EC2 is asked for it"
 """The reason to wait for an address that the node does not have, or may not have any more."""
 
 Obtain = Callable[[PinnedWish, IpAddress, Deadline], None]
-"""A function that requests an address from EC2 by the pool's thread, and waits for it. Raises: PinnedAddressError, DeadlineError."""
+"""A function that has the pool's thread request an address from EC2, and waits until the node has the address.
+
+Raises: PinnedAddressError, DeadlineError."""
 
 
 IsCertain = Callable[[PinnedWish, IpAddress], bool]
@@ -76,6 +78,7 @@ class PinnedSource(Service):
     def ask(self, request: AttachRequest, deadline: Deadline) -> PoolOffer | None:
         """Decide from memory which address one ADD gets. Returns None if the pod asks for none.
 
+        A pod that asks for the address that it had last gets any address if none is kept for it.
         Raises: PinnedAddressError, PoolAnnotationError.
         """
         del deadline

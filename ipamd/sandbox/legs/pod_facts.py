@@ -130,7 +130,7 @@ class KubeletFacts(PodFactsSource):
 def _read(reply: pods_pb2.GetPodResponse | None, request: AttachRequest) -> PodFacts:
     """Read the facts from kubelet's answer; an answer about another pod is ignored."""
     names = request.names
-    if reply is None:  # grpcio returns it for a message that was cut off
+    if reply is None:  # grpcio returns None for a message that was cut off
         return PodFacts(GroupRequirement.UNKNOWN, "kubelet's answer was cut off")
     try:
         pod = pods_pb2.Pod.FromString(reply.pod)

@@ -44,7 +44,7 @@ FAILPOINTS = ("attach.reserved",)
 class PoolSource(Service):
     """Offers every ADD an address of the pool. Safe from any thread.
 
-    `pool_empty`: the number of ADDs that were refused because no address was free, by cause.
+    `pool_empty`: the number of ADDs that were refused because no address was free, in the pool or for the egress leg, by cause.
     """
 
     def __init__(
@@ -187,9 +187,11 @@ class PoolSource(Service):
             raise pinned_refusal(PinnedRefusalCode.PENDING, pod=claim.pod, address=claim.address, cause=cause) from error
 
     def _reserve(self, request: AttachRequest, deadline: Deadline, *, egress: Family | None, pool: str) -> Address:
-        """Reserve a free address of a pool. While none is free, wait as long as the pool may still grow and the caller has time.
+        """Reserve a free address of a pool. While none is free, wait as long as one may still come and the caller has time.
 
-        The pool does not grow for a pod whose earlier sandboxes have addresses. Such a pod waits only for an address that is cooling.
+        An address may come if the pool may grow, if an address will have cooled in time, or if a blocked pool will try again in time.
+        The pool does not grow for a pod whose earlier sandboxes have addresses. So for such a pod the first reason does not count.
+        Raises: PoolEmptyError, PodPoolEmptyError, UndeletedSandboxesError, LocalRangeEmptyError, DeadlineError.
         """
         key = request.key
         try:
@@ -244,7 +246,10 @@ class PoolSource(Service):
     def _refusal(
         self, request: AttachRequest, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None, pool: str
     ) -> IpamError:
-        """Return the error with the cause that the pool published, and the next step against that cause (I14)."""
+        """Return the error for an ADD that gets no address, with the cause that the pool published and the next step (I14).
+
+        If earlier sandboxes of pods still have addresses, the error names these pods, and the step is to remove the sandboxes.
+        """
         kind = self._delay() if status.kind is Blocked.GROWING else status.kind
         cause = status.shortage(kind)
         undeleted = self._repeated.shortage(request, cause=cause)

@@ -23,7 +23,9 @@ class LegOffer(Protocol):
         """Why the ADD must wait before it can claim the leg, for people; "" if it need not wait."""
 
     def claimed(self, deadline: Deadline, steps: StepTimer) -> AbstractContextManager[WiringSpec]:
-        """Claim the address and the name of the leg. During the block no other ADD gets either. The caller has the sandbox's lock.
+        """Claim the address and the name of the leg, so that no other ADD gets them during the block.
+
+        The caller has the sandbox's lock.
 
         Yields: the spec to wire. If the block raises, the caller undoes the wiring and releases the address (`Cooldown.roll_back`).
         Raises: IpamError; nothing is claimed then.
