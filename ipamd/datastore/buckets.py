@@ -1,11 +1,13 @@
 """Free addresses by ENI and prefix, in the order in which they are assigned, and their counters.
 
-The densest ENI and prefix come first, so that the others become empty and can be released. Within a prefix the address that has been
-free for longest comes first, so that each address stays out of use for as long as possible (I8). Draining ENIs and prefixes come after
+The ENI and the prefix with the most addresses in use come first, so that ENIs and prefixes with few become empty and can be released.
+Within a prefix the address that has been free for longest comes first, so that each address stays out of use for as long as possible
+(I8). Draining ENIs and prefixes come after
 all others (`ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
 `PoolIndex` decides which addresses are *offered*, that is, may be assigned now, and which are *withheld* from sandboxes.
 
-Counters are updated with each change: every ADD reads them, and a node may have 11,760 addresses.
+Counters are updated with each change and not computed when they are read, because every ADD reads them, and a node may have 11,760
+addresses.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ COUNTED = (*(state.value for state in AddressState), "lost", "lost_in_use", "wit
 """Counters of each ENI: the fields of `PoolCounts`, in their order."""
 
 Rank = tuple[bool, bool, int, int]
-"""Sort key of a bucket within its ENI: whether its first free address is suspected, whether it is draining, the number of addresses in
-use (negative: the most come first), and the prefix as a number."""
+"""Sort key of a bucket within its ENI: whether its first free address is suspected, whether the bucket is draining, the number of its
+addresses in use (negative, so that the most come first), and the prefix as a number."""
 
 
 @dataclass(slots=True)
@@ -37,8 +39,8 @@ class Bucket:
     `idle_count`: all free addresses, also those that are withheld or that a unit of work is changing.
     `withheld_count`: how many of the idle addresses are withheld.
 
-    In a /80 only addresses with a row are counted. One row stands for all addresses without a row of their own (the *rest*); it is in
-    `free` while they may be assigned.
+    In a /80 only addresses with a row are counted. One row stands for all addresses without a row of their own (the *rest*). This
+    row is in `free` while an address of the rest may be assigned.
     """
 
     order: int

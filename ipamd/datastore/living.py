@@ -1,5 +1,5 @@
-"""Find the sandboxes of a file that may still be running. If the pool now has the other IP family, the file is set aside, but only if
-there is no such sandbox (I2).
+"""Find the sandboxes of a file that may still be running. A file of a pool of the other IP family is set aside only if it has no such
+sandbox (I2).
 
 The daemon that wrote the file has stopped, and the new one refuses to start while such a sandbox runs. The sandboxes may have ended
 meanwhile, because the node was drained, but no daemon recorded it in the file. Evidence for their end: the network namespace is gone,
@@ -22,7 +22,7 @@ from ipamd.model.ids import AttachmentKey, ContainerId, IfName
 from ipamd.model.kernel import KernelSurvey
 
 SurveyKernel = Callable[[], KernelSurvey]
-"""Reads from the kernel the links and routes of sandboxes, for both families. Raises: IpamError."""
+"""Reads from the kernel the links and routes of sandboxes, of IPv4 and IPv6. Raises: IpamError."""
 
 
 def living_sandboxes(

@@ -130,7 +130,8 @@ def open_datastore(
         lock_wait_s: how long to wait for a predecessor that still holds the file.
         survey_kernel: called only for a file of the other family.
     Raises: SchemaVersionError if a newer release wrote the file, or its level is below `OLDEST_LEVEL`, with the file untouched;
-        DatastoreError if the disk refuses or another process has the file open.
+        DatastoreError if the disk refuses, if another process has the file open, or if a sandbox of a pool of the other family may
+        still be running.
     """
     now = clock.now()
     # An empty datastore starts at a random place in a /80, so that addresses that a lost file recorded are not soon assigned again
@@ -181,8 +182,8 @@ def examine(
     """Examine the file through a read-only connection, without changing it.
 
     `spooled`, `survey_kernel`: see `living_sandboxes`; called only for a file of the other family.
-    Raises: SchemaVersionError if this release does not know the file's schema; DatastoreError if the disk refuses or another process
-        has the file open.
+    Raises: SchemaVersionError if this release does not know the file's schema; DatastoreError if the disk refuses, if another process
+        has the file open, or if a sandbox of a pool of the other family may still be running.
     """
     try:
         status = path.lstat()
@@ -335,7 +336,12 @@ def _other_boot(probe: Disk, boot_id: str) -> OpenReport | None:
 
 
 def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) -> tuple[OpenReport, Disk | None, Snapshot]:
-    """Apply the missing migrations and read everything. Returns no Disk if a value cannot be read."""
+    """Apply the missing migrations and read everything.
+
+    Returns: the report, the open file, and its content. If the file is damaged or has a value that this release does not write, the
+        report is CORRUPT, and the second item is None.
+    Raises: DatastoreError if the disk refuses or another process has the file open.
+    """
     snapshot = Snapshot({}, {}, {}, {}, {})
     try:
         with _exclusive(path, lock_wait_s) as disk:

@@ -1,4 +1,4 @@
-"""Free addresses in order of assignment, and counters, both updated with every change. The cost of a read is the number of ENIs.
+"""Free addresses in order of assignment, and counters. Every change updates both, so a read costs only one step for each ENI.
 
 An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`.
 
@@ -68,7 +68,7 @@ class PoolIndex:
         )
 
     def drop(self, address: Address) -> None:
-        """Remove an address from the counters. It must be as it was in `put`."""
+        """Remove an address from the counters and from the free list. The row must be the one that was passed to `put`."""
         if self.pinned:
             self.pinned.discard(address.address)
         self.slots[address.eni_id].drop(address, is_withheld=self._is_withheld(address), is_suspected=self._is_suspected(address))
@@ -99,7 +99,10 @@ class PoolIndex:
 
     @contextmanager
     def reclassified(self, changed: Iterable[Address]) -> Iterator[None]:
-        """Replace `withheld`, `suspected` or `pinned_ranges` in the body. `changed`: the rows that this may affect."""
+        """Let the block replace `withheld`, `suspected` or `pinned_ranges`, and sort the affected rows anew.
+
+        `changed`: the rows that the replacement may affect.
+        """
         rows = list(changed)
         for row in rows:
             self.drop(row)

@@ -238,8 +238,8 @@ spell_tombstone = spelling(schema.tombstone, "container_id", "ifname")
 
 
 def state_params(address: Address) -> Params:
-    """Return the columns of an address that may change. ENI and prefix never do: setting them would make SQLite check all
-    references.
+    """Return the columns of an address that may change. ENI and prefix never change, so they are left out: if an UPDATE set them,
+    SQLite would check all references.
     """
     return _spell_state(address) | key_params(address.owner, nobody=None)
 

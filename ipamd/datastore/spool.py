@@ -247,7 +247,7 @@ def _oldest_first(names: list[str], directory: int) -> list[str]:
 
 
 def _prune(directory: Path) -> None:
-    """Remove the oldest entries. A directory that is not empty was made by somebody else, and stays."""
+    """Remove all but the newest KEPT_COUNT entries. A directory that is not empty was made by somebody else, and stays."""
     entries = sorted(directory.iterdir(), key=lambda path: (path.lstat().st_ctime_ns, path.name))
     for path in entries[:-KEPT_COUNT]:
         if path.is_dir() and not path.is_symlink():

@@ -117,7 +117,10 @@ class SqlUnitOfWork:
             self.recorded.append(HistoryRecord(**row, detail=kept_detail, pod=pod, since=since, other_address=other))
 
     def _cooling(self, cooldown: timedelta | None) -> dict[str, Any]:
-        """Return when a cooldown ends, on both clocks, because the wall clock may be stepped while no daemon runs (I8)."""
+        """Return the columns with the end of a cooldown by wall clock and monotonic clock; empty columns without a cooldown.
+
+        The monotonic time is stored too, because the wall clock may be stepped while no daemon runs (I8).
+        """
         if cooldown is None:
             return {"cooling_until": None, "cooldown_deadline_s": None}
         return {"cooling_until": self._now + cooldown, "cooldown_deadline_s": self._now_s + cooldown.total_seconds()}

@@ -50,5 +50,5 @@ TRIGGERS = (
     BEGIN SELECT RAISE(ABORT, 'I4: DEL was done for this key'); END
     """,
 )
-"""They refuse a branch address that is in the pool or is a primary address, a second address for one sandbox, and a sandbox whose DEL
-was done."""
+"""Triggers that refuse a branch address that is in the pool or is a primary address, a second address for one sandbox, and a sandbox
+whose DEL was done."""
