@@ -121,7 +121,10 @@ class Adapters:
 
     @property
     def _has_wired_before(self) -> bool:
-        """Whether links of ours exist. They show that a daemon has run, and that its run directory was removed."""
+        """Whether links of ours exist. They show that a daemon has run, and that its run directory was removed.
+
+        True also if the kernel cannot be read, because then a daemon may have run.
+        """
         try:
             return bool(self.wiring.survey().trace)
         except IpamError:

@@ -410,7 +410,7 @@ class App:
     def _serve_others(self) -> CniBackendServer | None:
         """Make the server for the plugin and the policy agent of amazon-vpc-cni-k8s, on one socket, in place of its daemon.
 
-        Returns: None if neither is configured.
+        Returns: None if the settings require neither the socket for that plugin nor a policy agent.
         """
         takeover, policy = self.current.now.takeover, self.current.now.policy
         if not (takeover.cni_backend_socket or self.policy):

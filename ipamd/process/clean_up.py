@@ -30,7 +30,7 @@ EXIT_KEPT = 1
 gone."""
 
 EXIT_REFUSED = 2
-"""Exit status if the node has not gone back to amazon-vpc-cni-k8s, or if the kernel refused a removal."""
+"""Exit status if the node has not gone back to amazon-vpc-cni-k8s, if a setting or an argument is wrong, or if a removal failed."""
 
 SETTINGS = (
     "AWS_VPC_K8S_CNI_VETHPREFIX",
@@ -116,7 +116,7 @@ def _require_gone_back(settings: Settings, is_served_by_other: Callable[[Setting
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a daemon of ours runs and holds its lock.
+    """Whether a daemon of ours runs and holds its lock; False also if the lock file cannot be opened, for example if there is none.
 
     A lock belongs to the file, so it is seen through any mount of the directory.
     """

@@ -42,13 +42,13 @@ WORTH_REPEATING = (DatastoreError, SettingsError)
 or EC2's answer had changed a row that the step was using, or because a directory was not mounted yet."""
 
 CLOUD_PATIENCE_S = 0.5
-"""How many seconds a start waits for EC2 if the records have a managed ENI whose routing was set up; otherwise it waits without limit.
-Ours, measured: with 3 s and an EC2 that does not answer, the first ADD took 3.4 s, which is above the budget of 2 s
-(docs/performance.md)."""
+"""How many seconds a start waits for EC2, or only for metadata (`_await_cloud`), if the records have a managed ENI whose routing was
+set up. Otherwise it waits without limit. Ours, measured: with 3 s and an EC2 that does not answer, the first ADD took 3.4 s, which is
+above the budget of 2 s (docs/performance.md)."""
 
 SHORT_ABSENCE_S = 60.0
-"""If no daemon served for at most this many seconds, a start with an intact datastore does not wait for EC2 (docs/adr/0087). Ours:
-STATUS bridges an absence for the same time."""
+"""If no daemon served for at most this many seconds, a start with an intact datastore and a usable ENI waits for metadata but not for
+EC2 (docs/adr/0087). Ours: STATUS bridges an absence for the same time."""
 
 RUNTIME_PATIENCE_S = 1.0
 """How many seconds a start with an intact datastore waits for CRI. Ours: a list takes milliseconds, and a runtime that does not answer
@@ -64,8 +64,8 @@ CHECK_S = 0.2
 memory."""
 
 REPLAY_DEADLINE_S = 30.0
-"""The longest time, in seconds, for which the replay of the spool at the start waits for locks. The start goes on only when the replay
-has ended."""
+"""The longest time, in seconds, for which the replay of the spool at the start waits for locks. It has a limit, because the start goes
+on only when the replay has ended."""
 
 REPLAY_WHILE_SERVING_S = 1.0
 """The longest time, in seconds, for which a replay of the spool by the maintenance waits for the locks of sandboxes and of the spool.
@@ -295,7 +295,11 @@ class Lifecycle:
         log.info("ready after start took_s=%.2f addresses=%s", health.uptime_s(), app.context.datastore.counts())
 
     def _await_cloud(self, absence_s: float) -> None:
-        """Wait for metadata, and for EC2 if its answer is needed. `absence_s`: for how many seconds no daemon has served."""
+        """Wait for the answer of EC2; after a short absence, with an intact datastore and a usable ENI, only for that of metadata.
+
+        With a usable ENI the wait ends after CLOUD_PATIENCE_S, even without an answer. An ENI is usable if it is managed and its
+        routing was set up. `absence_s`: for how many seconds no daemon has served.
+        """
         has_addresses = any(eni.host_ready and eni.managed for eni in self._app.context.datastore.enis())
         patience_s = CLOUD_PATIENCE_S if has_addresses else math.inf
         if has_addresses and absence_s <= SHORT_ABSENCE_S and self._app.adapters.opened.report.is_intact:

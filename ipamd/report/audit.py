@@ -118,8 +118,8 @@ def _compare_with_kernel(sources: Sources, before: Snapshot, silent: list[str]) 
 def _inside_sandboxes(sources: Sources, before: Snapshot, survey: KernelSurvey, silent: list[str]) -> list[AuditFinding]:
     """Compare interfaces and routes inside the sandboxes with the records.
 
-    Left out are sandboxes without a host veth or a recorded namespace, which other findings report, and sandboxes with a running
-    operation.
+    Left out are sandboxes without a host veth, which another finding reports; adopted sandboxes, because the path of their namespace
+    is not recorded; sandboxes with a running operation; and sandboxes that must be cut off, because their links are down on purpose.
     """
     wired = survey.living_names
     busy = {lock.key for lock in sources.locks.holders()}

@@ -1,7 +1,7 @@
 """The part of the audit about ENIs on the host: links, addresses, route tables, rules, sysctls, our nftables table, frozen ENIs.
 
-It uses the comparisons of the repair (`HostNetwork.differences`), and repairs nothing. A difference of an ENI that no repair can end
-is a violation if sandboxes are on the ENI, because they have no network then.
+It uses the comparisons of the repair (`HostNetwork.differences`), and repairs nothing. If neither the daemon nor a known command can
+end a difference of an ENI, it is a violation if sandboxes are on the ENI, because they have no network then.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def _routing_findings(
 
 
 def _routing_finding(difference: RoutingDifference, sandboxes: Mapping[EniId, list[str]]) -> AuditFinding:
-    """Make a finding of a difference. It is a violation if no repair can end the difference and sandboxes are on the ENI."""
+    """Make a finding of a difference. It is a violation if sandboxes are on the ENI, the daemon does not repair the difference, and
+    no command for the operator is known (`mend`).
+    """
     names = sandboxes.get(EniId(difference.subject))
     subject, text = difference.subject, difference.text
     if difference.will_be_repaired:

@@ -64,7 +64,7 @@ def _routed_unused_addresses(snapshot: Snapshot, survey: KernelSurvey, datastore
 def _unowned_links(
     attachments: Iterable[Attachment], survey: KernelSurvey, busy: set[AttachmentKey], datastore: Datastore
 ) -> list[AuditFinding]:
-    """Report host veths that no recorded sandbox owns.
+    """Report host veths that are dying, and host veths that no recorded sandbox owns.
 
     A veth with the alias of a recorded sandbox and another name is not reported here, but as a difference of that sandbox.
     """

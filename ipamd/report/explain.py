@@ -189,7 +189,10 @@ def _explain_extra_address(sources: Sources, address: IpAddress) -> list[str]:
 
 
 def _explain_delay(sources: Sources, row: Address) -> list[str]:
-    """Explain why an address cannot be assigned now. Returns: [] if it can be assigned, or if a sandbox has it."""
+    """Explain why an address cannot be assigned now: by its state, by its place in a /80, or because its ENI is not set up.
+
+    Returns: [] if a sandbox has the address, or if none of these is the reason.
+    """
     if row.state is AddressState.COOLING and row.cooling_until is not None:
         seconds_left = (row.cooling_until - sources.clock.now()).total_seconds()
         return [f"it is free again in {max(seconds_left, 0):.0f} s, once its link is gone (I4, I8)"]

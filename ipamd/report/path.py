@@ -212,8 +212,10 @@ class _PathWalk:
         return next((eni.eni_id for eni in enis if eni.primary_address == self._seen_as), "")
 
     def _judge_answer(self, packet: RoutedPacket, answer: RouteAnswer) -> None:
-        """Look up the route of the answer, and judge it. The answer is for the pod's address, because connection tracking restores
-        that before the route is looked up.
+        """Look up the route of the packet with which the destination answers, and judge it.
+
+        That packet is sent to the pod's address, because connection tracking restores this address before the route is looked up.
+        `packet`, `answer`: the packet on its way out, and the node's route for it.
         """
         if self._source is None:
             return
@@ -256,7 +258,7 @@ class _PathWalk:
     def report(self) -> PathReport:
         """Make the report of the findings.
 
-        If the packet is not dropped here, it lists the parts beyond this node that decide about it.
+        If the packet is not dropped here, the report lists the parts beyond this node that decide about the packet.
         """
         findings = tuple(by_weight(self._findings))
         sandbox, policy_mode = "", NO_POLICY

@@ -124,7 +124,8 @@ def _by_address(sources: Sources, address: IpAddress) -> PathSender:
 
 
 def _host_network_pod(sources: Sources, subject: str) -> str:
-    """Return the name of the pod in the node's own network that fits `subject`; "" if there is none.
+    """Return the name of the pod in the node's own network that fits `subject`; "" if there is none, or if runtime or kernel cannot be
+    read.
 
     The runtime lists such a pod, and it has no host veth of ours. A missing row is not enough: a sandbox whose row was lost still has
     a host veth.

@@ -117,7 +117,8 @@ UNREACHED = "packets do not reach or leave it"
 class CutOff:
     """A living sandbox without network.
 
-    `name`: the name of its pod, or its key; "not recorded" for a sandbox without a record.
+    `name`: the name of its pod, or its key if the pod's name or the record is missing; "not recorded" if only its quarantined address
+        is known.
     `cause`: LOST, NOT_PLACED, NO_VLAN_LINK, ON_FROZEN or UNREACHED.
     `eni_id`: the ENI of its address; None if the address has no row.
     """

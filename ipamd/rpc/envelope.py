@@ -169,7 +169,10 @@ def _directories(path: str) -> tuple[str, ...]:
 
 
 def decode_names(args: str) -> SandboxNames:
-    """Read namespace, name and UID of the pod from CNI_ARGS ("K=V;K=V"). A missing or malformed part is "". Longer values are cut."""
+    """Read namespace, name and UID of the pod from CNI_ARGS ("K=V;K=V"). A missing or malformed part is "".
+
+    Values that are longer than Kubernetes allows are cut.
+    """
     pairs = dict(part.split("=", 1) for part in args.split(";") if "=" in part)
     return SandboxNames(
         pod_namespace=pairs.get("K8S_POD_NAMESPACE", "")[:POD_NAME_MAX],

@@ -189,7 +189,8 @@ class UnixServer:
     def _make_room(self) -> None:
         """Remove a socket at the path on which no process listens.
 
-        Raises: SettingsError if a process listens there, or if there is another kind of file at the path.
+        Raises: SettingsError if a process listens there, if there is another kind of file at the path, or if the path cannot be
+            examined.
         """
         try:
             mode = self.path.lstat().st_mode

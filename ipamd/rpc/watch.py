@@ -58,8 +58,8 @@ REPORT_S = 15.0
 be reported."""
 
 UNWATCHED_S = 20.0
-"""`is_alive` adds up the time in which the loop made no turn, and each call of it adds at most this many seconds. Ours: the period of
-kubelet's probe."""
+"""`is_alive` adds up the time in which the loop made no turn. Each call of `is_alive` adds at most this many seconds. Ours: the period
+of kubelet's probe, so that nothing is left out while kubelet probes regularly."""
 
 NOT_ANSWERED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 """Status codes that gRPC's client makes by itself. Any other status code was sent by the server, so it is an answer."""
