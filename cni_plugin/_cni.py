@@ -5,7 +5,7 @@ expired wait has the errno ETIMEDOUT. Paths are str; data of pipes and sockets i
 both implementations would have to behave alike in many details.
 This module imports the C modules behind the standard library directly: importing `socket` takes 6 ms, while `_socket`, `select` and
 `posix` take almost no time (they are built into Debian's interpreter). `fcntl` is imported only when the spool takes its lock.
-Every read and write polls first, so that a peer that stalls cannot block the plugin longer than the given wait.
+`read` and `write` poll first, so that a peer that stalls cannot block the plugin longer than the given wait.
 """
 
 import _socket

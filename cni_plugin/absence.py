@@ -44,7 +44,8 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool, late_since_ms: 
     """Return why the present absence may not be bridged; "" if it may.
 
     Args:
-        is_charged: whether the caller bridges this absence now, so that it must be recorded; False: nothing is recorded.
+        is_charged: whether the caller bridges this absence now, so that it must be recorded. If False, the absence is not recorded.
+            A damaged file `bridged` is rewritten in any case.
         late_since_ms: CLOCK_BOOTTIME when STATUS asked a daemon that has not answered; 0 if no daemon took the call.
     Returns: NEVER_SERVED if there is no mark of this boot; else one sentence. Never raises OSError.
     """

@@ -18,14 +18,15 @@ The plugin never waits for an answer under the lock, so the daemon waits for the
 The daemon, at start:
 (1) binds and listens, so that connects succeed (grpcio's add_insecure_port listens before start; requests may wait unanswered);
 (2) takes the lock exclusively;
-(3) applies every `del-*` in any order (DELs are idempotent), removes each once its transaction is on disk, removes every `.tmp-*`;
+(3) applies every `del-*`, removes each once its transaction is on disk, and removes each `.tmp-*` that is more than an hour old;
 (4) releases the lock;
 (5) only then serves ADD.
 So the entry of a plugin that got the lock before (2) is applied, and a plugin that gets the lock after (4) finds a listener.
 
 A running daemon repeats (2) to (4) from time to time if `spool/` is not empty, because a DEL is also spooled when the daemon stalls
-beyond the deadline or keeps answering UNAVAILABLE. An entry that cannot be parsed is set aside and reported, not retried. The names of
-entries have no meaning. An entry survives a restart of the daemon, but not a reboot of the node.
+beyond the deadline or keeps answering UNAVAILABLE. An entry that cannot be parsed is set aside and reported, not retried. Entries may
+be applied in any order, because DELs are idempotent; the daemon begins with the oldest, by the monotonic time at the end of the names.
+An entry survives a restart of the daemon, but not a reboot of the node.
 """
 
 from cni_plugin import client, errors

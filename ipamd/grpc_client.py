@@ -58,7 +58,8 @@ def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> gr
         ("grpc.enable_http_proxy", 0),
         # Without this option grpc sends the socket's path as authority. Go's HTTP/2 server refuses it, because it is no host name.
         ("grpc.default_authority", "localhost"),
-        # A subchannel has the back-off. Channels must not share it, or a failed probe would delay a call of another channel.
+        # The back-off after a failure is that of a subchannel. So channels must not share a subchannel: otherwise a failed probe would
+        # delay a call of another channel.
         ("grpc.use_local_subchannel_pool", 1),
         # Reconnect soon after the other program came back: the default back-off grows to two minutes, and an ADD may wait for it.
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -125,7 +125,7 @@ bool __wrap_utf8_check(const byte *text, size_t length) {
     return true;
 }
 
-// A function that MicroPython's core requires of every port.
+// The functions below are those that MicroPython's core requires of every port.
 
 void mp_hal_stdout_tx_strn_cooked(const char *text, size_t length) {
     // A traceback goes to standard error, because standard output is for the document.

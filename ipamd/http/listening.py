@@ -18,7 +18,8 @@ Pages = Callable[[str, bool], tuple[bytes, bytes]]
 def listen_early(address: str) -> list[socket.socket]:
     """Listen for kubelet before the daemon can answer, so that a probe waits in the kernel until `listen` serves the port.
 
-    Returns: a list with the listening socket. The list is empty if listening fails; `listen` then raises the reason.
+    Returns: a list with the listening socket. The list is empty if the address is "off", or if listening fails; `listen` then raises
+        the reason.
     """
     host, _, port = address.rpartition(":")
     try:

@@ -246,8 +246,8 @@ class MetricsPort:
     def _make_place_for(self, newcomer: _Connection) -> None:
         """Close one connection if a bound is reached.
 
-        If the newcomer's source has SOURCE_MAX connections, its oldest one is closed. If there are CONNECTIONS_MAX connections in all,
-        the oldest one of the source with the most connections is closed.
+        If the newcomer's source has SOURCE_MAX connections, the oldest connection of this source is closed. Otherwise, if there are
+        CONNECTIONS_MAX connections in all, the oldest connection of the source with the most connections is closed.
         """
         counts = Counter(connection.source for connection in self._connections)
         if counts[newcomer.source] >= SOURCE_MAX:

@@ -311,7 +311,7 @@ class ArchiveFilter:
         return self.lines(text, counts)
 
     def words(self, text: str, counts: FieldCounts) -> str:
-        """Replace each unknown word by its length, and also the next word if that may be its value."""
+        """Replace each unknown word by its length, and also the word after it if that may be the value of the unknown word."""
         pieces = []
         end = 0
         was_left_out = False

@@ -22,7 +22,7 @@ METRICS_TIMEOUT_S = 5.0
 
 HISTORY_BYTES = 7 << 20
 """The largest number of bytes of the last day's history; the newest records are kept. Ours: a little less than the limit of a part of
-the archive."""
+the archive (PART_BYTES), which would cut off the newest records."""
 
 TAIL_BYTES = 2 << 20
 """The largest number of bytes of a log, or of the page of metrics, that are kept. Of a log these are the last bytes. Ours: some hours

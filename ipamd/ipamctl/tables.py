@@ -78,7 +78,7 @@ def _shortened(cells: list[str]) -> list[str]:
 
 
 def _fitted(columns: Sequence[Sequence[str]], screen_width: int) -> list[int]:
-    """Choose the widths of columns by their cells, so that a row fits on the screen; a width of 0 bounds nothing.
+    """Choose the widths of columns by their cells, so that a row fits on the screen. With a screen width of 0 no column is narrowed.
 
     The widest column that can be broken at spaces is narrowed first, and words are broken only if that is not enough.
     """

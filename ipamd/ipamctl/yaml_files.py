@@ -23,7 +23,7 @@ def read_documents(path: str, *, is_typed: bool = False) -> list[tuple[str, obje
     Returns: for each document its position, and its content, which is None if it is empty.
     Raises: RefusedError if the file cannot be read, UsageError if it is no YAML or too large.
     """
-    import yaml  # 20 ms, and no other verb needs it
+    import yaml  # 20 ms, and few verbs need it
 
     try:
         text = _read(path)
