@@ -44,7 +44,7 @@ CLOSED = "it was closed"
 
 BEGIN = "BEGIN IMMEDIATE"
 """Takes SQLite's write lock when the transaction begins, and not at its first change. Usually no other connection can have that lock.
-If one has it all the same, the transaction is refused before it has changed anything."""
+If another one has it all the same, the transaction is refused before it has changed anything."""
 
 _NAMED = dialect(paramstyle="named")
 """The dialect in which statements are compiled for the driver: parameters by name."""

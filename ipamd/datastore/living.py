@@ -61,7 +61,10 @@ def _key(row: Any) -> AttachmentKey:
 
 
 def _may_have_namespace(row: Any) -> bool:
-    """Whether a sandbox's network namespace may still exist. The namespace of an adopted or imported sandbox is not recorded."""
+    """Whether a sandbox's network namespace may still exist.
+
+    True also if it is not recorded, as for adopted and imported sandboxes, or if its path cannot be examined.
+    """
     if not row.netns:
         return True
     try:

@@ -170,7 +170,7 @@ class MemoryState:
             return reserved
 
     def _named(self, address: IpAddress, pod: str, pool: str) -> IpAddress | None:
-        """Return an address that is asked for by name, if it may be assigned to a pod of a pool now. The lock is held."""
+        """Return the address for which an ADD asks, None if it may not be assigned to a pod of a pool now. The lock is held."""
         row = self.rows.addresses.get(address)
         if row is None or row.kept_for not in (None, pod) or not self._pool.has_named(row, pool):
             return None

@@ -3,7 +3,7 @@
 A file of another boot is never used: it describes network namespaces that ended with that boot. A damaged file is kept for diagnosis
 and never repaired; the state is then rebuilt from kernel and CRI (docs/life.md, "Start"). The start is refused, and the file left
 untouched, in two cases. First, if a later release wrote the file, or its level is too old: guessing its meaning could assign one
-address twice (I1). Second, if the file is of a pool of the other family, and a sandbox of that pool may still be running (I2). A
+address twice (I1). Second, if the file is of a pool of the other IP family, and a sandbox of that pool may still run (I2). A
 sound file gets the missing steps of `migrations` and is then read whole.
 """
 
@@ -121,14 +121,14 @@ def open_datastore(
     ledger_limit: int = LEDGER_LIMIT,
     survey_kernel: SurveyKernel | None = None,
 ) -> OpenedDatastore:
-    """Open `path`, or start an empty datastore there, setting aside a file that is damaged, of another boot or of the other family.
+    """Open `path`. A file that is damaged, of another boot, or of the other IP family is set aside, and an empty datastore is started.
 
     Args:
         boot_id: `current_boot_id()`.
         family: the IP family of the pool.
         failpoint: called with each of `store.FAILPOINTS`; for crash tests.
         lock_wait_s: how long to wait for a predecessor that still holds the file.
-        survey_kernel: called only for a file of the other family.
+        survey_kernel: see `living_sandboxes`; called only for a file of the other IP family.
     Raises: SchemaVersionError if a newer release wrote the file, or its level is below `OLDEST_LEVEL`, with the file untouched;
         DatastoreError if the disk refuses, if another process has the file open, or if a sandbox of a pool of the other family may
         still be running.
@@ -311,7 +311,7 @@ def _columns_without_value(probe: Disk) -> list[str]:
 
 
 def _judge_other_family(path: Path, file_family: str, living: Sequence[str]) -> OpenReport:
-    """Report a file of the other family, to be set aside. Raises: DatastoreError if a sandbox of its pool may still be running."""
+    """Report a file of the other IP family, to be set aside. Raises: DatastoreError if a sandbox of its pool may still be running."""
     if living:
         raise failure(
             DatastoreError,

@@ -1,8 +1,8 @@
 """The SQL statements, and the conversion between values of the model and rows.
 
 Times are stored as ISO 8601 text in UTC, always with microseconds, so that text order is time order; addresses are stored as text.
-An operator can read both with `sqlite3`. To write, addresses and times are passed to the driver unchanged, and its adapters convert
-them. To read, `_READERS` convert by column name. Every value reads back equal to the one that was written.
+An operator can read these texts with `sqlite3`. To write, addresses and times are passed to the driver unchanged, and its adapters
+convert them. To read, `_READERS` convert by column name. Every value reads back equal to the one that was written.
 
 Statements are built once, so that SQLAlchemy compiles each once. Parameters of a WHERE clause are named `key_...`, so that they do not
 clash with the columns that the statement sets.

@@ -245,7 +245,7 @@ class SqlUnitOfWork:
         self._put_intent(sql.INSERT_INTENT, intent, at=intent.opened_at)
 
     def _addresses_to_release(self, intent: Intent) -> Sequence[IpAddress]:
-        """List the addresses that leave the pool when an intent is carried out."""
+        """List the addresses that leave the pool when an intent is carried out; () if the intent releases none."""
         if intent.kind is IntentKind.UNASSIGN:
             singles, prefixes = objects_to_release(intent)
             recorded = {row.address for row in self.view.addresses.all().values() if row.prefix in prefixes}

@@ -26,7 +26,7 @@ from ipamd.ports.kernel import HostNetwork
 class _Problems:
     """The problems that one CHECK found.
 
-    `lost`: for each interface that EC2 does not confirm, a sentence that says why, and what to do.
+    `lost`: for each interface to which the VPC delivers no packets, a sentence that says why, and what to do.
     `result`: sentences about differences between the record and the result that the runtime passes.
     `wiring`: differences between the record and the sandbox's own links, routes and rules.
     `host`: differences of the node's networking by which the sandbox loses packets.
@@ -96,7 +96,10 @@ class CheckService(Service):
         problems.host += [difference for difference in self._host_problems(interface) if difference not in problems.host]
 
     def _host_problems(self, attachment: Attachment) -> list[RoutingDifference]:
-        """List the faults of the node, and of the ENI that has the address, that keep packets from the sandbox."""
+        """List the faults of the node, and of the ENI that has the address, that keep packets from the sandbox.
+
+        Returns: [] also if the ENI of an address of the pool is not recorded, because `_lost_at_ec2` reports that.
+        """
         eni = self._datastore.eni(attachment.eni_id)
         if eni is None and attachment.is_of_pool:
             return []

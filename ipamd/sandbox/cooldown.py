@@ -391,7 +391,7 @@ class Cooldown(Service):
     def free_cooled(self) -> int:
         """Free every address that has cooled, whose link is gone and which no tracked connection names.
 
-        Returns: the number of freed addresses.
+        Returns: the number of freed addresses; 0 if the tracked connections of the addresses cannot be deleted now.
         Raises: the last DatastoreError, after every address was tried. An address that was not freed is tried again by the next call.
         """
         with self._lock:
@@ -431,7 +431,10 @@ class Cooldown(Service):
         }
 
     def _free_if_cooling(self, address: IpAddress) -> bool:
-        """Free an address unless it was adopted, quarantined or removed in the meantime. Raises: DatastoreError."""
+        """Free an address unless it was adopted, quarantined or removed in the meantime.
+
+        Returns: whether it was freed. Raises: DatastoreError.
+        """
         row = self._datastore.address(address)
         if row is None or row.state is not AddressState.COOLING:
             return False

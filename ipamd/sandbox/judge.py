@@ -254,7 +254,7 @@ class SandboxJudge(Service):
         return not veth.is_of_pool and not (veth.key is not None and self._datastore.may_have_lost_row_of(veth.key))
 
     def _netns_presence(self, attachment: Attachment) -> Presence:
-        """Whether the recorded path still leads to the recorded network namespace."""
+        """Whether the recorded path still leads to the recorded network namespace; UNKNOWN if the path cannot be examined."""
         try:
             is_same = self._wiring.identify_netns(attachment.netns) == attachment.netns_identity
         except NetnsError:

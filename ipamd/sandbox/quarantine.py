@@ -274,7 +274,10 @@ class QuarantineService(Service):
                 self._cool(row, f"sandbox {veth.key}: {judgement.main_reason}; its wiring was removed", dying_veth=None)
 
     def _reserve_extra_address(self, row: Address, extra: HostVeth) -> None:
-        """Reserve the address of an extra leg of a quarantined sandbox, so that it cools with the pool address (I1, I8)."""
+        """Reserve the address of an extra leg of a quarantined sandbox, so that it cools with the pool address (I1, I8).
+
+        Nothing is done for a leg whose address does not cool, or whose address is recorded already.
+        """
         extra_address, kind = extra.address, extra_kind(extra)
         if extra_address is None or kind is None or not kind.cools_with_first:
             return

@@ -141,7 +141,7 @@ class RuntimeReconciler(Service):
         return max(self.interval_s() - took_s - gap_s, 0.0)
 
     def _request_first_list(self) -> bool:
-        """Request the runtime's version and a complete list. Returns: whether both were answered."""
+        """Request the runtime's version and a complete list. Returns: whether the runtime answered both requests."""
         with self._health.stage("cri") as stage:
             try:
                 self._on_info(self._runtime.info())
@@ -171,7 +171,7 @@ class RuntimeReconciler(Service):
 
         The same list decides about quarantined addresses. An attachment is judged if it is absent from enough lists
         (`SandboxJudge.suspects`).
-        Returns: the keys that were reaped.
+        Returns: the keys that were reaped; [] if the runtime gave no plausible list.
         """
         attachments = self._datastore.attachments()
         listed = self._list(attachments)

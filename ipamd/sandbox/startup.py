@@ -289,7 +289,7 @@ class StartupReconciler(Service):
             self._quarantine_address(row.address, f"{veth.key}: {why}")
 
     def _quarantine_address(self, address: IpAddress, why: str) -> None:
-        """Quarantine an address, unless a sandbox has it or it is quarantined already."""
+        """Quarantine an address, unless it has no row, a sandbox has it, or it is quarantined already."""
         row = self._datastore.address(address)
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):
             return

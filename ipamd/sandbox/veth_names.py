@@ -80,6 +80,7 @@ class VethNames(Service):
     def _free_name(self, name: str, pod_link: str, key: AttachmentKey, deadline: Deadline) -> None:
         """Free the name for this sandbox: delete the dying link of that name, or rename the recorded sandbox that has it.
 
+        Raises: VethNameTakenError if the name cannot be freed, for example because a foreign link has it.
         Args:
             pod_link: the name of the pod's link with the common prefix. It is freed too if a recorded sandbox or a dying link has it,
                 because a policy agent prefers it to `name`.

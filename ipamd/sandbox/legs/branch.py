@@ -352,7 +352,7 @@ class BranchSource(Service):
                 raise branch_refusal(code, vlan=eni.vlan, address=eni.address, pod=_describe(request), holder=veth.key)
 
     def _outside_vpc(self, eni: BranchEni) -> str:
-        """Return the reason if the address of a branch ENI is in no CIDR of the VPC; else "".
+        """Return the reason if the address of a branch ENI is in no CIDR of the VPC; else "", also if the CIDRs are not known.
 
         In standard mode the node routes such an address to the sandbox, so packets to the real owner of the address would go there
         too.

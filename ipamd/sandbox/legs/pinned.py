@@ -170,7 +170,7 @@ class PinnedSource(Service):
             self._waiting.discard(ticket)
 
     def _wait(self, request: AttachRequest, deadline: Deadline, why: str, *, is_obtained: bool) -> None:
-        """Wait once, for EC2 or for a change of the pool.
+        """Wait once, for EC2 or for a change of the pool; not at all if the pod does not ask for a certain address any more.
 
         `is_obtained`: whether EC2 was asked for the address already. Each ADD asks only once, because that may take three calls.
         """

@@ -80,7 +80,8 @@ class KubeletFacts(PodFactsSource):
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
         """See `PodFactsSource.facts`.
 
-        While kubelet is away, starts, or does not have the pod yet, the request is repeated until the timeout.
+        While kubelet is away, starts, or does not have the pod yet, the request is repeated until the timeout. If the runtime does not
+        name the pod's UID, kubelet is not asked, and the facts are UNKNOWN.
         """
         names, until = request.names, time.monotonic() + timeout_s
         if not names.pod_uid:
@@ -128,7 +129,7 @@ class KubeletFacts(PodFactsSource):
 
 
 def _read(reply: pods_pb2.GetPodResponse | None, request: AttachRequest) -> PodFacts:
-    """Read the facts from kubelet's answer; an answer about another pod is ignored."""
+    """Read the facts from kubelet's answer. They are UNKNOWN if it was cut off, is no pod, or is about another pod."""
     names = request.names
     if reply is None:  # grpcio returns None for a message that was cut off
         return PodFacts(GroupRequirement.UNKNOWN, "kubelet's answer was cut off")
