@@ -127,7 +127,7 @@ def _used_up(earlier: "list[tuple[int, int]]", begin_ms: int, served_ms: int, no
 
 
 def _charge(system: "System", run_dir: str, boot_id: bytes, earlier: "list[tuple[int, int]]", present: "tuple[int, int]") -> str:
-    """Record the present absence, (begin, end). Returns: why it could not be written; "" if it was."""
+    """Record the present absence, (begin, end). Returns: why it could not be written; "" if it was, or if the file is full."""
     if len(earlier) >= ABSENCES_MAX:
         return ""  # the file is full, and `_used_up` bridges nothing more until the window has moved on
     return _write(system, run_dir, boot_id, earlier + [present])  # noqa: RUF005  # MicroPython has no unpacking there
@@ -136,7 +136,7 @@ def _charge(system: "System", run_dir: str, boot_id: bytes, earlier: "list[tuple
 def _absences(
     system: "System", run_dir: str, boot_id: bytes, lines: "list[bytes] | None", *, now_ms: int
 ) -> "list[tuple[int, int]]":
-    """Parse the absences within the window.
+    """Parse the absences within the window; [] if there is no file, or if the file is of another boot.
 
     A damaged file counts as one absence of BRIDGE_MS that ends now. The file is rewritten with it, so that the damage is counted once.
     """

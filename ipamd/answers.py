@@ -120,7 +120,7 @@ def capacity_reply(
 
 
 def _moment(name: str, text: str) -> datetime | None:
-    """Read an RFC 3339 time. Raises: InvalidRequestError."""
+    """Read an RFC 3339 time; None if the text is empty. Raises: InvalidRequestError."""
     if not text:
         return None
     details = "RFC 3339, as 2026-11-22T04:00:00Z"

@@ -59,8 +59,8 @@ DESCRIPTORS = 65536
 when no descriptor is left."""
 
 DESCRIPTORS_BESIDE_RPCS = 200
-"""Descriptors that the daemon needs besides one for each RPC. Ours: 64 for connections of the metrics port, the others for files,
-sockets, and the namespaces of sandboxes."""
+"""Descriptors that the daemon needs besides one for each RPC. Ours: 64 for connections of the metrics port, and the rest for
+files, sockets, and the namespaces of sandboxes."""
 
 log = logging.getLogger("ipamd")
 

@@ -26,7 +26,7 @@ where an operator raised that limit."""
 
 
 NO_REPETITION = ("grpc.enable_retries", 0)
-"""Channel option that turns off grpcio's retries. With them grpcio repeats a call that the other side has not taken, without a pause,
+"""Channel option that turns off grpcio's retries. With retries grpcio repeats a call that the server has not taken, without a pause,
 until the call's deadline, and keeps every attempt in memory. A peer that ended each connection with GOAWAY made grpcio take 100 MiB
 a second (`tests/contract/peers`). Our callers retry with pauses of their own.
 

@@ -56,7 +56,7 @@ def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
     """Return the fields of a record.
 
     If the arguments of the record are a mapping, that is the result; the caller has bounded its values. Otherwise the result has the
-    keys in the message with their values, and `message` without these keys.
+    keys in the message with their values, and `message` without these keys. It is {} if the message has no keys.
     """
     if isinstance(record.args, Mapping):
         return record.args

@@ -3,8 +3,8 @@
 If a thread cannot be started (the pids limit is reached, or there is no memory), requests are only delayed. grpcio dispatches
 requests by a single thread, and an exception from `submit` would end it, after which no request would be answered. So `submit` never
 raises: the request stays in the queue until a thread serves it, and the start of a further thread is retried whenever a request
-arrives or ends. Rejected: `ThreadPoolExecutor`, which raises in `submit` and keeps every thread that it started. Both could be
-changed only through its private names.
+arrives or ends. Rejected: `ThreadPoolExecutor`, which raises in `submit` and keeps every thread that it started. Both
+behaviours could be changed only through private names of that class.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Request:
         self._kwargs = kwargs
 
     def run(self) -> None:
-        """Make the call. The future gets its result or exception."""
+        """Make the call, unless its future was cancelled. The future gets the result or the exception."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -160,7 +160,7 @@ class RequestThreads(Executor):
                 return
 
     def _patience_s(self) -> float | None:
-        """How long a thread waits for work before it may end; None, without limit, if it is the last thread."""
+        """How long a thread waits for work before it may end; None, without limit, if it is the last thread; 0 after `shutdown`."""
         if self._least == 0:
             return 0.0
         if self.thread_count <= self._least:
@@ -175,7 +175,10 @@ class RequestThreads(Executor):
             return self._reserve_thread()
 
     def _may_end(self) -> bool:
-        """Whether this thread may end, because there is no work and others remain. If so, it is no longer counted."""
+        """Whether this thread may end: no request is queued, and another thread remains, which is not needed after `shutdown`.
+
+        If the thread may end, it is not counted any more.
+        """
         with self._changed:
             if not self._queue.empty() or self.thread_count <= self._least:
                 return False

@@ -102,8 +102,8 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 class MetricsPort:
-    """Listens from its construction on. `start` makes a thread that serves, and `close` ends it. Only that thread calls the other
-    methods."""
+    """Listens from its construction on. `start` makes a thread that serves, and `close` ends it. All methods below these two are
+    called by that thread only."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class MetricsPort:
             raise
 
     def close(self) -> None:
-        """End the thread, and close every connection."""
+        """End the thread, and close every connection. If the thread does not end within END_S, nothing is closed."""
         self._waker.send(b"x")
         self._thread.join(END_S)
         if self._thread.is_alive():

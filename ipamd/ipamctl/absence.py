@@ -57,7 +57,7 @@ class Listener(NamedTuple):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process is stopped, by a signal or a debugger. Source: proc(5), /proc/pid/stat."""
+        """Whether the process is stopped, by a signal or a debugger; False if that cannot be read. Source: proc(5), /proc/pid/stat."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:

@@ -347,7 +347,10 @@ class ArchiveFilter:
         return chunk in self._names or chunk.strip(_PUNCTUATION) in self._names
 
     def _is_harmless(self, chunk: str) -> bool:
-        """Whether a word is a name, has a known shape, is made of known words or harmless parts, or is punctuation alone."""
+        """Whether a word is a name, has a known shape, is made of known words or harmless parts, or is punctuation alone.
+
+        A word with characters outside printable ASCII is not harmless.
+        """
         if not (chunk.isascii() and chunk.isprintable()):
             return False
         bare = chunk.strip(_PUNCTUATION)
@@ -391,7 +394,10 @@ def _consists_of_words(text: str) -> bool:
 
 
 def _is_value(chunk: str, text: str, start: int) -> bool:
-    """Whether a word may be the value of the unknown name before it: it has a digit, or stands behind `:`, `=` or `>`."""
+    """Whether a word may be the value of the unknown name before it: it has a digit, or stands behind `:`, `=` or `>`.
+
+    Addresses, MACs and IDs of EC2 never count as such a value.
+    """
     if _NETWORK.fullmatch(chunk.rstrip(_PUNCTUATION)):
         return False
     before = text[max(start - 3, 0) : start].rstrip(" \t\"'")

@@ -44,8 +44,8 @@ SYSCTLS = (
 )
 
 LOGS = ("/var/log/vpc-ipamd.log", "/var/log/containers/vpc-ipamd-*.log", "/var/log/pods/kube-system_vpc-ipamd-*/*/*.log")
-"""Patterns of the files in which the daemon's log may be, if the node's /var/log is mounted. The lab uses the first, kubelet the
-others."""
+"""Patterns of the files in which the daemon's log may be, if the node's /var/log is mounted. The first pattern is that of the
+lab, the second and the third are kubelet's."""
 
 NO_LOG = "no log of the daemon can be seen from here; add `kubectl -n kube-system logs POD` and, if it has ended, `--previous`"
 

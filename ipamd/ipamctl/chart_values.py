@@ -112,7 +112,7 @@ def _convert_update_strategy(conversion: Conversion, strategy: Mapping[str, Any]
 
 
 def _convert_affinity(conversion: Conversion, affinity: Mapping[str, Any]) -> None:
-    """Copy an affinity, unless it is the default of the other chart: our DaemonSet has that default already."""
+    """Copy an affinity, unless it is the default of amazon-vpc-cni-k8s's chart: our DaemonSet has that default already."""
     node_affinity = _part(affinity, "nodeAffinity")
     terms = _part(node_affinity, "requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms")
     if len(affinity) == len(node_affinity) == 1 and terms == DEFAULT_TERMS:
@@ -151,7 +151,7 @@ DEFAULT_TERMS = [
         ]
     }
 ]
-"""Terms of the default affinity of the other chart (charts/aws-vpc-cni/values.yaml). Those of our DaemonSet are in
+"""Terms of the default affinity of amazon-vpc-cni-k8s's chart (charts/aws-vpc-cni/values.yaml). Those of our DaemonSet are in
 manifests/base/daemonset.yaml."""
 
 
@@ -214,7 +214,7 @@ def _convert_variable(conversion: Conversion, name: str, text: str) -> dict[str,
 
 
 def _convert_policy(conversion: Conversion, theirs: Mapping[str, Any], mode: str) -> None:
-    """Convert the policy mode, which has an effect only if the policy agent of the other chart is turned on."""
+    """Convert the policy mode. If the values turn the enforcement of policies off, the mode becomes a remark."""
     agent = _part(theirs, "nodeAgent")
     if agent:
         conversion.remark("nodeAgent", "the policy agent is not in our chart: run it in a DaemonSet of its own (docs/policy.md)")
@@ -234,7 +234,9 @@ def _convert_branches(conversion: Conversion, given: dict[str, str]) -> None:
 
 
 def _convert_network(conversion: Conversion, config: Mapping[str, Any], switch: str) -> None:
-    """Convert custom networking: the ENIConfig objects that the other chart would make become `network`. Raises: SettingsError.
+    """Convert custom networking: the ENIConfig objects that the chart of amazon-vpc-cni-k8s would make become `network`.
+
+    Raises: SettingsError.
 
     `switch`: the value of AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG.
     """

@@ -77,7 +77,7 @@ def _is_right(given: bytes, token_file: Path) -> bool:
 
 
 def _given(headers: list[str]) -> bytes:
-    """The token in the Authorization header, if there is exactly one such header."""
+    """The token in the Authorization header; b"" if there is not exactly one such header, or if it is malformed."""
     if len(headers) != 1:
         return b""
     scheme, _, credentials = headers[0].strip().partition(" ")

@@ -112,8 +112,9 @@ class Adapters:
     def is_datastore_lost(self) -> bool:
         """Whether rows of this boot were lost: a daemon has run in this boot, and left no reliable rows.
 
-        The result stays True for the rest of the boot, because a sandbox may have no row: if EC2 did not show its address at the start
-        after the loss, the address may become free while no daemon runs (I8).
+        The result stays True for the rest of the boot. A running sandbox may have no row, because EC2 did not show its address at the
+        start after the loss. If that sandbox ends, no row shows that its address was used, so every address that EC2 shows later must
+        cool first (I8).
         """
         if self.opened.datastore.snapshot().was_lost:
             return True
@@ -278,8 +279,8 @@ def _has_left_traces(veth_prefix: str) -> bool:
 def _is_overtaken(path: Path, aws_node: AwsNode) -> bool:
     """Whether our rows must be set aside, because amazon-vpc-cni-k8s assigned addresses after they were written.
 
-    The rows stay in use during an export, because our daemon assigns no address then. They also stay in use while the other daemon
-    serves, because they show which addresses both daemons assigned.
+    The rows stay in use during an export, because our daemon assigns no address then. They also stay in use while the
+    daemon of amazon-vpc-cni-k8s serves, because they show which addresses both daemons assigned.
     """
     if aws_node.is_exporting or (path.exists() and aws_node.listener()):
         return False

@@ -198,7 +198,7 @@ class App:
         return limit
 
     def _policy(self) -> PolicyHook | None:
-        """Make the hook that calls the network policy agent. Its code is imported only if a setting needs it."""
+        """Make the hook that calls the network policy agent; None, without importing its code, if no setting needs it."""
         agent, settings = self.adapters.policy_agent, self.current.now
         if agent is None:
             return None
@@ -208,7 +208,7 @@ class App:
         return PolicyHook(self.context, agent=agent, mode=settings.policy.mode, prefix=prefix, is_unsure=is_unsure)
 
     def _branches(self, names: Callable[..., VethNames]) -> BranchSource | None:
-        """Make the source that decides which sandboxes get branch ENIs. Its code is imported only if a setting needs it."""
+        """Make the source that decides which sandboxes get branch ENIs; None, without importing its code, if no setting needs it."""
         network, source = self.current.now.network, self.adapters.pod_facts
         if source is None or network.enforcing_mode is None:
             return None
@@ -243,7 +243,10 @@ class App:
         )
 
     def _pinned_source(self, pool: PoolSource) -> PinnedSource | None:
-        """Make the source that gives pods the addresses that they ask for. Its code is imported only if a setting allows that."""
+        """Make the source that gives pods the addresses that they ask for.
+
+        Returns: None, without importing its code, if no setting lets pods ask for addresses.
+        """
         if not self.current.now.network.pinned_ranges:
             return None
         from ipamd.sandbox.legs.pinned import PinnedSource
@@ -653,7 +656,7 @@ def _pinned(
     resyncs: ResyncScheduler,
     cooldown: Cooldown,
 ) -> PinnedAddresses | None:
-    """Make the service that requests from EC2 the addresses that pods ask for. Its code is imported only if it is needed."""
+    """Make the service that requests from EC2 the addresses that pods ask for; None, without importing its code, if not needed."""
     network, datastore = settings.network, context.datastore
     # If the setting is off, the service is needed for addresses that are still kept for pods, or that a later DEL will keep.
     has_marks = bool(datastore.pinned()) or any(attachment.kept_s is not None for attachment in datastore.attachments())

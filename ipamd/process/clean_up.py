@@ -137,7 +137,7 @@ def _is_served_by_other(settings: Settings) -> bool:
 def _removed_conflist(settings: Settings, *, is_dry_run: bool) -> list[str]:
     """Remove our conflist, if it exists. An export leaves it on a node on which amazon-vpc-cni-k8s had never run.
 
-    Returns: a line for the output, if there is one. Raises: TakeoverError.
+    Returns: a line for the output; [] if there is no conflist of ours. Raises: TakeoverError.
     """
     ours = settings.daemon.conflist_path
     if not ours.exists():

@@ -83,7 +83,7 @@ class FirstAddress(Service):
         raise NotServingError("vpc-ipamd is shutting down")
 
     def _wired_count(self) -> int:
-        """Count the live sandboxes in the kernel.
+        """Count the live sandboxes in the kernel; 0 if the kernel cannot be read.
 
         If the run directory was lost, they have no rows, but the node must become ready all the same.
         """

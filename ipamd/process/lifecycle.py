@@ -274,7 +274,7 @@ class Lifecycle:
         # Mark the ENIs that get no new sandbox. EC2's first answer has the same effect, but it may not have come yet.
         app.pool.subnets.mark_exclusions()
         self._serve()
-        self._files.follow(self._conflist)  # before the wait for EC2, so that plugins are asked for their versions meanwhile
+        self._files.follow(self._conflist)  # before the wait for an address, so that plugins report their versions meanwhile
         self._cloud.loop.wake()
         if runtime is not None:
             runtime.begin()

@@ -105,7 +105,10 @@ def _without_network(sources: Sources, reported: Collection[str]) -> list[AuditF
 
 
 def _compare_with_kernel(sources: Sources, before: Snapshot, silent: list[str]) -> list[AuditFinding]:
-    """Compare the wiring of sandboxes with the records, on the host and inside the sandboxes."""
+    """Compare the wiring of sandboxes with the records, on the host and inside the sandboxes.
+
+    If the kernel cannot be read, the reason is added to `silent`, and the result is [].
+    """
     survey = ask_source("kernel", lambda: sources.wiring.survey(may_be_torn=True), silent)
     if survey is None:
         return []
@@ -135,7 +138,10 @@ def _inside_sandboxes(sources: Sources, before: Snapshot, survey: KernelSurvey, 
 
 
 def _compare_with_runtime(sources: Sources, before: Snapshot, silent: list[str]) -> list[AuditFinding]:
-    """Compare the records with the runtime's complete list of container IDs, without sandboxes that came or went meanwhile."""
+    """Compare the records with the runtime's complete list of container IDs, without sandboxes that came or went meanwhile.
+
+    If CRI is off or does not answer, or if its list is not plausible, the reason is added to `silent`, and the result is [].
+    """
     if sources.cri is None:
         silent.append("CRI is off: dead sandboxes are not noticed")
         return []

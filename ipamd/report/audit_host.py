@@ -1,7 +1,7 @@
 """The part of the audit about ENIs on the host: links, addresses, route tables, rules, sysctls, our nftables table, frozen ENIs.
 
-It uses the comparisons of the repair (`HostNetwork.differences`), and repairs nothing. If neither the daemon nor a known command can
-end a difference of an ENI, it is a violation if sandboxes are on the ENI, because they have no network then.
+It uses the comparisons of the repair (`HostNetwork.differences`), and repairs nothing. A difference of an ENI that neither the
+daemon nor a known command can end is a violation while sandboxes are on the ENI, because they have no network then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def compare_with_host(sources: Sources, silent: list[str], reported: Collection[
     """Compare the host's routing with the needs of the attached ENIs.
 
     Args:
+        silent: gets a sentence if the host's routing cannot be read, and one if the node's own routing cannot be compared.
         reported: the subjects of earlier findings. The reachability of a sandbox whose address is among them is not checked.
+    Returns: [] if the host's routing cannot be read.
     """
     identity, frozen, snapshot = sources.identity(), sources.frozen(), sources.datastore.snapshot()
     if identity is None:

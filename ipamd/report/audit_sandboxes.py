@@ -30,7 +30,7 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     """
     busy = {
         lock.key for lock in locks.holders()
-    }  # read before the records: an operation that has ended by then has changed these
+    }  # read before the records, so that the records show what operations that have ended by then have changed
     findings = _duplicates(survey)
     for attachment in still_recorded(snapshot, datastore):
         if attachment.key not in busy and not attachment.must_be_cut_off:

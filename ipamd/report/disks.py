@@ -1,8 +1,8 @@
 """Fold the conditions that one failing disk causes into one condition, which names the disk and its problem.
 
 If a disk fails, the datastore, the history, a loop, and the writer of the file that marks the daemon as serving each report that they
-cannot write. Each report is right, but the operator has to mend only one file system. So the first condition names the other
-conditions, which are not shown. If the first condition ends before another, the other is shown by itself.
+cannot write. Each report is right, but the operator has to mend only one file system. So only the first condition is shown, and it
+names the remaining conditions. When the first condition ends, the next one takes its place.
 """
 
 from __future__ import annotations

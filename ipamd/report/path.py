@@ -215,6 +215,7 @@ class _PathWalk:
         """Look up the route of the packet with which the destination answers, and judge it.
 
         That packet is sent to the pod's address, because connection tracking restores this address before the route is looked up.
+        Nothing is judged if the source address is not known.
         `packet`, `answer`: the packet on its way out, and the node's route for it.
         """
         if self._source is None:
@@ -237,6 +238,7 @@ class _PathWalk:
     def _is_diverted(self, packet: RoutedPacket, answer_back: RouteAnswer, incoming: str) -> bool:
         """Whether the answer takes another link than the link by which the packet came.
 
+        If a process of the node sent the packet: whether the answer does not go to the node itself.
         `incoming`: the link by which the answer comes to the node; "" if the node itself answers.
         """
         if not packet.incoming:

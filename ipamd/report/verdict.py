@@ -386,7 +386,7 @@ def _supply(assignable: int) -> str:
 
 
 def _names(subjects: Sequence[str]) -> str:
-    """Return the end of a ready node's line: as many names of conditions as have room in NAMES_MAX characters."""
+    """Return the end of a ready node's line: as many names of conditions as have room in NAMES_MAX characters; "" if none has."""
     for most in range(len(subjects), -1, -1):
         names = first_of(subjects, most)
         if len(names) <= NAMES_MAX:

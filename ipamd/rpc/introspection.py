@@ -102,8 +102,8 @@ class IntrospectionServicer:
         export, undo_export: export the node to amazon-vpc-cni-k8s, and undo that. Both return an object with the fields of
             `ExportReply`.
         retry: repeats now the EC2 calls that EC2 refused. It returns their subjects and refusals.
-        compared: called with the subjects of all findings after an audit that asked EC2, so that conditions about all further
-            subjects end.
+        compared: called with the subjects of all findings after an audit that asked EC2, so that conditions about subjects without
+            a finding end.
     """
 
     sources: Sources

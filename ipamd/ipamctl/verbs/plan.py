@@ -65,7 +65,10 @@ def _auto_lines(auto: Answer | None) -> list[str]:
 
 
 def _unusable(answer: Answer) -> str:
-    """Write the number of addresses that are not in use, cooling or free, so that the counts add up to the total; "" if it is 0."""
+    """Write the number of addresses that are not in use, cooling or free, so that the counts add up to the total.
+
+    Returns: "" if the number is 0, or for a /80, whose addresses are not counted exactly.
+    """
     if answer["total_count"] >= MANY:
         return ""
     count = answer["total_count"] - answer["in_use_count"] - answer["cooling_count"] - answer["free_count"]

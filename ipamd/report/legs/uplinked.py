@@ -34,7 +34,8 @@ def contradicted(snapshot: Snapshot) -> list[AuditFinding]:
 def compare_uplinked(sources: Sources, before: Snapshot, after: Snapshot, silent: list[str]) -> list[AuditFinding]:
     """Compare the branch ENIs of sandboxes with one answer of EC2.
 
-    Branch ENIs that EC2 has contradicted twice or has not confirmed are left out, because `contradicted` reports them.
+    Branch ENIs that EC2 has contradicted twice or has not confirmed are left out, because `contradicted` reports them. If EC2 does not
+    answer, the reason is added to `silent`, and the result is [].
     """
     compared = _comparable_branches(before, after)
     if not compared:
