@@ -8,7 +8,7 @@
 After DaemonAway and DaemonLate a DEL is spooled, and STATUS nevertheless succeeds for a short time.
 
 Codes 1-99 are the CNI specification's. 190-199 are the plugin's own; the daemon numbers its errors upwards from 100
-(`ipamd/model/errors.py`). The two ranges must not overlap. No import checks that, because neither program imports the other.
+(`ipamd/model/errors.py`). The two ranges must not overlap, although neither program imports the other.
 """
 
 CODE_ENVIRONMENT = 4  # CNI spec: invalid necessary environment variables

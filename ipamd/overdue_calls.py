@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 GRACE_S = 1.0
-"""Time after its deadline during which grpcio may still end a call. Ours: grpcio usually ends it within milliseconds."""
+"""Time after a call's deadline during which grpcio may still end the call. Ours: grpcio usually ends it within milliseconds."""
 
 CONNECT_S = 1.0
 """Longest wait for a connection to a server's socket, which is opened only to learn the name to which that socket is bound. Ours:

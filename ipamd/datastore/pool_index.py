@@ -77,7 +77,7 @@ class PoolIndex:
         """Return the address of a pool to assign next; None if there is none.
 
         In a /80 it may be that of the one row which stands for all addresses without a row of their own (`Address.is_rest`). Then the
-        caller chooses one of these. Cost: the number of ENIs.
+        caller chooses one of these. The search takes one step for each ENI.
         """
         slots = [slot for slot in self.slots.values() if slot.is_assignable and slot.eni.pool == pool]
         return min(slots, key=EniSlot.preference).first() if slots else None
@@ -120,7 +120,7 @@ class PoolIndex:
         return is_assignable and eni.gives_addresses and eni.pool == pool
 
     def set_draining(self, draining: Draining) -> None:
-        """Replace the draining ENIs and kinds of addresses. Cost: the number of ENIs, and of their prefixes if the kinds change."""
+        """Replace the draining ENIs and kinds of addresses, in one step for each ENI, and one for each prefix if the kinds change."""
         if draining != self.draining:
             self.draining = draining
             for slot in self.slots.values():

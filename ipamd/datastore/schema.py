@@ -1,4 +1,5 @@
-"""The tables, with the invariants as constraints: SQLite refuses a change that would break one, even if our code is wrong.
+"""The tables, with the invariants as constraints: SQLite refuses a change that would break an invariant, even if our code is
+wrong.
 
 An attachment and its address reference each other by a foreign key of (address, ENI, container ID, interface name), checked at COMMIT:
 neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce
@@ -64,7 +65,8 @@ IDENTITY = "identity"
 answer."""
 
 MARKED_AT = "pods_marked_at"
-"""Row in `meta`: when the admission policy's mark was first seen on a pod. A pod without the mark is then older than the policy."""
+"""Row in `meta`: when the admission policy's mark was first seen on a pod. Once this row exists, a pod without the
+mark is older than the policy."""
 
 SCHEMA_LEVEL = "schema_level"
 """Row in `meta`: the schema level of the file (`migrations`)."""

@@ -1,7 +1,7 @@
 """Filter the files of a support archive: keep only known fields, and only those words of a text that are known to be harmless.
 
-`FILES` lists every file of the archive. JSON objects keep only the fields in the list, and never a field whose name suggests a secret.
-A word of a text is kept if
+`FILES` has the filter of each file. JSON objects keep only the fields that the filter of their file knows, and never a field whose
+name suggests a secret. A word of a text is kept if
 
 - it has the shape of something that operators need: an address, a MAC, an ID of EC2, a time, a number, an instance type;
 - it is the name of a pod, a sandbox, a link or a file, and a field of the same archive has that name;

@@ -1,4 +1,4 @@
-"""Call the daemon over its socket. Answers are plain dictionaries with the field names of the proto, and every field is present.
+"""Call the daemon over its socket. Answers are plain dictionaries with the field names of the proto (`plain`).
 
 A new RPC needs no change here: `ask` finds the RPC and its request by name in the proto.
 """

@@ -28,7 +28,7 @@ EXIT_AWAY = 3
 EXIT_REFUSED = 4
 
 Answer = dict[str, Any]
-"""A reply as in JSON: every field is present, under its name in the proto."""
+"""A reply as in JSON: every field is present, under its name in the proto, except a nested message that is not set."""
 
 Ask = Callable[..., Answer]
 """Calls an RPC of `vpc_ipamd.v1.Introspection` with the fields of its request. Raises: VerbError if there is no answer."""

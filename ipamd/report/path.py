@@ -186,7 +186,7 @@ class _PathWalk:
         self.find(PathCause.LEAVES, link=answer.link, eni=self._eni.eni_id, seen=seen)
 
     def _eni_of(self, link: str) -> PathEni | None:
-        """Return the ENI of a link; None for a foreign link. It may be the branch ENI of a pod."""
+        """Return the ENI of a link; None for a foreign link. The ENI may be the branch ENI of a pod."""
         for attachment in self._sender.attachments:
             uplink = first_leg(attachment.wiring).uplink
             if uplink and uplink.link == link:

@@ -191,7 +191,7 @@ class Sources:
     tracking_of: Callable[[EniId], ConnectionTracking]
     """Timeouts of connection tracking of an ENI, according to EC2's last answer."""
     primary_carries_pods: bool
-    """Whether pods may be on the primary ENI; False with custom networking."""
+    """Whether pods may be on the primary ENI; False with custom networking, except if the network file allows it."""
     network_file: NetworkFile
     """The network file that is in force. It is empty if no file is used."""
     network_judge: NetworkJudge

@@ -323,7 +323,8 @@ class AttachService(Service):
         before the link is gone.
 
         `is_unused`: nothing was wired. Unless the undoing fails, an address of the pool is then free again at once. If it cooled
-        instead, a runtime that repeats an ADD which the kernel refuses would soon have all addresses of the pool cooling (I8).
+        instead, a runtime that repeats an ADD which the kernel refuses would soon have all addresses of the pool cooling (I8). If the
+        caller wires the sandbox itself, there is nothing to undo, and the address cools.
         """
         if spec.is_imported:  # the caller has not begun to wire this sandbox: a link with this name belongs to an earlier sandbox
             self._cooldown.abort(spec.address, reason=reason, dying_veth=None)

@@ -59,7 +59,7 @@ class SandboxJudge(Service):
             attachments: the recorded sandboxes, read before the list was requested, so that the list can have all of them.
             listed: the container IDs of a complete and plausible list.
             unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read. With None, the
-                sandboxes that were absent from the list before are taken as wired, so that their absence is still counted.
+                sandboxes that earlier lists lacked are taken as still wired, so that their absence is counted on.
         """
         recorded = _container_ids(attachments)
         with self._lock:
@@ -148,8 +148,8 @@ class SandboxJudge(Service):
         Args:
             listed: container IDs of the runtime's sandboxes, None if it did not answer.
             is_datastore_whole: no ADD is under way, and the datastore has the row of every ADD that was answered.
-            was_never_promised: an earlier call found that no ADD was answered for this veth, and the kernel refused to remove it. Its
-                address is quarantined since then, so the row of the address does not show that fact.
+            was_never_promised: at the start this veth had to be removed, usually because no ADD was answered for it, and the kernel
+                refused. Its address is quarantined since then, so the row of the address does not show that fact.
         """
         container_id = veth.key.container_id if veth.key else ""
         is_whole = is_datastore_whole and (listed is not None or veth.is_of_pool)
@@ -286,7 +286,7 @@ def _runtime_presence(container_id: str, listed: Collection[str] | None) -> Pres
 
 
 def _links_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:
-    """Whether the host has a link of the sandbox; unknown without a survey that was not interrupted."""
+    """Whether the host has a link of the sandbox; UNKNOWN if there is no survey, or if the survey was interrupted."""
     if survey is None or not survey.is_whole:
         return Presence.UNKNOWN
     return Presence.PRESENT if present_links(attachment, survey) else Presence.ABSENT

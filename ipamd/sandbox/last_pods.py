@@ -1,4 +1,4 @@
-"""Remember for each address of the pool which pod got it last, until the address has cooled. In memory only."""
+"""Remember for each address of the pool which pod got it last, at least until the address has cooled. In memory only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ipamd.model.family import IpAddress
 from ipamd.model.repeats import PodId
 
 PRUNED_AT_MIN = 256
-"""The least number of remembered addresses at which free addresses are removed from memory. Ours: more than a node usually has."""
+"""The least number of remembered addresses at which free addresses are removed from memory. Ours: more than a node
+usually has, so that most nodes never have to search for free addresses."""
 
 
 class LastPods:

@@ -32,7 +32,7 @@ class PodSnatChoice:
 
     `annotated_namespaces`: the namespaces whose pods may choose by the annotation. If there are none, the annotation is not read.
     `exempt`: pods whose connections are never translated, as namespaces, and as CIDRs of the pods' addresses.
-    `forced`: pods whose connections are always translated, given in the same way.
+    `forced`: pods whose connections are always translated, also as namespaces and as CIDRs of addresses.
     `family`: the address family of the pool. Only IPv4 is translated.
     """
 

@@ -1,4 +1,4 @@
-"""Adopt sandboxes that are wired but not recorded, if kernel and runtime agree about them; before, quarantine their addresses.
+"""Adopt sandboxes that are wired but not recorded once kernel and runtime agree about them; until then quarantine their addresses.
 
 `ipamd/model/evidence.py` decides about a quarantined address. Its sandbox is adopted if the runtime lists the sandbox. The address
 cools if the wiring is gone. The wiring is removed and the address cools if the DEL was done, or if the sandbox has been absent from

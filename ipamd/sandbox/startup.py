@@ -284,7 +284,7 @@ class StartupReconciler(Service):
         self._outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
         if row is None:
-            self._quarantine_service.remember_unplaced(veth)  # EC2 did not show the address, so there is no row to quarantine
+            self._quarantine_service.remember_unplaced(veth)  # there is no row to quarantine
         else:
             self._quarantine_address(row.address, f"{veth.key}: {why}")
 

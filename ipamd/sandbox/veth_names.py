@@ -99,7 +99,7 @@ class VethNames(Service):
             self._take_from(occupant.key, name, key, deadline)
 
     def _rename_predecessors(self, name: str, pod_link: str, key: AttachmentKey, deadline: Deadline) -> None:
-        """Rename the links of other recorded sandboxes that have one of the two names."""
+        """Rename the links of other recorded sandboxes that are named `name` or `pod_link`."""
         for attachment in self._datastore.attachments():
             if attachment.host_veth in (name, pod_link) and attachment.key != key:
                 self._rename(attachment.key, attachment.host_veth, key, deadline)

@@ -198,7 +198,10 @@ class BranchSource(Service):
         raise refusal(RefusalCode.POD_FACTS_UNKNOWN, pod=pod, cause=decision.reason, step=decision.advice)
 
     def _learn(self, facts: PodFacts) -> None:
-        """Update the conditions by the facts about one pod. If this pod has the mark, record that pods of this node are marked."""
+        """Report or end the conditions FACTS and MARKS by the facts about one pod.
+
+        If this pod has the mark of the admission policy, record that pods of this node are marked.
+        """
         conditions = self._health.conditions_by_subject()
         if facts.requirement is GroupRequirement.UNKNOWN and not facts.is_of_pod:
             self._health.report(FACTS, problem(ConditionCode.POD_FACTS_MISSING, cause=facts.reason))
@@ -218,8 +221,8 @@ class BranchSource(Service):
         """Let one ADD wait for its branch ENI. At most `waiting_limit` ADDs wait at a time, because each keeps a thread.
 
         Yields: a function that waits once. Afterwards the caller asks the source again. The argument of the function is the reason to
-            wait (`LegOffer.pending`). It raises UplinkPendingError if the caller's time is up or waiting is useless, and DeadlineError
-            if the caller left.
+            wait (`LegOffer.pending`). The function raises UplinkPendingError if the caller's time is up, or if the facts of the source
+            never change, and DeadlineError if the caller left.
         Raises: BusyError if too many ADDs wait already.
         """
         ticket = object()
