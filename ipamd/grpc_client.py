@@ -17,7 +17,8 @@ GRPC_WAKE_UP_S = 5.0
 grpcio's waits anyway."""
 
 TEXT_MAX = 500
-"""The largest number of characters of another program's own text that are quoted. Ours."""
+"""The largest number of characters of another program's own text that are quoted. Ours: a few sentences, so that a
+log line stays readable."""
 
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

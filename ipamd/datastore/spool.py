@@ -117,7 +117,10 @@ class SpoolDirectory:
             os.close(lock)  # frees the lock
 
     def _lock(self, handle: int) -> None:
-        """Take the lock, or fail after the longest wait. The lock is polled, because a blocking flock has no deadline."""
+        """Take the lock. It is polled, because a blocking flock has no deadline.
+
+        Raises: TryAgainError after the longest wait; DatastoreError.
+        """
         deadline = self._clock.monotonic() + self._lock_wait_s
         while True:
             try:
@@ -163,7 +166,7 @@ class SpoolDirectory:
                     os.unlink(name, dir_fd=directory)
 
     def _set_aside(self, name: str, reason: str) -> None:
-        """Move a damaged entry to another directory for diagnosis, so that it is not replayed again."""
+        """Move a damaged entry to another directory for diagnosis, so that it is not replayed again. Raises: DatastoreError."""
         source = self._directory / name
         try:
             self._kept.mkdir(mode=0o700, exist_ok=True)
@@ -188,7 +191,7 @@ class SpoolFile:
     directory: Path
 
     def done(self) -> None:
-        """Remove the file durably, after its DEL has been carried out. Idempotent."""
+        """Remove the file durably, after its DEL has been carried out. Idempotent. Raises: DatastoreError."""
         path = self.directory / self.name
         try:
             path.unlink(missing_ok=True)

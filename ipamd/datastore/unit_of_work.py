@@ -126,7 +126,7 @@ class SqlUnitOfWork:
         return {"cooling_until": self._now + cooldown, "cooldown_deadline_s": self._now_s + cooldown.total_seconds()}
 
     def _write(self, old: Address, new: Address | None) -> None:
-        """Insert, replace or delete the row of an address. Memory and disk must agree on its old state."""
+        """Insert, replace or delete the row of an address. Raises: InvariantError if memory and disk differ about its old state."""
         state = AddressState.FREE if old.state is AddressState.RESERVED else old.state
         params: Params = {"key_address": old.address, "key_state": state}
         subject = f"changing address {old.address}"
@@ -620,7 +620,10 @@ class SqlUnitOfWork:
             self._log(LedgerEvent.ADDED, about=row, detail="" if prefix is None else f"in {prefix}")
 
     def _new_row(self, address: IpAddress, eni_id: EniId, prefix: IpNetwork | None, cooldown: timedelta | None) -> Address:
-        """Return the row of a new address of the pool: cooling if there is a cooldown. The rest of a /80 is free at once."""
+        """Return the row of a new address of the pool: cooling if there is a cooldown. The rest of a /80 is free at once.
+
+        Raises: InvariantError for any address of a /80 except the one whose row stands for the rest.
+        """
         state = AddressState.FREE if cooldown is None else AddressState.COOLING
         row = Address(address, eni_id, state, self._now, prefix, since_monotonic_s=self._now_s, **self._cooling(cooldown))
         if row.is_rest:

@@ -16,7 +16,7 @@ from ipamd.model.errors import PortTakenError, SettingsError, log_text
 from ipamd.ports.process import Clock
 
 RETRY_S = 1.0
-"""Pause between two attempts to listen. Ours: a failed bind costs 0.05 ms."""
+"""Pause between two attempts to listen. Ours: short, because a failed bind costs only 0.05 ms."""
 
 
 class LatePorts:

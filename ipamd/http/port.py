@@ -52,7 +52,7 @@ PAUSE_S = 1.0
 first."""
 
 END_S = 2.0
-"""Longest wait for the end of the thread, in seconds. Ours: a page takes milliseconds."""
+"""Longest wait for the end of the thread, in seconds. Ours: ample, because a page takes milliseconds."""
 
 READ_BYTES = 4096
 

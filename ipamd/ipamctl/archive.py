@@ -17,14 +17,15 @@ from ipamd.model.redaction import without_secrets
 from ipamd.model.words import printable
 
 PART_S = 15.0
-"""Longest time for one part. Ours: an audit of a node with 660 sandboxes takes a second or two."""
+"""Longest time for one part. Ours: ample, because an audit of a node with 660 sandboxes takes a second or two."""
 
 TOTAL_S = 60.0
 
 PART_BYTES = 8 << 20
 
 TOTAL_BYTES = 48 << 20
-"""The largest number of bytes of all parts together, before compression reduces them to a tenth."""
+"""The largest number of bytes of all parts together, before compression. Ours: compression reduces them to a tenth, so the archive is
+small enough to send."""
 
 README = """\
 vpc-ipamd: state of one node, for support. MANIFEST.json lists the files, and what failed.

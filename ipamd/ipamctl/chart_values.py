@@ -23,7 +23,7 @@ from ipamd.settings.upstream_values import POLICY_MODES
 Values = dict[str, Any]
 
 QUOTED_MAX = 60
-"""The largest number of characters of a key or a value in a remark. Ours."""
+"""The largest number of characters of a key or a value in a remark. Ours: enough to recognise it, and a remark stays one line."""
 
 COPIED = ("imagePullSecrets", "podLabels", "podAnnotations", "priorityClassName", "nodeSelector", "tolerations", "resources")
 """Keys that have the same name, form and meaning in both charts."""

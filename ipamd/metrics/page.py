@@ -30,7 +30,8 @@ LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1,
 so that a histogram shows whether they are kept."""
 
 PAGE_AGE_S = 0.5
-"""Scrapes within this time get the same page. Ours: rendering takes milliseconds, and every pod can request the page."""
+"""Scrapes within this time get the same page. Ours: rendering takes milliseconds, and every pod can request the page, so the
+number of renderings must not depend on that of requests."""
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from ipamd.report.selection import sandboxes_by_address, sandboxes_by_container_
 from ipamd.report.sources import Sources
 
 TARGET_MAX = 60
-"""The largest number of characters of a destination. Ours: an IPv6 address in brackets with a port has at most 48."""
+"""The largest number of characters of a destination. Ours: every valid one fits, because an IPv6 address in brackets with a
+port has at most 48."""
 
 PORT_MAX = 65535
 

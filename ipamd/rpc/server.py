@@ -23,7 +23,8 @@ MAX_REQUEST_BYTES = 2 * 1024 * 1024
 """The largest request in bytes. Ours: more than the largest network configuration and the other fields of its request."""
 
 SPARE_THREADS = 8
-"""The number of threads beyond the limit of CNI requests, so that introspection answers while all threads for CNI are busy. Ours."""
+"""The number of threads beyond the limit of CNI requests, so that introspection answers while all threads for CNI are busy. Ours:
+few people and programs use `ipamctl` on one node at a time."""
 
 WATCH_THREADS = 1
 """A further thread, with a connection of its own, for the calls that check whether requests are answered (`ipamd/rpc/watch.py`)."""

@@ -31,7 +31,8 @@ STREAMS_PER_CONNECTION = 8
 stream of a hostile peer takes memory for its headers."""
 
 SPARE_CONNECTIONS = 64
-"""The number of connections beyond the limit of requests, for connections without a request, and for `ipamctl`. Ours."""
+"""The number of connections beyond the limit of requests, for connections without a request, and for `ipamctl`. Ours: far
+more than are usually open, and each costs one descriptor."""
 
 HANDSHAKE_MS = 5_000
 """A connection is closed if its peer has not sent the opening of HTTP/2 this many milliseconds after the accept. Ours: a plugin

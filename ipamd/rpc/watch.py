@@ -47,7 +47,7 @@ calls that fail. Shorter would cost more: a call takes 1 ms of CPU time at both 
 (measured)."""
 
 RETRY_S = 1.0
-"""Pause in seconds after a call without an answer."""
+"""Pause in seconds after a call without an answer. Ours: short, so that a daemon that answers again is noticed soon."""
 
 CALL_S = 10.0
 """Timeout of a call in seconds. Ours: more than the 4.5 s for which the plugin waits for STATUS. After six calls without an answer,

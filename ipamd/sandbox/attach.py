@@ -287,7 +287,10 @@ class AttachService(Service):
         return attachments[0]
 
     def _wire(self, interface: _Interface, identity: NetnsIdentity, deadline: Deadline) -> Wired:
-        """Wire one interface. If the caller (the plugin of amazon-vpc-cni-k8s) wires it after our reply, only return empty MACs."""
+        """Wire one interface. If the caller (the plugin of amazon-vpc-cni-k8s) wires it after our reply, only return empty MACs.
+
+        Raises: NothingWiredError, WiringError, NetnsError, DeadlineError.
+        """
         spec = interface.spec
         if interface.request.is_wired_by_caller:
             return Wired(MacAddress(""), MacAddress(""), identity)

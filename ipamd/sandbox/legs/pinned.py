@@ -173,6 +173,7 @@ class PinnedSource(Service):
         """Wait once, for EC2 or for a change of the pool; not at all if the pod does not ask for a certain address any more.
 
         `is_obtained`: whether EC2 was asked for the address already. Each ADD asks only once, because that may take three calls.
+        Raises: see `waiting`.
         """
         wish = self._choice.by_annotation(request)
         address = None if wish is None else wish.address or self._last_address(wish.pod)
