@@ -18,6 +18,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from enum import Enum
 
 from ipamd.core.backoffs import CONTRADICTION, soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -49,21 +50,38 @@ contradicts its row."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Allowance:
-    """How many calls an ENI's link may cause. `count`: calls that were left at `monotonic_s`."""
+class _Contradiction(Enum):
+    """How the link of an ENI contradicts the ENI's row."""
 
-    count: float
-    monotonic_s: float
+    GONE = "the ENI is attached, and its link is gone"
+    PRESENT = "others detached the ENI, and its link is there"
+
+
+@dataclass(slots=True)
+class _LinkRecord:
+    """What `LinkWatch` remembers about the link of one ENI.
+
+    Attributes:
+        counted_monotonic_s: when `call_count` was counted.
+        call_count: the calls that the link was allowed to cause at that time.
+        is_postponed: whether the link has changed while no call was allowed, so that a call is still to be made.
+        contradiction: how link and row contradicted each other at the last comparison; None if they agreed.
+    """
+
+    counted_monotonic_s: float
+    call_count: float = LINK_CALLS
+    is_postponed: bool = False
+    contradiction: _Contradiction | None = None
 
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until a call is allowed; 0.0 if one is allowed now."""
-        return max((1.0 - self.count) * LINK_CALL_S - (now_s - self.monotonic_s), 0.0)
+        return max((1.0 - self.call_count) * LINK_CALL_S - (now_s - self.counted_monotonic_s), 0.0)
 
-    def use(self, now_s: float) -> None:
-        """Subtract one call."""
-        self.count = min(self.count + (now_s - self.monotonic_s) / LINK_CALL_S, LINK_CALLS) - 1.0
-        self.monotonic_s = now_s
+    def count_call(self, now_s: float) -> None:
+        """Subtract a call. It also answers a postponed change."""
+        self.call_count = min(self.call_count + (now_s - self.counted_monotonic_s) / LINK_CALL_S, LINK_CALLS) - 1.0
+        self.counted_monotonic_s = now_s
+        self.is_postponed = False
 
 
 class LinkWatch(Service):
@@ -93,9 +111,7 @@ class LinkWatch(Service):
         self._on_change = on_change
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
-        self._contradictory: dict[EniId, bool] = {}  # as `_contradictions` returned it last
-        self._allowances: dict[EniId, _Allowance] = {}
-        self._postponed: set[EniId] = set()  # ENIs whose link has changed while no call was allowed
+        self._records: dict[EniId, _LinkRecord] = {}
         self._is_readable = True
         self._last_logged = ""
 
@@ -168,63 +184,64 @@ class LinkWatch(Service):
         with self._lock:
             if not self._is_readable:
                 return None
-            waits_s = [max(self._backoffs.left_s((QUESTION, eni_id)), self._wait_s(eni_id)) for eni_id in self._contradictory]
-            return soonest_s([*waits_s, *map(self._wait_s, self._postponed)])
+            now_s = self._clock.monotonic()
+            return soonest_s(self._question_wait_s(eni_id, record, now_s) for eni_id, record in self._records.items())
 
-    def _wait_s(self, eni_id: EniId) -> float:
-        """Return the seconds until the link of an ENI may cause another call."""
-        allowance = self._allowances.get(eni_id)
-        return 0.0 if allowance is None else allowance.wait_s(self._clock.monotonic())
+    def _question_wait_s(self, eni_id: EniId, record: _LinkRecord, now_s: float) -> float | None:
+        """Return the seconds until EC2 is asked about the link of an ENI; None if there is nothing to ask."""
+        if record.is_postponed:
+            return record.wait_s(now_s)
+        if record.contradiction is not None:
+            return max(self._backoffs.left_s((QUESTION, eni_id)), record.wait_s(now_s))
+        return None
 
-    def _request(self, eni_ids: Collection[EniId], description: str) -> None:
-        """Request a resync because of the links of some ENIs, each of which has a call left."""
-        now_s = self._clock.monotonic()
-        for eni_id in eni_ids:
-            self._allowances.setdefault(eni_id, _Allowance(LINK_CALLS, now_s)).use(now_s)
-        self._postponed.difference_update(eni_ids)
-        self._resyncs.request(ResyncReason.LINK, description)
+    def _record_of(self, eni_id: EniId) -> _LinkRecord:
+        """Return the record of an ENI, a new one if it has none."""
+        return self._records.setdefault(eni_id, _LinkRecord(self._clock.monotonic()))
 
     def _request_or_postpone(self, eni_id: EniId, description: str) -> None:
         """Request a resync because the link of an ENI has changed, or postpone it if the ENI has no call left."""
-        if self._wait_s(eni_id):
-            self._postponed.add(eni_id)
+        record, now_s = self._record_of(eni_id), self._clock.monotonic()
+        if record.wait_s(now_s):
+            record.is_postponed = True
         else:
-            self._request([eni_id], description)
+            record.count_call(now_s)
+            self._resyncs.request(ResyncReason.LINK, description)
 
     def _ask_again(self, present: Collection[MacAddress]) -> None:
         """Ask EC2 again about ENIs whose link and row have contradicted each other since the last question.
 
         The first question is not asked here: EC2 was asked when the link disappeared or came back, or has just answered.
         """
-        self._note_contradictions(present)
-        due_questions = {eni_id for eni_id in self._contradictory if self._backoffs.is_due((QUESTION, eni_id))}
-        due = sorted(eni_id for eni_id in due_questions | self._postponed if not self._wait_s(eni_id))
-        if due:
-            self._request(due, f"links and rows still differ: {', '.join(due)}")
-            for eni_id in self._contradictory:  # one resync answers the questions about all of them
+        self._update_records(present)
+        now_s = self._clock.monotonic()
+        due = sorted(eni_id for eni_id, record in self._records.items() if self._question_wait_s(eni_id, record, now_s) == 0.0)
+        if not due:
+            return
+        for eni_id in due:
+            self._records[eni_id].count_call(now_s)
+        self._resyncs.request(ResyncReason.LINK, f"links and rows still differ: {', '.join(due)}")
+        for eni_id, record in self._records.items():
+            if record.contradiction is not None:  # one resync answers the questions about all of them
                 self._backoffs.back_off((QUESTION, eni_id), CONTRADICTION)
 
-    def _note_contradictions(self, present: Collection[MacAddress]) -> None:
-        """Start the pauses of questions about new contradictions, and forget what has ended."""
-        before, current = self._contradictory, self._contradictions(present)
-        self._contradictory = current
-        self._postponed &= current.keys() | self._missing().keys()  # without ENIs that EC2 or metadata has shown meanwhile
-        recorded = {eni.eni_id for eni in self._datastore.enis()}
-        self._allowances = {eni_id: allowance for eni_id, allowance in self._allowances.items() if eni_id in recorded}
-        self._backoffs.clear(*((QUESTION, eni_id) for eni_id, _ in before.items() - current.items()))
-        for eni_id, _ in current.items() - before.items():
-            self._backoffs.back_off((QUESTION, eni_id), CONTRADICTION)
-
-    def _contradictions(self, present: Collection[MacAddress]) -> dict[EniId, bool]:
-        """Return the ENIs whose link contradicts their row, each with whether the link is there."""
+    def _update_records(self, present: Collection[MacAddress]) -> None:
+        """Record the present contradictions, start the pauses of questions about new ones, and forget ENIs that have no row."""
         leaving = {intent.eni_id for intent in self._datastore.open_intents() if intent.is_leaving}
-        found = {}
+        missing = self._missing()
+        records = {}
         for eni in self._datastore.enis():
-            is_present = eni.mac in present
-            is_left_by_others = eni.managed and eni.state is EniState.DETACHING and eni.eni_id not in leaving
-            if (eni.is_in_pool and not is_present) or (is_left_by_others and is_present):
-                found[eni.eni_id] = is_present
-        return found
+            record = records[eni.eni_id] = self._record_of(eni.eni_id)
+            contradiction = _contradiction_of(eni, is_present=eni.mac in present, is_leaving=eni.eni_id in leaving)
+            if contradiction is not record.contradiction:
+                record.contradiction = contradiction
+                self._backoffs.clear((QUESTION, eni.eni_id))
+                if contradiction is not None:
+                    self._backoffs.back_off((QUESTION, eni.eni_id), CONTRADICTION)
+            if contradiction is None and eni.eni_id not in missing:
+                record.is_postponed = False  # EC2 or metadata has shown the ENI meanwhile
+        self._records = records
+        self._backoffs.retain(QUESTION, records.keys())
 
     def _observe_missing(self, eni: Eni, link: MissingLink, *, is_present: bool) -> None:
         """Record that the missing link of an ENI is back, or gone again.
@@ -288,3 +305,17 @@ class LinkWatch(Service):
         if sentence != self._last_logged and not self.loop.is_stopped:
             self._last_logged = sentence
             log.info("links state=%s", sentence or "compared again")
+
+
+def _contradiction_of(eni: Eni, *, is_present: bool, is_leaving: bool) -> _Contradiction | None:
+    """Return how the link of an ENI contradicts its row; None if they agree.
+
+    Args:
+        is_present: whether the link is there.
+        is_leaving: whether this daemon detaches the ENI.
+    """
+    if eni.is_in_pool and not is_present:
+        return _Contradiction.GONE
+    if eni.managed and eni.state is EniState.DETACHING and not is_leaving and is_present:
+        return _Contradiction.PRESENT
+    return None
