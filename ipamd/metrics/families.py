@@ -127,7 +127,7 @@ class Families(Collector):
             yield "ipamd_cri_reachable", "1 when the runtime's last list of sandboxes was complete", int(runtime.reachable)
         text = "1 while no sandbox can send with a source address that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS"
         yield "ipamd_source_check_enforced", text, int(sources.hostnet.is_source_checked())
-        text = "Living sandboxes without network, whatever the cause; `ipamctl audit` names them"
+        text = "Living sandboxes of which an interface has no network, whatever the cause; `ipamctl audit` names them"
         yield "ipamd_cut_off_sandboxes", text, node.cut_off_count
         yield from uplink_rows(sources)
         generation = sources.settings.generation

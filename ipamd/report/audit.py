@@ -24,7 +24,7 @@ from ipamd.report.audit_host import compare_with_host
 from ipamd.report.audit_sandboxes import against_kernel, still_recorded
 from ipamd.report.finding import AuditFinding, ask_source, finding
 from ipamd.report.legs.uplinked import contradicted
-from ipamd.report.sources import ON_FROZEN, UNREACHED, Sources
+from ipamd.report.sources import ON_FROZEN, UNREACHED, CutOff, Sources, sandbox_count
 
 CODES_BY_CAUSE = {ON_FROZEN: FindingCode.NO_NETWORK_ON_FROZEN_ENI, UNREACHED: FindingCode.NO_NETWORK_UNREACHED}
 """The code of the finding about sandboxes without network, by the cause. For every other cause it is NO_NETWORK."""
@@ -91,16 +91,17 @@ def _without_network(sources: Sources, reported: Collection[str]) -> list[AuditF
     """Report the sandboxes without network, one finding for each cause. Reads memory only.
 
     Args:
-        reported: the subjects of the violations that were found before. A sandbox whose address or ENI is a subject is left out.
+        reported: the subjects of the violations that were found before. An interface whose address or ENI is a subject is left out.
     """
-    names_by_cause: dict[str, list[str]] = {}
-    for sandbox in sources.without_network():
-        if not {str(sandbox.address), str(sandbox.eni_id)} & set(reported):
-            names_by_cause.setdefault(sandbox.cause, []).append(f"{sandbox.address} ({sandbox.name})")
+    interfaces_by_cause: dict[str, list[CutOff]] = {}
+    for interface in sources.without_network():
+        if not {str(interface.address), str(interface.eni_id)} & set(reported):
+            interfaces_by_cause.setdefault(interface.cause, []).append(interface)
     findings = []
-    for cause, names in names_by_cause.items():
-        code, count = CODES_BY_CAUSE.get(cause, FindingCode.NO_NETWORK), counted(len(names), "sandbox")
-        findings.append(finding(code, "network", count=count, cause=cause, sandboxes="; ".join(sorted(names))))
+    for cause, interfaces in interfaces_by_cause.items():
+        code, count = CODES_BY_CAUSE.get(cause, FindingCode.NO_NETWORK), counted(sandbox_count(interfaces), "sandbox")
+        names = sorted(f"{interface.address} ({interface.name})" for interface in interfaces)
+        findings.append(finding(code, "network", count=count, cause=cause, sandboxes="; ".join(names)))
     return findings
 
 

@@ -12,7 +12,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import Eni
 from ipamd.model.finding_codes import FindingCode
-from ipamd.model.ids import EniId
+from ipamd.model.ids import ContainerId, EniId
 from ipamd.model.routing_difference import RoutingDifference
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
@@ -77,10 +77,12 @@ def _unready_enis(attached: Mapping[EniId, Eni], frozen: Mapping[EniId, str]) ->
 
 
 def _sandbox_names_by_eni(snapshot: Snapshot) -> dict[EniId, list[str]]:
-    names: dict[EniId, list[str]] = {}
+    """Return the names of the sandboxes on each ENI. A sandbox with several interfaces on an ENI is named once."""
+    names: dict[EniId, dict[ContainerId, str]] = {}
     for attachment in snapshot.attachments.values():
-        names.setdefault(attachment.eni_id, []).append(attachment.sandbox_name or str(attachment.key))
-    return names
+        names_on_eni = names.setdefault(attachment.eni_id, {})
+        names_on_eni.setdefault(attachment.key.container_id, attachment.sandbox_name or str(attachment.key))
+    return {eni_id: list(names_on_eni.values()) for eni_id, names_on_eni in names.items()}
 
 
 def _routing_findings(

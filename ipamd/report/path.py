@@ -94,9 +94,9 @@ class _PathWalk:
         The cause UNREACHED is left out, because this method and the walk find the reasons for it themselves.
         """
         addresses = {attachment.address for attachment in self._sender.attachments}
-        for sandbox in self._sources.without_network():
-            if sandbox.address in addresses and sandbox.cause != UNREACHED:
-                self.find(PathCause.NO_NETWORK, reason=sandbox.cause)
+        for interface in self._sources.without_network():
+            if interface.address in addresses and interface.cause != UNREACHED:
+                self.find(PathCause.NO_NETWORK, reason=interface.cause)
         for attachment in self._sender.attachments:
             if attachment.must_be_cut_off:
                 self.find(PathCause.NO_NETWORK, reason=attachment.contradiction)

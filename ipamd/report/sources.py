@@ -115,14 +115,16 @@ UNREACHED = "packets do not reach or leave it"
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """A living sandbox without network.
+    """An interface without network of a living sandbox.
 
+    `sandbox`: identifies the sandbox: its container ID, or the address if only that is known.
+    `eni_id`: the ENI of its address; None if the address has no row.
     `name`: the name of its pod, or its key if the pod's name or the record is missing; "not recorded" if only its quarantined address
         is known.
     `cause`: LOST, NOT_PLACED, NO_VLAN_LINK, ON_FROZEN or UNREACHED.
-    `eni_id`: the ENI of its address; None if the address has no row.
     """
 
+    sandbox: str
     address: IpAddress | None
     eni_id: EniId | None
     name: str
@@ -202,38 +204,47 @@ class Sources:
         return [attachment for attachment in self.datastore.attachments() if not attachment.is_of_pool]
 
     def without_network(self) -> list[CutOff]:
-        """Return the living sandboxes that are known to have no network. Read from memory. The cost grows with the number of
-        addresses.
+        """Return the interfaces of living sandboxes that are known to have no network. Read from memory. The cost grows with the
+        number of addresses.
 
-        Status, the page, the metric and the audit all use this list, so that they never contradict each other.
+        Status, the page, the metric and the audit all use this list, so that they never contradict each other. They count its
+        sandboxes (`sandbox_count`).
         """
         frozen, cut_off, rows = self.frozen(), self.cut_off(), self.datastore.addresses()
         lost = {row.address for row in rows if row.is_lost}
-        sandboxes = []
+        interfaces = []
         for attachment in self.datastore.attachments():
             cause = _cause(attachment.address, attachment.eni_id, lost, frozen)
             if not cause and str(attachment.key) in cut_off:
                 cause = UNREACHED
             if cause:
                 name = attachment.sandbox_name or str(attachment.key)
-                sandboxes.append(CutOff(attachment.address, attachment.eni_id, name, cause))
-        sandboxes += _unrecorded_without_network(rows, lost, frozen)
+                interfaces.append(CutOff(attachment.key.container_id, attachment.address, attachment.eni_id, name, cause))
+        interfaces += _unrecorded_without_network(rows, lost, frozen)
         for veth in self.unplaced():
             cause = NO_VLAN_LINK
             if veth.is_of_pool:
                 cause = NOT_PLACED
-            sandboxes.append(CutOff(veth.address, None, str(veth.key), cause))
-        return sandboxes
+            sandbox = str(veth.address)
+            if veth.key is not None:
+                sandbox = veth.key.container_id
+            interfaces.append(CutOff(sandbox, veth.address, None, str(veth.key), cause))
+        return interfaces
+
+
+def sandbox_count(interfaces: Iterable[CutOff]) -> int:
+    """Count the sandboxes of some interfaces. Several interfaces of one sandbox count once."""
+    return len({interface.sandbox for interface in interfaces})
 
 
 def _unrecorded_without_network(rows: Iterable[Address], lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> list[CutOff]:
-    """Return the sandboxes without a record that have no network. The address of each is quarantined."""
-    sandboxes = []
+    """Return the interfaces without a record that have no network. The address of each is quarantined."""
+    interfaces = []
     for row in rows:
         cause = _cause(row.address, row.eni_id, lost, frozen)
         if cause and row.state is AddressState.QUARANTINED:
-            sandboxes.append(CutOff(row.address, row.eni_id, "not recorded", cause))
-    return sandboxes
+            interfaces.append(CutOff(str(row.address), row.address, row.eni_id, "not recorded", cause))
+    return interfaces
 
 
 def _cause(address: IpAddress, eni_id: EniId, lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> str:

@@ -23,7 +23,7 @@ from ipamd.model.record import dataclass, field
 from ipamd.model.words import MANY, counted, first_of, printable
 from ipamd.report.disks import fold_by_disk
 from ipamd.report.legs.advice import LEG_ADVICE
-from ipamd.report.sources import Sources
+from ipamd.report.sources import Sources, sandbox_count
 
 NOT_READY = "NOT READY: "
 
@@ -197,7 +197,7 @@ class Facts:
     `conditions`, `since`, `problems`: the text, the start time and the problems of each condition, by subject.
     `next_steps`: the next step, by subject, for conditions that have another next step than the one in `ADVICE`.
     `refusal`: the last refusal of an EC2 call that is being retried, or None.
-    `cut_off_count`: the number of sandboxes without network.
+    `cut_off_count`: the number of sandboxes of which at least one interface has no network.
     """
 
     is_ready: bool
@@ -257,7 +257,7 @@ def facts(sources: Sources) -> Facts:
         since=since,
         problems=problems,
         next_steps=next_steps,
-        cut_off_count=len(sources.without_network()),
+        cut_off_count=sandbox_count(sources.without_network()),
     )
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from ipamd.ipamctl.main import VERBS
 from ipamd.model.errors import CloudError
-from ipamd.model.finding_codes import Severity
+from ipamd.model.finding_codes import FindingCode, Severity
 from ipamd.model.ids import EniId
+from ipamd.model.legs.finding_codes import LegFindingCode
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.audit import audit
 from ipamd.report.verdict import LINE_MAX, facts, verdict
@@ -20,6 +21,7 @@ from tests.fakes.node import FakeNode
 from tests.stories.external_changes import detach_by_hand, settle
 from tests.unit.service.branches import attach, branch_eni, node_with_trunk
 from tests.unit.service.metric_values import value
+from tests.unit.service.test_further_interfaces import add_further
 
 
 @dataclass(frozen=True)
@@ -198,3 +200,59 @@ def test_every_place_tells_it(name: str, made: list[FakeNode], tmp_path: Path) -
     answer = {"findings": [{"severity": str(one.severity)} for one in found]}
     assert VERBS["audit"].needs_attention(answer) == bool(count)
     assert all(one.next for one in found)
+
+
+def _two_pods_of_which_one_has_two_interfaces(node: FakeNode) -> None:
+    _two(node)
+    add_further(node)
+    node.health.mark_ready()
+
+
+def _counts(node: FakeNode) -> dict[FindingCode | LegFindingCode, str]:
+    """The field `count` of the audit's findings, by code."""
+    found = audit(node.app.introspection.sources).findings
+    return {one.code: one.fields["count"] for one in found if "count" in one.fields}
+
+
+def test_the_interfaces_of_a_sandbox_count_once(node: FakeNode) -> None:
+    """On a frozen ENI: in status, the metric and the audit's finding about the ENI."""
+    _two_pods_of_which_one_has_two_interfaces(node)
+    node.enis.routing.freeze(PRIMARY)
+    assert facts(node.app.introspection.sources).cut_off_count == value(node, "ipamd_cut_off_sandboxes") == 2
+    assert _counts(node)[FindingCode.ENI_FROZEN] == "2 sandboxes"
+
+
+def test_a_finding_about_routing_counts_and_names_sandboxes(node: FakeNode) -> None:
+    """Each once, whatever it has on the ENI."""
+    _two_pods_of_which_one_has_two_interfaces(node)
+    eni = node.datastore.eni(PRIMARY)
+    assert eni is not None
+    node.hostnet.unplugged.add(eni.mac)
+    (found,) = (one for one in audit(node.app.introspection.sources).findings if one.code is FindingCode.ROUTING_CUT_OFF)
+    names = sorted({one.sandbox_name or str(one.key) for one in node.datastore.attachments() if one.key.ifname == "eth0"})
+    assert (found.fields["count"], found.fields["sandboxes"]) == ("2 sandboxes", "; ".join(names))
+
+
+def test_a_finding_without_an_eni_counts_sandboxes_and_names_addresses(node: FakeNode) -> None:
+    """Who repairs needs each address, and how many pods suffer."""
+    _two_pods_of_which_one_has_two_interfaces(node)
+    for one in node.datastore.attachments():
+        node.host_reconciler.failed_sandboxes.report(str(one.key), CloudError("no way"))
+    (found,) = (one for one in audit(node.app.introspection.sources).findings if one.code is FindingCode.NO_NETWORK_UNREACHED)
+    assert found.fields["count"] == "2 sandboxes"
+    assert all(str(one.address) in found.fields["sandboxes"] for one in node.datastore.attachments())
+
+
+def test_interfaces_without_a_row_count_once(node: FakeNode) -> None:
+    """After a lost datastore, of a sandbox whose addresses EC2 does not show."""
+    eni_id, _ = _on_second_eni(node)
+    held = next(one for one in node.datastore.attachments() if one.eni_id == eni_id)
+    add_further(node, str(held.key.container_id))
+    on_it = [one for one in node.datastore.attachments() if one.eni_id == eni_id]
+    detach_by_hand(node, eni_id)
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    node.runtime_reconciler.reconcile_once()
+    sandbox_count = len({one.key.container_id for one in on_it})
+    assert len(node.app.introspection.sources.without_network()) == len(on_it) == sandbox_count + 1
+    assert facts(node.app.introspection.sources).cut_off_count == sandbox_count
