@@ -28,7 +28,7 @@ SurveyKernel = Callable[[], KernelSurvey]
 def living_sandboxes(
     connection: Connection, *, spooled: Collection[AttachmentKey], survey_kernel: SurveyKernel | None
 ) -> list[str]:
-    """List the container IDs of the recorded sandboxes that may still be running.
+    """List the container IDs of the recorded sandboxes that may still be running, each once.
 
     Args:
         spooled: keys whose DEL is in the spool.
@@ -41,7 +41,7 @@ def living_sandboxes(
     has_unknown_namespace = any(not row.netns for row in rows)
     if has_unknown_namespace and survey_kernel is not None:
         rows = _without_unwired(rows, survey_kernel)
-    return [row.container_id for row in rows]
+    return list(dict.fromkeys(row.container_id for row in rows))
 
 
 _COLUMNS = ("container_id", "ifname", "address", "host_veth", "netns", "netns_device", "netns_inode")

@@ -69,7 +69,8 @@ class FirstAddress(Service):
     def _wait(self) -> str:
         while not self._stopped.is_set():
             announcement_count, status = self._demand.announcement_count, self._demand.status
-            count, attached = assignable_count(self._datastore.stock()), len(self._datastore.attachments())
+            count = assignable_count(self._datastore.stock())
+            attached = len({attachment.key.container_id for attachment in self._datastore.attachments()})
             if count or attached:
                 self._health.report(CONDITION, None)
                 return f"{counted(count, 'address')} can be given, {counted(attached, 'sandbox')} attached"
@@ -91,4 +92,4 @@ class FirstAddress(Service):
             survey = self._wiring.survey()
         except IpamError:
             return 0
-        return sum(veth.key is not None and not veth.is_dying for veth in survey.firsts)
+        return len({veth.key.container_id for veth in survey.firsts if veth.key is not None and not veth.is_dying})

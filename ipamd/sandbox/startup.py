@@ -41,11 +41,11 @@ FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled", "restore.repla
 class StartupOutcome:
     """The results of the reconciliation. Its text is the detail of the start stage.
 
-    `kept_count`: recorded sandboxes that are wired.
-    `adopted_count`: wired sandboxes that had no row and were recorded.
+    `kept_count`: recorded interfaces of sandboxes that are wired.
+    `adopted_count`: wired interfaces of sandboxes that had no row and were recorded.
     `removed_count`: removals of wiring, routes and rules that had no sandbox.
     `dying_count`: links that an earlier process had marked for deletion.
-    `missing_count`: recorded sandboxes without their veth.
+    `missing_count`: recorded interfaces of sandboxes without their veth.
     `is_list_implausible`: the runtime's first list was not believed.
     `duplicates`: a sentence for each address that several veths have (I1).
     `quarantined`: a sentence for each veth or address that could not be resolved.
@@ -62,7 +62,7 @@ class StartupOutcome:
 
     def __str__(self) -> str:
         text = (
-            f"{counted(self.kept_count, 'sandbox')} kept, {self.adopted_count} adopted, "
+            f"{counted(self.kept_count, 'interface')} kept, {self.adopted_count} adopted, "
             f"{counted(self.removed_count, 'leftover')} removed, "
             f"{self.dying_count} dying links found"
         )

@@ -219,12 +219,14 @@ def test_a_prefix_is_at_most_sixteen_objects(path: Path, prefix: IpNetwork) -> N
 
 @pytest.mark.parametrize(("made", "wanted"), [(IPV4, IPV6), (IPV6, IPV4)], ids=["to IPv6", "to IPv4"])
 def test_a_file_of_the_other_family(path: Path, tmp_path: Path, made: object, wanted: object) -> None:
-    """In both directions: refused while a sandbox of it lives, with the file untouched; set aside otherwise."""
+    """In both directions: refused while a sandbox of it lives, whose interfaces count once, with the file untouched; set aside
+    otherwise."""
     netns = tmp_path / "netns"
     netns.touch()
     prefix: IpNetwork = PREFIX if made is IPV6 else IPv4Network("10.0.0.16/28")
     store = with_prefix(path, prefix)
     attach(store, a_key())
+    attach(store, a_key(ifname="net1"))
     store.close()
     found = netns.stat()
     where = f"netns = '{netns}', netns_device = {found.st_dev}, netns_inode = {found.st_ino}"

@@ -26,6 +26,7 @@ from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.refusing import refused_with
+from tests.unit.service.test_further_interfaces import add_further
 
 BOOT, NEXT_BOOT = "boot-1", "boot-2"
 
@@ -102,10 +103,12 @@ def test_without_an_address_it_waits_and_names_the_cause_and_status_fails_after_
 
 
 def test_a_live_attachment_is_enough(tmp_path: Path) -> None:
-    """A node whose pods have all the addresses is as ready as it was."""
-    node = FakeNode(tmp_path, ec2=FakeEc2(pool_size=1), settings=PoolSettings(warm_ip_target=1))
+    """A node whose pods have all the addresses is as ready as it was. The interfaces of a sandbox count once."""
+    node = FakeNode(tmp_path, ec2=FakeEc2(pool_size=2), settings=PoolSettings(warm_ip_target=1))
     node.bring_up()
     node.add("a")
+    node.pool.cycle()
+    add_further(node)
     node.crash()
     node.startup.reconcile_kernel(node.wiring.survey(), node.listed())
     assert first_address(node).wait() == "0 addresses can be given, 1 sandbox attached"
