@@ -72,7 +72,11 @@ class Phase(StrEnum):
 
 
 class StageState(StrEnum):
-    """The state of a stage of the start. DEGRADED: the daemon continues without the result of the stage."""
+    """The state of a stage of the start.
+
+    RUNNING: the start works on the stage, or waits for its result.
+    DEGRADED: the start has gone on without the result of the stage. The state does not change if the result comes later.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
@@ -169,7 +173,7 @@ class Stage:
         self.ends_as = StageState.DONE
 
     def degrade(self, detail: str) -> None:
-        """End the stage as degraded: the daemon continues without its result."""
+        """End the stage as degraded: the start goes on without its result."""
         self.ends_as, self.detail = StageState.DEGRADED, detail
 
 

@@ -341,8 +341,14 @@ class Lifecycle:
         patience_s = math.inf
         if self._app.adapters.opened.report.is_intact:
             patience_s = RUNTIME_PATIENCE_S
-        self._await(lambda: runtime.first_list is not None, patience_s=patience_s)
-        return runtime.first_list
+        with self._health.stage("cri") as stage:
+            self._await(lambda: runtime.first_list is not None, patience_s=patience_s)
+            listed = runtime.first_list
+            if listed is None:
+                stage.degrade(runtime.view().detail)
+            else:
+                stage.detail = counted(len(listed), "sandbox")
+        return listed
 
     def _await(self, is_done: Callable[[], bool], *, patience_s: float = math.inf) -> None:
         """Wait until `is_done` returns true, at most for `patience_s`. Raises: NotServingError if the daemon is stopped."""

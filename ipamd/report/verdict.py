@@ -445,13 +445,10 @@ def _only(text: str) -> Callable[[Form], str]:
 
 
 def _has_no_first_list(node: Facts) -> bool:
-    """Whether the daemon is still starting, and the container runtime failed to answer the last request for its list of sandboxes.
-
-    The start may still wait for the list, or it may have gone on without it.
-    """
+    """Whether the start waits for the container runtime's first list of sandboxes, or has gone on without it and has not ended."""
     if node.phase is Phase.SERVING:
         return False
-    return any(stage.name == "cri" and stage.state is StageState.DEGRADED for stage in node.stages)
+    return any(stage.name == "cri" and stage.state in (StageState.RUNNING, StageState.DEGRADED) for stage in node.stages)
 
 
 def _running_stages(stages: Iterable[StageReport]) -> str:

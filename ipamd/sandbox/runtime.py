@@ -142,17 +142,14 @@ class RuntimeReconciler(Service):
 
     def _request_first_list(self) -> bool:
         """Request the runtime's version and a complete list. Returns: whether the runtime answered both requests."""
-        with self._health.stage("cri") as stage:
-            try:
-                self._on_info(self._runtime.info())
-                self.first_list = {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
-            except RuntimeUnreachableError as error:
-                self._discard_list(log_text(error))
-                stage.degrade(self._detail)
-                return False
-            self._unlisted.report(None)
-            stage.detail = counted(len(self.first_list), "sandbox")
-            return True
+        try:
+            self._on_info(self._runtime.info())
+            self.first_list = {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
+        except RuntimeUnreachableError as error:
+            self._discard_list(log_text(error))
+            return False
+        self._unlisted.report(None)
+        return True
 
     def list_soon(self) -> None:
         """Request a list now, or as soon as `LIST_GAP_S` allows. Safe from any thread."""
