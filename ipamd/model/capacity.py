@@ -31,6 +31,28 @@ Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.
 
 
 @dataclass(frozen=True, slots=True)
+class SubnetRoom:
+    """The free addresses of the subnets in which new ENIs may be created.
+
+    free_count: the number of free addresses in all of them.
+    answer_age_s: seconds since EC2's oldest answer about one of them; None if it is not known.
+    """
+
+    free_count: int
+    subnet_count: int = 1
+    answer_age_s: float | None = None
+
+    def __str__(self) -> str:
+        addresses = counted(self.free_count, "free address")
+        text = f"the subnet's {addresses}"
+        if self.subnet_count > 1:
+            text = f"the {addresses} of {self.subnet_count} subnets"
+        if self.answer_age_s is None:
+            return text
+        return f"{text} (by EC2's answer {self.answer_age_s:.0f} s ago)"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeBounds:
     """The bounds of a node besides those of its instance type.
 
@@ -38,7 +60,7 @@ class NodeBounds:
     unmanaged_eni_count: the number of attached ENIs that are not for pods.
     trunk_places: the number of places that are left free for the trunk ENI.
     own_address_count: the number of addresses that the node has already.
-    subnet_free_count: the number of further free addresses in the subnet; None if EC2 was not called.
+    subnet_room: the free addresses of the subnets for new ENIs; None if their number is not known.
     vcpu_count: the number of vCPUs; 0: not known.
     local_range: the range from which every pod also gets an address of the other family; None: pods get none.
     """
@@ -48,7 +70,7 @@ class NodeBounds:
     unmanaged_eni_count: int = 0
     trunk_places: int = 0
     own_address_count: int = 0
-    subnet_free_count: int | None = None
+    subnet_room: SubnetRoom | None = None
     vcpu_count: int = 0
     local_range: LocalRange | None = None
 
@@ -141,10 +163,9 @@ def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, 
     carrying = max(enis - bounds.unmanaged_eni_count - bounds.trunk_places - (not primary), 0)
     by_enis = carrying * slots * unit
     mode_bounds = [(by_enis, _eni_bound(limits, bounds, primary=primary))]
-    if bounds.subnet_free_count is not None:
-        free = bounds.own_address_count + bounds.subnet_free_count
-        further = counted(bounds.subnet_free_count, "free address")
-        mode_bounds.append((free, f"the subnet's {further} besides the {bounds.own_address_count} of this node"))
+    if bounds.subnet_room is not None:
+        by_subnets = bounds.own_address_count + bounds.subnet_room.free_count
+        mode_bounds.append((by_subnets, f"{bounds.subnet_room} besides the {bounds.own_address_count} of this node"))
     formula = f"{carrying} ENIs x {slots} slots" + (f" x {unit}" if of_prefixes else "") + f" = {by_enis}"
     mode = ("prefixes" if of_prefixes else "single addresses") + ("" if primary else ", custom networking")
     return _narrowest(mode, mode_bounds, bounds, formula=formula, in_force=in_force)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ipamd.model.auto_target import AutoTarget, auto_target, resolved
-from ipamd.model.capacity import Capacity, NodeBounds, capacities
+from ipamd.model.capacity import Capacity, NodeBounds, SubnetRoom, capacities
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.failures import FailureCode, failure
@@ -88,7 +88,7 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
 def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capacity, ...]]:
     """Count how many pods this node can hold in each mode.
 
-    EC2 is not asked, so the free addresses of the subnet count only if an earlier answer showed their number.
+    EC2 is not asked, so the free addresses of the subnets count only if an earlier answer showed their number.
     Returns: the limits of the instance type, the other bounds of this node, and the capacity in each mode.
     Raises: NotServingError before the first cycle.
     """
@@ -102,7 +102,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
         unmanaged_eni_count=snapshot.unmanaged_eni_count - snapshot.other_pool_eni_count,
         trunk_places=trunk_places(snapshot, settings),
         own_address_count=snapshot.counts.total,
-        subnet_free_count=snapshot.growth.room,
+        subnet_room=_subnet_room(sources, snapshot),
         vcpu_count=os.cpu_count() or 0,
         local_range=local_range,
     )
@@ -114,6 +114,22 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
         family=network.family,
     )
     return snapshot.limits, bounds, modes
+
+
+def _subnet_room(sources: Sources, snapshot: PoolSnapshot) -> SubnetRoom | None:
+    """Return the free addresses of the subnets in which ENIs of the node's own pool may be created; None if they are not known.
+
+    Without an answer of EC2 about the subnets, new ENIs are created in the default subnet only. Its room is known after a refusal.
+    """
+    candidates = [subnet for subnet in sources.subnets() if subnet.is_candidate]
+    if not candidates:
+        if snapshot.growth.room is None:
+            return None
+        return SubnetRoom(snapshot.growth.room)
+    if any(subnet.free_count < 0 for subnet in candidates):
+        return None
+    free_count = sum(subnet.free_count for subnet in candidates)
+    return SubnetRoom(free_count, len(candidates), max(subnet.answer_age_s for subnet in candidates))
 
 
 def _known_pool(sources: Sources, name: str) -> str:

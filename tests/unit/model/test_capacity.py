@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipamd.model.capacity import ADDRESSES_MAX, Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
+from ipamd.model.capacity import (
+    ADDRESSES_MAX,
+    Capacity,
+    NodeBounds,
+    SubnetRoom,
+    capacities,
+    eks_cap,
+    most_addresses,
+    usable_eni_count,
+)
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import EniId
@@ -53,7 +62,21 @@ def test_an_m5_large_in_each_mode() -> None:
         ),
         (NodeBounds(max_pods=20), 20, "VPC_IPAMD_MAX_PODS=20"),
         (NodeBounds(max_pods=110), 27, "3 ENIs of 10 addresses, one of them its own (m5.large)"),
-        (NodeBounds(own_address_count=9, subnet_free_count=3), 12, "the subnet's 3 free addresses besides the 9 of this node"),
+        (
+            NodeBounds(own_address_count=9, subnet_room=SubnetRoom(3)),
+            12,
+            "the subnet's 3 free addresses besides the 9 of this node",
+        ),
+        (
+            NodeBounds(own_address_count=9, subnet_room=SubnetRoom(1, subnet_count=2, answer_age_s=7.4)),
+            10,
+            "the 1 free address of 2 subnets (by EC2's answer 7 s ago) besides the 9 of this node",
+        ),
+        (
+            NodeBounds(own_address_count=9, subnet_room=SubnetRoom(250)),
+            27,
+            "3 ENIs of 10 addresses, one of them its own (m5.large)",
+        ),
     ],
 )
 def test_the_narrowest_bound_is_named(bounds: NodeBounds, count: int, limited_by: str) -> None:

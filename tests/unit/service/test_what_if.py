@@ -21,10 +21,11 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, ThrottledError
 from ipamd.model.failures import FailureCode
 from ipamd.model.growth_state import GrowthState
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pod_pools import NO_POOLS
 from ipamd.model.pool_actions import ReleaseAddresses, ReleaseEni
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.subnets import SubnetView
 from ipamd.report.what_if import changed_settings, what_if
 from ipamd.rpc.introspection import method_handlers
 from ipamd.rpc.plan_reply import plan_reply
@@ -201,15 +202,43 @@ def test_the_capacity_of_the_node(node: FakeNode) -> None:
     assert "3 ENIs x 9 slots = 27" in CAPACITY.render(answer)
 
 
-def test_the_room_of_the_subnet_narrows_the_capacity(node: FakeNode) -> None:
-    """As far as EC2 has told it."""
+def subnet(free_count: int, *, is_candidate: bool = True, answer_age_s: float = 60.0) -> SubnetView:
+    """A subnet of the zone by EC2's last answer."""
+    return SubnetView(SubnetId("subnet-x"), free_count, is_candidate=is_candidate, answer_age_s=answer_age_s)
+
+
+@pytest.mark.parametrize(
+    ("subnets", "count", "bound"),
+    [
+        ((), 20, "the subnet's 2 free addresses besides"),
+        ((subnet(2), subnet(240)), 27, "3 ENIs of 10 addresses"),
+        ((subnet(2), subnet(3, answer_age_s=90.0)), 23, "the 5 free addresses of 2 subnets (by EC2's answer 90 s ago) besides"),
+        ((subnet(2, is_candidate=False), subnet(240)), 27, "3 ENIs of 10 addresses"),
+        ((subnet(240, is_candidate=False), subnet(4)), 22, "the subnet's 4 free addresses (by EC2's answer 60 s ago) besides"),
+        ((subnet(2), subnet(-1)), 27, "3 ENIs of 10 addresses"),
+        ((subnet(240, is_candidate=False),), 20, "the subnet's 2 free addresses besides"),
+    ],
+    ids=[
+        "no answer: the node's own subnet, which EC2 has refused",
+        "a tagged subnet with room",
+        "two subnets, both nearly full",
+        "the node's own is excluded, or custom networking names another",
+        "custom networking's subnet is nearly full",
+        "the room of one is not known",
+        "none is for new ENIs",
+    ],
+)
+def test_subnets_of_new_enis_narrow_the_capacity(node: FakeNode, subnets: tuple[SubnetView, ...], count: int, bound: str) -> None:
+    """As far as EC2 has told their room. Each is one where new ENIs may be created, not only the node's own."""
     snapshot = node.pool.preview()
     assert snapshot is not None
     narrow = replace(snapshot, growth=GrowthState(room=2))
     pool: Any = type("Pool", (), {"settings": node.pool.settings, "pools": NO_POOLS, "preview": lambda *_: narrow})()
-    node.app.introspection.sources = replace(node.app.introspection.sources, pool=pool)
+    sources = node.app.introspection.sources
+    node.app.introspection.sources = replace(sources, pool=pool, subnets=lambda: subnets)
     single = ask(node, "Capacity")["modes"][0]
-    assert (single["address_count"], single["limited_by"]) == (20, "the subnet's 2 free addresses besides the 18 of this node")
+    assert single["address_count"] == count
+    assert single["limited_by"].startswith(bound)
 
 
 def test_the_status_says_the_auto_target(tmp_path: Path) -> None:
