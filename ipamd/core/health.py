@@ -145,10 +145,11 @@ class ErrorReport:
     `subject`: the work that failed.
     `message`: the text of the error.
     `resolved_at`: when the failure ended, None before.
-    `ends_with`: the subject of the condition with whose end the failure ends too; "" if there is none.
+    `ends_with`: the event with which the failure ends too, as in `IpamError.ends_with`: the subject of a condition, for its end;
+        SUPPLY, when an address can be assigned again; SERVICE, when ADD is served again; "" if there is no such event.
 
-    A failure ends when the same work succeeds. The failure of a request also ends with the condition `ends_with`, because the next
-    request may come late. The failure of an ADD without such a condition ends with the DEL of the sandbox.
+    A failure ends when the same work succeeds. The failure of a request also ends with the event `ends_with`, because the next request
+    may come late. The failure of an ADD without such an event ends with the DEL of the sandbox.
     """
 
     at: datetime
@@ -389,8 +390,8 @@ class Health:
     def resolve(self, subject: str, *, is_over: Callable[[], bool] = lambda: True) -> None:
         """Mark the last error as resolved if it belongs to `subject`.
 
-        `subject`: the work that failed, as in `record_error`, or its first words, such as the verb; or the subject of the condition
-            with whose end the failure ends (`ErrorReport.ends_with`).
+        `subject`: the work that failed, as in `record_error`, or its first words, such as the verb; or the event with which the
+            failure ends (`ErrorReport.ends_with`).
         `is_over`: returns whether the failure has really ended. It is called only if `subject` matches the last error.
         """
         last = self.last_error
@@ -400,7 +401,7 @@ class Health:
             self.last_error = replace(last, resolved_at=self._clock.now())
 
     def resolve_deleted(self, add: str) -> None:
-        """Mark the error of an ADD as resolved after the DEL of its sandbox, unless the end of a condition will resolve it.
+        """Mark the error of an ADD as resolved after the DEL of its sandbox, unless the event `ends_with` will resolve it.
 
         `add`: the subject of the error: the verb and the container ID.
         """
