@@ -387,22 +387,14 @@ def test_renamed_with_its_rules(node, vpc_address, is_strict):
 
 
 @EACH_MODE
-def test_would_a_packet_arrive(node, is_strict):
-    """A rule of others ahead of ours, which no comparison of objects shows."""
-    _, spec = node.add(is_strict=is_strict)
-    ways = node.world.hostnet.reachability_problems
-    assert ways([spec], enis=[]) == []
-    node.host.sh(node.world.words(f"ip rule add prio 5 iif {spec.uplink.link} blackhole"))
-    assert [one.subject for one in ways([spec], enis=[])] == [str(spec.address)]
-
-
-@EACH_MODE
-def test_would_a_packet_leave(node, is_strict):
-    """A rule of others ahead of ours concerns only what the sandbox sends."""
+@pytest.mark.parametrize("is_sent", [True, False], ids=["sent", "received"])
+def test_a_rule_of_others_in_the_way_of_packets_is_reported(node, is_strict, is_sent):
+    """A rule ahead of ours may concern only what the sandbox sends, or only what it receives. No comparison of objects shows it."""
     _, spec = node.add(is_strict=is_strict)
     problems = node.world.hostnet.reachability_problems
     assert problems([spec], enis=[]) == []
-    node.host.sh(node.world.words(f"ip rule add prio 5 iif {spec.host_veth} blackhole"))
+    link = spec.host_veth if is_sent else spec.uplink.link
+    node.host.sh(node.world.words(f"ip rule add prio 5 iif {link} blackhole"))
     assert [problem.subject for problem in problems([spec], enis=[])] == [str(spec.address)]
 
 
