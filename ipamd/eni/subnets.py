@@ -123,8 +123,19 @@ class Subnets(Service):
         return next(iter(self.candidates_of(pool)), None)
 
     def candidates_of(self, pool: str) -> tuple[SubnetId, ...]:
-        """Return the subnets for a new ENI of a pool, the one with most room first; () before the first creation."""
-        return self._candidates.get(pool, ())
+        """Return the subnets for a new ENI of a pool, the one with most room first; () before EC2 has described the subnets.
+
+        Before the first creation they follow from EC2's last answer. Without that, the default subnet would seem to be the only one,
+        and as soon as it is full, no ENI would be created in another subnet.
+        """
+        chosen, identity, listed = self._candidates.get(pool, ()), self._identity(), self._listed
+        if chosen or identity is None or listed is None:
+            return chosen
+        if subnet_pool(pool):
+            usable = [subnet for subnet in listed.values() if self._pools.by_name[pool].has(subnet)]
+        else:
+            usable = [subnet for subnet in listed.values() if not why_not_usable(subnet, identity, self._policy)]
+        return tuple(subnet.subnet_id for subnet in by_room(usable))
 
     def choose(self, action: CreateEni, identity: InstanceIdentity) -> Iterator[tuple[EniTarget, CreateEni]]:
         """Yield the subnets for a new ENI, the one with most room first, each with the action reduced to the subnet's room.

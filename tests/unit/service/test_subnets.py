@@ -65,6 +65,20 @@ def test_the_roomiest_tagged_subnet_is_taken(started: list[FakeNode], tmp_path: 
     node.assert_sound()
 
 
+def test_a_full_subnet_of_the_node_is_followed_by_a_tagged_one(started: list[FakeNode], tmp_path: Path) -> None:
+    """EC2 refuses more on the primary ENI, which has vacant slots, before any ENI was created: the first one is elsewhere."""
+    ec2 = FakeEc2(pool_size=5)
+    ec2.add_subnet(LARGE, "10.0.33.0/24", free_count=240, role="1")
+    node = start(started, tmp_path, ec2, settings=PoolSettings(warm_ip_target=2))
+    for number in range(4):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    assert ec2.calls["assign_addresses"] > 0
+    assert subnets_of(node) == [LARGE]
+    assert node.datastore.counts().free >= 2
+    node.assert_sound()
+
+
 def test_without_discovery_the_nodes_own_is_taken(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
     """ENABLE_SUBNET_DISCOVERY=false: tags of other subnets do not matter."""
     assert subnets_of(start(started, tmp_path, ec2, subnets=SubnetsConfig(discovery=False))) == [str(SUBNET)]
