@@ -425,11 +425,13 @@ class Limits:
         creation_subnets = candidates or (() if home is None else (home,))
         room = None if home is None else self.cap(("room", home))
         home_refusal = self._full_refusal(home) if room == 0 else None
+        stopped, spare_refusal = self._stopped(ALLOCATION, pool), self._spare_refusal(ALLOCATION, is_urgent, pool)
         return GrowthState(
             creation=self._stopped(CREATION, pool)
             or self._no_room(creation_subnets)
             or self._spare_refusal(CREATION, is_urgent, pool),
-            allocation=self._stopped(ALLOCATION, pool) or home_refusal or self._spare_refusal(ALLOCATION, is_urgent, pool),
+            allocation=stopped or home_refusal or spare_refusal,
+            allocation_elsewhere=stopped or spare_refusal,
             prefixes=self.refusal(prefix_key(PREFIXES, pool)),
             eni_cap=self.cap(eni_count_key(pool)),
             eni_cap_refusal=self.refusal(eni_count_key(pool)),

@@ -79,6 +79,7 @@ class GrowthState:
 
     `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now; None if they
         may be.
+    `allocation_elsewhere`: as `allocation`, for an ENI in another subnet than the node's own, so without what that subnet lacks.
     `eni_cap`: the number of ENIs beyond which EC2 refused to attach more.
     `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.
@@ -105,6 +106,7 @@ class GrowthState:
 
     creation: GrowthRefusal | None = None
     allocation: GrowthRefusal | None = None
+    allocation_elsewhere: GrowthRefusal | None = None
     prefixes: GrowthRefusal | None = None
     eni_cap: int | None = None
     eni_cap_refusal: GrowthRefusal | None = None

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from itertools import count as count_from
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
+from ipamd.model.ids import EniId
 from ipamd.model.pool_actions import Allocate, CreateEni, Growth
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
@@ -66,6 +67,21 @@ def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
 def vacant_count(snapshot: PoolSnapshot) -> int:
     """Count the slots of all ENIs for which addresses can be requested (`vacant_slots`)."""
     return sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+
+
+def with_room_elsewhere(snapshot: PoolSnapshot, home_enis: Collection[EniId]) -> PoolSnapshot:
+    """Let the pool grow on its ENIs in other subnets while the default subnet has no free address.
+
+    `home_enis`: the ENIs in the default subnet. Returns: the same snapshot if the default subnet is not known to be full, or if the
+    ENIs in other subnets have no vacant slots.
+    """
+    growth = snapshot.growth
+    if growth.room != 0:
+        return snapshot
+    slot_caps = {**growth.slot_caps, **dict.fromkeys(home_enis, 0)}
+    elsewhere = replace(growth, slot_caps=slot_caps, room=None, allocation=growth.allocation_elsewhere)
+    open_snapshot = replace(snapshot, growth=elsewhere)
+    return open_snapshot if vacant_count(open_snapshot) else snapshot
 
 
 def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:

@@ -45,7 +45,7 @@ from ipamd.model.network_cards import (
     with_cards,
     without_cards,
 )
-from ipamd.model.placement import is_prefix_mode, trunk_places
+from ipamd.model.placement import is_prefix_mode, trunk_places, with_room_elsewhere
 from ipamd.model.plan import Plan, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pod_pools import NO_POOLS, OWN, PodPools
 from ipamd.model.pool_actions import CreateEni, Growth, Release, ReleaseAddresses, ReleaseEni
@@ -444,6 +444,7 @@ class PoolMaintainer(Service):
             may_grow_for_adds=self._freeze.may_grow_for_adds,
             has_trunk=self._enis.book.trunk() is not None,
         )
+        snapshot_of = partial(self._snapshot_with_room_elsewhere, snapshot_of, self._home_enis(pool))
         if self.pools:
             snapshot_of = partial(self._snapshot_of_pool, snapshot_of, planned, stock, growth.pending_enis)
             stock = stock_of_pool(stock, pool, self.pools)
@@ -453,6 +454,17 @@ class PoolMaintainer(Service):
         if not pool:
             self._report_trunk(snapshot)
         return snapshot
+
+    def _home_enis(self, pool: str) -> frozenset[EniId]:
+        """Return the ENIs in the default subnet of a pool."""
+        home = self._home(pool)
+        return frozenset(eni.eni_id for eni in self._datastore.enis() if eni.subnet_id == home)
+
+    @staticmethod
+    def _snapshot_with_room_elsewhere(
+        snapshot_of: Callable[..., PoolSnapshot], home_enis: Collection[EniId], stock: Stock, *, waiting_count: int
+    ) -> PoolSnapshot:
+        return with_room_elsewhere(snapshot_of(stock, waiting_count=waiting_count), home_enis)
 
     def _snapshot_of_pool(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Network
@@ -76,6 +77,22 @@ def test_a_full_subnet_of_the_node_is_followed_by_a_tagged_one(started: list[Fak
     assert ec2.calls["assign_addresses"] > 0
     assert subnets_of(node) == [LARGE]
     assert node.datastore.counts().free >= 2
+    node.assert_sound()
+
+
+def test_vacant_slots_in_another_subnet_are_used_while_the_nodes_own_is_full(started: list[FakeNode], tmp_path: Path) -> None:
+    """All slots of both ENIs in the other subnet."""
+    ec2 = FakeEc2(pool_size=5)
+    ec2.add_subnet(LARGE, "10.0.33.0/24", free_count=240, role="1")
+    node = start(started, tmp_path, ec2, settings=PoolSettings(warm_ip_target=2))
+    for number in range(23):
+        assert node.datastore.counts().free, f"no address for s{number}"
+        node.add(f"s{number}")
+        for _ in range(2):
+            node.pool.cycle()
+            node.clock.advance(2.0)
+    by_subnet = Counter(node.datastore.eni(row.eni_id).subnet_id for row in node.datastore.addresses())  # type: ignore[union-attr]
+    assert (by_subnet[SUBNET], by_subnet[SubnetId(LARGE)]) == (5, 18)
     node.assert_sound()
 
 
