@@ -135,7 +135,7 @@ class Ec2(Protocol):
     def throttling(self) -> tuple[float, float] | None:
         """Return when EC2 began to throttle this process and when it last did so, on the monotonic clock.
 
-        Returns: None if EC2 has not throttled it for some minutes.
+        Returns: None if EC2 has not throttled any call for an hour.
         """
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
