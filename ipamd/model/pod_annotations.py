@@ -29,7 +29,10 @@ NIC_CONFIG, MULTI_NIC = "k8s.amazonaws.com/nicConfig", "multi-nic-attachment"
 """The annotation by which a pod asks for an interface on each network card, and the only value that has this effect (case-sensitive).
 Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go, add."""
 
-ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT, POOL, NIC_CONFIG)
+CARDS = "vpc-ipamd/network-cards"
+"""The annotation by which a pod names the network cards of which it asks an interface: their indexes, comma separated."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT, POOL, NIC_CONFIG, CARDS)
 """All annotations that the daemon reads."""
 
 ANNOTATION_MAX = 16 * 1024

@@ -69,6 +69,8 @@ class RefusalCode(StrEnum):
     POOL_ANNOTATION_UNKNOWN = "pool-annotation-unknown"
     POOL_WITHOUT_ADDRESS = "pool-without-address"
     MULTI_NIC_NOT_ALLOWED = "multi-nic-not-allowed"
+    MULTI_NIC_VALUE_UNKNOWN = "multi-nic-value-unknown"
+    MULTI_NIC_CARD_NOT_MANAGED = "multi-nic-card-not-managed"
     MULTI_NIC_ANNOTATION_UNKNOWN = "multi-nic-annotation-unknown"
     MULTI_NIC_CARDS_UNKNOWN = "multi-nic-cards-unknown"
     CHAIN_INCOMPLETE = "chain-incomplete"
@@ -206,6 +208,16 @@ REFUSALS: Mapping[RefusalCode, Refusal] = {
         "{pod} gets no address: its annotation {annotation} is not allowed in namespace {namespace}",
         "add the namespace to VPC_IPAMD_MULTI_NIC_NAMESPACES, or remove the annotation",
     ),
+    RefusalCode.MULTI_NIC_VALUE_UNKNOWN: Refusal(
+        MultiNicError,
+        "{pod} gets no address: its annotation {annotation} is {value}",
+        "it must be indexes of network cards, from 0 to {most}, each once, comma separated",
+    ),
+    RefusalCode.MULTI_NIC_CARD_NOT_MANAGED: Refusal(
+        MultiNicError,
+        "{pod} gets no address: it asks for an interface of network card {cards}, which is not managed on this node",
+        "managed are {managed}; a card is left alone if it has room for one ENI, or if its ENIs are not for pods",
+    ),
     RefusalCode.MULTI_NIC_ANNOTATION_UNKNOWN: Refusal(
         MultiNicError,
         "{pod} gets no address: the runtime did not hand over its annotations, so {annotation} is not known",
@@ -214,7 +226,7 @@ REFUSALS: Mapping[RefusalCode, Refusal] = {
     ),
     RefusalCode.MULTI_NIC_CARDS_UNKNOWN: Refusal(
         MultiNicError,
-        "{pod} gets no address: it asks for an interface of each network card, and the node's cards are not known yet",
+        "{pod} gets no address: it asks for interfaces of network cards, and the node's cards are not known yet",
         "retry: they are known once EC2 or the built-in table has named the limits of the instance type",
     ),
     RefusalCode.CHAIN_INCOMPLETE: Refusal(

@@ -2,7 +2,7 @@
 
 Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
 if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction,
-so after a failure the wiring is undone, and the address cools if it was used. A pod that may have an interface of each network card
+so after a failure the wiring is undone, and the address cools if it was used. A pod that may have interfaces of further network cards
 gets all its interfaces in this way, each with an attachment of its own (docs/adr/0086).
 """
 
@@ -89,7 +89,7 @@ class AttachService(Service):
             waiting_limit: the number of ADDs that may be in work at once. It is bounded so that a DEL always finds a thread.
             require_chain: raises ChainedPluginMissingError if a plugin that the runtime calls after ours is missing.
             policy: calls the network policy agent; None if no setting requires it.
-            cards: decides which pods get an interface of each network card; None: no pod does.
+            cards: decides which pods get interfaces of further network cards; None: no pod does.
         """
         super().__init__(context)
         self._cards = cards or MultiNicChoice()
@@ -103,7 +103,7 @@ class AttachService(Service):
         self._places = threading.BoundedSemaphore(waiting_limit)
 
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: StepTimer) -> Attachment:
-        """Attach the interface that the request names, and one of each further network card if the pod may have them.
+        """Attach the interface that the request names, and those of further network cards for which the pod asks and may ask.
 
         Returns: the attachment of the interface that the request names. A repeated request (a runtime repeats after a timeout) gets
             the stored attachment, and nothing is wired again.
@@ -171,11 +171,12 @@ class AttachService(Service):
 
         After a start the call waits until the instance's network cards are known. Raises: MultiNicError, DeadlineError.
         """
-        if not self._cards.asks(request):
+        asked = self._cards.asked_cards(request)
+        if asked is None:
             return ()
         while True:
             seen_announcement_count, seen_status = self._demand.announcement_count, self._demand.status
-            card_pools = self._cards.further_pools()
+            card_pools = self._cards.further_pools(request, asked)
             if card_pools is not None:
                 return card_pools
             deadline.check("waiting for the instance's network cards")
@@ -190,7 +191,7 @@ class AttachService(Service):
     def _further_claimed(
         self, first: _Interface, card_pools: Sequence[str], deadline: Deadline, steps: StepTimer
     ) -> Iterator[list[_Interface]]:
-        """Reserve an address of each further network card, in the order of the cards.
+        """Reserve an address of each of these pools of further network cards, in the order of the cards.
 
         If one of them cannot be reserved, all addresses that were reserved before, also that of the first interface, are freed. The
         locks of the further interfaces are taken after the lock of the first one, in the order of the cards.

@@ -1,9 +1,9 @@
-"""Decide whether a new sandbox gets an interface of each managed network card (docs/adr/0086).
+"""Decide of which managed network cards a new sandbox gets an interface (docs/adr/0086).
 
-Pure, except that a callable returns the cards that are managed at present. A pod asks by an annotation, which its author writes. The
-settings allow that by namespace, which is taken from CNI_ARGS, because the runtime writes these and no author can change them. If the
-settings do not allow the annotation, the ADD is refused, because a pod that gets fewer interfaces than it asked for would fail much
-later.
+Pure, except that a callable returns the cards that are managed at present. A pod asks by an annotation, which its author writes: for
+an interface of each card, or of the cards that it names. The settings allow that by namespace, which is taken from CNI_ARGS, because
+the runtime writes these and no author can change them. If the annotation is not allowed or cannot be followed, the ADD is refused,
+because a pod that gets fewer interfaces than it asked for would fail much later.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ from collections.abc import Callable, Collection
 
 from ipamd.model.attachment import POD_IFNAME
 from ipamd.model.cni_request import AttachRequest
-from ipamd.model.network_cards import card_pool
-from ipamd.model.pod_annotations import MULTI_NIC, NIC_CONFIG
+from ipamd.model.errors import IpamError
+from ipamd.model.network_cards import CARDS_MAX, card_pool
+from ipamd.model.pod_annotations import CARDS, MULTI_NIC, NIC_CONFIG
 from ipamd.model.refusals import RefusalCode, refusal
+from ipamd.model.words import printable
+
+AskedCards = tuple[int, ...]
+"""The network cards that a pod names, or ALL_CARDS."""
+
+ALL_CARDS: AskedCards = ()
+"""A pod with this value asks for an interface of each managed card."""
 
 
 class MultiNicChoice:
-    """Decides which pods get an interface of each network card, by the settings."""
+    """Decides which pods get interfaces of further network cards, by the settings."""
 
     def __init__(
         self,
@@ -38,40 +46,66 @@ class MultiNicChoice:
         self._namespaces = frozenset(namespaces)
         self._cards = cards
 
-    def further_pools(self) -> tuple[str, ...] | None:
-        """Return the pool of each managed network card above 0, ascending; None before the node's cards are known.
+    def further_pools(self, request: AttachRequest, asked: AskedCards) -> tuple[str, ...] | None:
+        """Return the pools from which a pod gets one further interface each, with an address, in the order of their cards.
 
-        A pod that asks (`asks`) gets one further interface, with an address, from each of these pools.
+        Args:
+            asked: the cards for which the pod asks (`asked_cards`). Card 0 is no further card, and its interface is always made.
+        Returns: None before the node's cards are known. Raises: MultiNicError if the pod names a card that is not managed.
         """
         cards = self._cards()
         if cards is None:
             return None
-        return tuple(card_pool(card) for card in cards if card)
+        unmanaged = [card for card in asked if card not in cards]
+        if unmanaged:
+            raise refusal(
+                RefusalCode.MULTI_NIC_CARD_NOT_MANAGED, pod=pod_of(request), cards=_listed(unmanaged), managed=_listed(cards)
+            )
+        return tuple(card_pool(card) for card in cards if card and (asked == ALL_CARDS or card in asked))
 
-    def asks(self, request: AttachRequest) -> bool:
-        """Whether a pod asks for an interface of each card, and may have them.
+    def asked_cards(self, request: AttachRequest) -> AskedCards | None:
+        """Return the cards of which a pod asks an interface; None if it asks for none. Named cards count before all cards.
 
-        False if further cards are not managed, for a further interface, and if the caller wires the sandbox itself.
-        Raises: MultiNicError if the pod asks and may not have them, or if the runtime handed over no annotations of a pod that may
-            ask.
+        Raises: MultiNicError if the pod may not ask, if the annotation names no cards, or if the runtime handed over no annotations of
+            a pod that may ask.
         """
         if not self._is_on or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:
-            return False
+            return None
         is_listed = bool(request.names.pod) and request.names.pod_namespace in self._namespaces
         if request.annotations is None:
             if is_listed:
-                raise refusal(RefusalCode.MULTI_NIC_ANNOTATION_UNKNOWN, pod=pod_of(request), annotation=NIC_CONFIG)
-            return False
-        if request.annotations.get(NIC_CONFIG) != MULTI_NIC:
-            return False
+                annotation = f"{NIC_CONFIG} or {CARDS}"
+                raise refusal(RefusalCode.MULTI_NIC_ANNOTATION_UNKNOWN, pod=pod_of(request), annotation=annotation)
+            return None
+        named = request.annotations.get(CARDS)
+        if named is None and request.annotations.get(NIC_CONFIG) != MULTI_NIC:
+            return None
         if not is_listed:
-            raise refusal(
-                RefusalCode.MULTI_NIC_NOT_ALLOWED,
-                pod=pod_of(request),
-                annotation=f"{NIC_CONFIG}={MULTI_NIC}",
-                namespace=request.names.pod_namespace or "(unknown)",
-            )
-        return True
+            annotation = f"{NIC_CONFIG}={MULTI_NIC}" if named is None else f"{CARDS}={printable(named, most=40)}"
+            namespace = request.names.pod_namespace or "(unknown)"
+            raise refusal(RefusalCode.MULTI_NIC_NOT_ALLOWED, pod=pod_of(request), annotation=annotation, namespace=namespace)
+        return ALL_CARDS if named is None else _named_cards(named, request)
+
+
+def _named_cards(text: str, request: AttachRequest) -> AskedCards:
+    """Read the annotation that names cards. Raises: MultiNicError."""
+    cards = []
+    for part in text.split(","):
+        number = part.strip()
+        is_index = number.isascii() and number.isdigit() and len(number) <= len(str(CARDS_MAX)) and int(number) < CARDS_MAX
+        if not is_index or int(number) in cards:
+            raise _value_unknown(text, request)
+        cards.append(int(number))
+    return tuple(sorted(cards))
+
+
+def _value_unknown(text: str, request: AttachRequest) -> IpamError:
+    value = printable(repr(text), most=40)
+    return refusal(RefusalCode.MULTI_NIC_VALUE_UNKNOWN, pod=pod_of(request), annotation=CARDS, value=value, most=CARDS_MAX - 1)
+
+
+def _listed(cards: Collection[int]) -> str:
+    return ", ".join(map(str, cards))
 
 
 def pod_of(request: AttachRequest) -> str:

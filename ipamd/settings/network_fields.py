@@ -141,8 +141,8 @@ class NetworkConfig:
         "VPC_IPAMD_MULTI_NIC_NAMESPACES",
         parse_namespaces,
         (),
-        "Namespaces, comma separated, whose pods may ask for an interface of each network card (k8s.amazonaws.com/nicConfig); no "
-        "effect without ENABLE_MULTI_NIC.",
+        "Namespaces, comma separated, whose pods may ask for an interface of each network card (k8s.amazonaws.com/nicConfig), or of "
+        "cards that they name (vpc-ipamd/network-cards); no effect without ENABLE_MULTI_NIC.",
     )
     pod_groups_mode: str = setting(
         "POD_SECURITY_GROUP_ENFORCING_MODE",

@@ -8,7 +8,7 @@ from ipaddress import ip_interface
 
 import pytest
 
-from ipamd.model.pod_annotations import MULTI_NIC, NIC_CONFIG, POD_ANNOTATIONS
+from ipamd.model.pod_annotations import CARDS, MULTI_NIC, NIC_CONFIG, POD_ANNOTATIONS
 from lab.fabric import talk
 from lab.vpc.family import FAMILIES, IPV4, Family
 from lab.vpc.model import Address, Eni
@@ -92,6 +92,20 @@ def test_each_interface_has_packets_by_the_eni_of_its_card(ground: Ground) -> No
     ground.rig.node.run(["ip", "-n", "pod", "-6" if ground.family is not IPV4 else "-4", "route", "flush", "table", "1"])
     assert ground.rig.cni("CHECK", "pod", conf=CONF).code == 103
     assert ground.rig.delete("pod").ok
+    assert ground.rows() == {}
+
+
+def test_a_pod_names_its_cards(ground: Ground) -> None:
+    """The runtime and the plugin hand over our annotation too. A card that the node lacks refuses the pod."""
+    for cards, names in (("0", ["eth0"]), ("1", ["eth0", "mNicIf1"])):
+        pod = f"named-{cards}"
+        addresses = addresses_of(ground.rig.add(pod, conf={"runtimeConfig": {POD_ANNOTATIONS: {CARDS: cards}}}))
+        assert list(addresses) == names
+        assert [ground.card_of(address) for address in addresses.values()] == list(range(len(names)))
+        assert all(ground.answered(pod, address) == pod for address in addresses.values())
+        assert ground.rig.delete(pod).ok
+    assert ground.rig.add("named-2", conf={"runtimeConfig": {POD_ANNOTATIONS: {CARDS: "2"}}}).code == 11
+    assert ground.rig.delete("named-2").ok
     assert ground.rows() == {}
 
 

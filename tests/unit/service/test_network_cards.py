@@ -19,7 +19,7 @@ from ipamd.model.errors import TryAgainError, WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, EniId, parse_key
-from ipamd.model.pod_annotations import MULTI_NIC, NIC_CONFIG, POD_ANNOTATIONS
+from ipamd.model.pod_annotations import CARDS, MULTI_NIC, NIC_CONFIG, POD_ANNOTATIONS
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.refusals import RefusalCode
 from ipamd.report.audit import audit
@@ -147,6 +147,71 @@ def test_only_the_exact_value_asks(make_node: MakeNode, value: str | None) -> No
     """Any other value is ignored, as amazon-vpc-cni-k8s does."""
     node = make_node()
     add_pod(node, "pod", value=value)
+    assert names_of(node, "pod") == ["eth0"]
+
+
+def name_cards(node: FakeNode, name: str, cards: str, **others: str | None) -> AttachRequest:
+    """An ADD for a pod that names the cards of which it wants an interface."""
+    request = request_of(node, name, value=None, **others)  # type: ignore[arg-type]
+    return replace(request, annotations={CARDS: cards})
+
+
+@pytest.mark.parametrize("network", [NETWORK, NETWORK_V6], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize(
+    ("cards", "expected"),
+    [("2", [0, 2]), ("1", [0, 1]), ("2, 1", [0, 1, 2]), ("0,2", [0, 2]), ("0", [0])],
+)
+def test_a_pod_may_name_its_cards(make_node: MakeNode, network: NetworkConfig, cards: str, expected: list[int]) -> None:
+    """It gets an interface of card 0 and one of each card that it names; the numbers of the interfaces have no gap."""
+    node = make_node(network=network, limits=THREE_CARDS)
+    attach(node, name_cards(node, "pod", cards))
+    assert names_of(node, "pod") == ["eth0", "mNicIf1", "mNicIf2"][: len(expected)]
+    attachments = [node.datastore.attachment(key_of("pod", number)) for number in range(len(expected))]
+    card_by_eni = {eni.eni_id: eni.network_card for eni in node.datastore.enis()}
+    assert [card_by_eni[item.eni_id] for item in attachments if item and item.eni_id] == expected
+    node.assert_sound()
+
+
+def test_named_cards_come_before_all_cards(make_node: MakeNode) -> None:
+    """A pod that has both annotations gets what it names."""
+    node = make_node(limits=THREE_CARDS)
+    request = name_cards(node, "pod", "2")
+    attach(node, replace(request, annotations={CARDS: "2", NIC_CONFIG: MULTI_NIC}))
+    assert names_of(node, "pod") == ["eth0", "mNicIf1"]
+
+
+@pytest.mark.parametrize("cards", ["", "one", "1,", "1,1", "-1", "32", "1 2", "\u0661"])
+def test_a_list_of_cards_that_is_none_is_refused(make_node: MakeNode, cards: str) -> None:
+    """The pod gets nothing, because nobody knows what it wants."""
+    node = make_node(limits=THREE_CARDS)
+    with refused_with(RefusalCode.MULTI_NIC_VALUE_UNKNOWN):
+        attach(node, name_cards(node, "pod", cards))
+    assert names_of(node, "pod") == []
+
+
+def test_a_card_that_is_not_managed_is_refused(make_node: MakeNode) -> None:
+    """The instance has no card of that number, or the card is left alone. The pod gets nothing instead."""
+    node = make_node(limits=replace(THREE_CARDS, further_card_enis=(2, 1)))
+    for cards in ("2", "1,2", "3"):
+        with refused_with(RefusalCode.MULTI_NIC_CARD_NOT_MANAGED, cards=cards[-1], managed="0, 1"):
+            attach(node, name_cards(node, "pod", cards))
+    assert names_of(node, "pod") == []
+    node.assert_sound()
+
+
+def test_only_listed_namespaces_may_name_cards(make_node: MakeNode) -> None:
+    """As with the other annotation; with the setting off it is not read."""
+    node = make_node(limits=THREE_CARDS)
+    for cards in ("1", "junk"):
+        with refused_with(RefusalCode.MULTI_NIC_NOT_ALLOWED, namespace="slow"):
+            attach(node, name_cards(node, "pod", cards, namespace="slow"))
+    assert names_of(node, "pod") == []
+
+
+def test_without_the_setting_named_cards_are_not_read(make_node: MakeNode) -> None:
+    """The node manages card 0 only."""
+    node = make_node(network=NetworkConfig(), limits=THREE_CARDS)
+    attach(node, name_cards(node, "pod", "2"))
     assert names_of(node, "pod") == ["eth0"]
 
 
