@@ -15,10 +15,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ipamd.host.conflist import SUFFIXES, sorts_before
+from ipamd.host.conflist import SUFFIXES, ConflistFile, sorts_before
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from ipamd.model.conflist_copies import lines_of_copy, lines_of_wrapper
 from ipamd.model.conflist_parts import PLUGINS, OwnPart, Plugin, parse, type_of
 from ipamd.model.record import dataclass
+from ipamd.settings import Settings
 from ipamd.settings.settings_file import SIZE_MAX, content_of
 
 MULTUS_DIRECTORY = "/etc/cni/multus/net.d"
@@ -49,12 +51,14 @@ class FirstConflist:
     `target`: whose plugin it leads to.
     `steps`: the keys and files by which it leads to our plugin; empty if it does not, or if it calls our plugin itself.
     `lines`: the lines that must change, in it and in the files to which it leads, each with the path of its file.
+    `chain`: the types of the plugins in the list that has our plugin; empty if it does not lead to ours.
     """
 
     path: str
     target: Target
     steps: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    chain: tuple[str, ...] = ()
 
 
 def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | None:
@@ -71,6 +75,16 @@ def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | 
     return _ConflistWalk(ours, own_parts).follow_file(Path(first))
 
 
+def followed_chain(settings: Settings) -> tuple[str, ...]:
+    """Return the types of the plugins in the list to which the file leads that a runtime uses instead of ours.
+
+    Returns: () if there is no such file, or if it does not lead to our plugin.
+    """
+    file = ConflistFile(settings)
+    first = first_conflist(file.path, [file.own_part(SUPPORTED_VERSIONS)])
+    return first.chain if first is not None else ()
+
+
 class _ConflistWalk:
     """One walk along the references from the first file on. It stops at the first configuration that calls our plugin."""
 
@@ -82,6 +96,7 @@ class _ConflistWalk:
         self._visited: set[Path] = set()
         self._steps: list[str] = []
         self._lines: list[str] = []
+        self._chain: tuple[str, ...] = ()
 
     def follow_file(self, path: Path) -> FirstConflist:
         """Walk along the references that begin in a file."""
@@ -90,7 +105,7 @@ class _ConflistWalk:
         target = Target.NOT_KNOWN
         if document is not None:
             target = self._follow(document, path)
-        return FirstConflist(str(path), target, tuple(self._steps), tuple(self._lines))
+        return FirstConflist(str(path), target, tuple(self._steps), tuple(self._lines), self._chain)
 
     def _follow(self, document: Plugin, path: Path) -> Target:
         """Return whose plugin a configuration calls. `path`: the file that contains the configuration."""
@@ -101,6 +116,7 @@ class _ConflistWalk:
         plugins = plugins if isinstance(plugins, list) else [document]
         if any(type_of(plugin) == self._own_parts[0].plugins[0]["type"] for plugin in plugins):
             self._lines += [f"{path}: {line}" for line in lines_of_copy(document, self._own_parts)]
+            self._chain = _types(plugins)
             return Target.OURS
         return self._combined_target(self._follow_plugin(plugin, path) for plugin in plugins if isinstance(plugin, dict))
 
@@ -157,6 +173,7 @@ class _ConflistWalk:
         answer = Target.NOT_KNOWN
         for path in paths:
             if path == self._ours:
+                self._chain = _types((self._read(path) or {}).get(PLUGINS))
                 return Target.OURS
             if path in self._visited:
                 answer = Target.OTHERS
@@ -213,6 +230,10 @@ class _ConflistWalk:
             if target is Target.NOT_KNOWN:
                 answer = target
         return answer
+
+
+def _types(plugins: object) -> tuple[str, ...]:
+    return tuple(map(type_of, plugins)) if isinstance(plugins, list) else ()
 
 
 def _first_delegate(plugin: Plugin) -> Plugin | None:

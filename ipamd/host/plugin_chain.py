@@ -5,9 +5,10 @@ after ours has succeeded, and DEL, which begins at the end of the chain, fails b
 each attempt would cost an address.
 
 The runtime passes its plugin directories to each plugin (CNI_PATH), and our own setting may differ from these. The runtime runs the
-plugins of the first file in the configuration directory that it can load. ADD is refused only if a plugin is proven to be missing,
-because the daemon may not see every directory (I11). A directory that contains our own plugin is the host's directory, and not one of
-the image.
+plugins of the first file in the configuration directory that it can load. If that file calls ours by another plugin, such as Multus,
+that plugin runs the list to which the file leads, and adds its own directory to CNI_PATH. ADD is refused only if a plugin is proven to
+be missing, because the daemon may not see every directory (I11). A directory that contains our own plugin is the host's directory, and
+not one of the image.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,23 +46,32 @@ class _KnownChain:
     `paths`: the configuration directory, and the files that were read until one could be loaded.
     `statuses`: for each path, values that differ after the path was changed (`_status`).
     `chained`: types of the plugins in one chain with ours.
+    `is_followed`: the chain is in a list to which the first file leads. It may be in any file, so a change of it is not noticed.
     """
 
     paths: tuple[str, ...]
     statuses: tuple[object, ...]
     chained: tuple[str, ...]
+    is_followed: bool
 
     def is_current(self) -> bool:
-        """Whether no path has changed since it was read. Raises: OSError if a path is gone."""
-        return tuple(_status(path) for path in self.paths) == self.statuses
+        """Whether the chain is certainly still the same. Raises: OSError if a path is gone."""
+        return not self.is_followed and tuple(_status(path) for path in self.paths) == self.statuses
 
 
 class PluginChain:
     """The chain of plugins that the runtime runs. Files are read again only after a change. Safe from any thread."""
 
-    def __init__(self, directory: Path) -> None:
-        """Read nothing yet. `directory`: the runtime's directory of CNI configuration."""
+    def __init__(self, directory: Path, *, followed: Callable[[], Sequence[str]] = tuple) -> None:
+        """Read nothing yet.
+
+        Args:
+            directory: the runtime's directory of CNI configuration.
+            followed: returns the types of the plugins in the list to which the first file leads (`first_conflist.followed_chain`).
+                Called if our plugin is not in the first file's own list.
+        """
         self._directory = directory
+        self._followed = followed
         self._known: _KnownChain | None = None
         self._checked_monotonic_s = -math.inf
 
@@ -103,6 +113,7 @@ class PluginChain:
         directory = str(self._directory)
         paths, statuses = [directory], [_status(directory)]
         chained: tuple[str, ...] = ()
+        is_followed = False
         for name in sorted(os.listdir(directory))[:FILES_MAX]:  # noqa: PTH208  # names are what is sorted
             if not name.endswith(SUFFIXES):
                 continue
@@ -111,9 +122,11 @@ class PluginChain:
             statuses.append(_status(path))
             config = _loaded(path)
             if config is not None:
-                chained = _chained_with_ours(config)
+                types = _types_of(config)
+                is_followed = PLUGIN_TYPE not in types
+                chained = _chained_with_ours(self._followed() if is_followed else types)
                 break
-        known = _KnownChain(tuple(paths), tuple(statuses), chained)
+        known = _KnownChain(tuple(paths), tuple(statuses), chained, is_followed)
         changed_at_s = max(Path(path).stat().st_mtime for path in paths)
         is_settled = abs(time.time() - changed_at_s) > SETTLED_S
         self._known = known if is_settled else None
@@ -205,12 +218,16 @@ def _has_plugin(directory: str, name: str) -> bool:
         return False
 
 
-def _chained_with_ours(config: dict[str, Any]) -> tuple[str, ...]:
-    """Return the types of the plugins beside ours in a list that has ours; () for any other list."""
-    plugins = config.get("plugins")
+def _types_of(config: dict[str, Any]) -> tuple[str, ...]:
+    """Return the types of the plugins in a list; for a configuration without a list its own type."""
+    plugins = config.get("plugins", [config])
     if not isinstance(plugins, list):
         return ()
-    types = [str(plugin.get("type", "")) for plugin in plugins if isinstance(plugin, dict)]
+    return tuple(str(plugin.get("type", "")) for plugin in plugins if isinstance(plugin, dict))
+
+
+def _chained_with_ours(types: Sequence[str]) -> tuple[str, ...]:
+    """Return the types of the plugins beside ours in a list that has ours; () for any other list."""
     if PLUGIN_TYPE not in types:
         return ()
     return tuple(dict.fromkeys(name for name in types if name not in ("", PLUGIN_TYPE) and Path(name).name == name))

@@ -33,6 +33,7 @@ from ipamd.eni.provisioner import PAUSE, EniProvisioner
 from ipamd.eni.resync import ResyncScheduler
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.subnets import Subnets
+from ipamd.host.first_conflist import followed_chain
 from ipamd.host.freeze_files import OperatorFreeze
 from ipamd.host.network import HostNetworkReconciler
 from ipamd.host.plugin_chain import PluginChain
@@ -360,7 +361,8 @@ class App:
             has_source_tree=adapters.hostnet.has_source_tree,
             request_list=self._list_soon,
         )
-        chain = PluginChain(current.now.daemon.conflist_path.parent)
+        conflist_directory = current.now.daemon.conflist_path.parent
+        chain = PluginChain(conflist_directory, followed=lambda: followed_chain(current.now))
         self.pinned = self._pinned_source(pool)
         sources: list[LegSource] = [source for source in (self.branches, self.pinned) if source is not None]
         self.pool_empty = pool.pool_empty

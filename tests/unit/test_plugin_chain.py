@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from ipamd.host import plugin_chain
+from ipamd.host.first_conflist import followed_chain
 from ipamd.host.plugin_chain import PluginChain
 from ipamd.model.errors import ChainedPluginMissingError, cause_of
 from ipamd.model.refusals import RefusalCode, refusal
+from ipamd.settings import DaemonConfig, Settings
 
 
 class Host:
@@ -27,7 +29,8 @@ class Host:
         for directory in (self.conf, self.first, self.second):
             directory.mkdir()
         (self.first / "vpc-cni").write_text("")
-        self.chain = PluginChain(self.conf)
+        settings = Settings(daemon=DaemonConfig(conflist_path=self.conf / "10-vpc-ipamd.conflist"))
+        self.chain = PluginChain(self.conf, followed=lambda: followed_chain(settings))
         self.write("10-vpc-ipamd.conflist", "vpc-cni", "portmap", "istio-cni")
 
     def write(self, name: str, *types: str) -> None:
@@ -133,8 +136,14 @@ def copied(host: Host) -> None:
 
 
 def delegated(host: Host) -> None:
-    """A file that sorts first calls ours in a way that its list does not show."""
-    (host.conf / "00-multus.conf").write_text(json.dumps({"type": "multus", "clusterNetwork": "vpc-ipamd"}))
+    """A file that sorts first leads to a copy of our chain without the plugin."""
+    copy = {"name": "vpc-ipamd", "plugins": [{"type": "vpc-cni"}, {"type": "portmap"}]}
+    (host.conf / "00-multus.conf").write_text(json.dumps({"type": "multus", "delegates": [copy]}))
+
+
+def unclear(host: Host) -> None:
+    """A file that sorts first leads to a network that the node's files do not show."""
+    (host.conf / "00-multus.conf").write_text(json.dumps({"type": "multus", "clusterNetwork": "a-definition"}))
 
 
 def removed(host: Host) -> None:
@@ -152,12 +161,45 @@ def of_paths(host: Host) -> None:
     host.write("10-vpc-ipamd.conflist", "vpc-cni", "portmap", "../istio-cni", "")
 
 
-@pytest.mark.parametrize("change", [rewritten, copied, delegated, removed, broken, of_paths], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", [rewritten, copied, delegated, unclear, removed, broken, of_paths], ids=lambda change: change.__name__
+)
 def test_the_chain_is_the_one_in_the_file_that_the_runtime_takes(host: Host, change: Callable[[Host], None]) -> None:
     """What is not in it, or not known, refuses nothing; a change is seen at the next ADD."""
     host.install("portmap")
     assert host.missing() == ("istio-cni",)
     change(host)
+    assert host.missing() == ()
+
+
+@pytest.mark.parametrize("way", ["name", "path", "delegates"])
+def test_a_file_that_leads_to_our_chain_is_followed(host: Host, way: str) -> None:
+    """Multus runs our list: a missing plugin of it fails there in the same way. A change of the list is seen within a second."""
+    ours = host.conf / "10-vpc-ipamd.conflist"
+    multus = {"type": "multus", "clusterNetwork": "vpc-ipamd" if way == "name" else str(ours)}
+    if way == "delegates":
+        multus = {"type": "multus", "delegates": [json.loads(ours.read_text())]}
+    (host.conf / "00-multus.conf").write_text(json.dumps(multus))
+    assert host.missing() == ("portmap", "istio-cni")
+    host.install("portmap", "istio-cni")
+    assert host.missing() == ()
+
+
+def test_a_list_that_is_followed_is_read_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file may be in another directory, whose times nobody compares: it is followed once in a second, not at each ADD."""
+    (host.conf / "00-multus.conf").write_text(json.dumps({"type": "multus", "clusterNetwork": "vpc-ipamd"}))
+    now_s = time.time()
+    monkeypatch.setattr(plugin_chain.time, "time", lambda: now_s)
+    monotonic_s = [1000.0]
+    monkeypatch.setattr(plugin_chain.time, "monotonic", lambda: monotonic_s[0])
+    for path in (host.conf / "00-multus.conf", host.conf):
+        set_time(path, now_s - 60.0)
+    host.install("portmap")
+    assert host.missing() == ("istio-cni",)
+    rewritten(host)
+    set_time(host.conf, now_s - 60.0)
+    assert host.missing() == ("istio-cni",)
+    monotonic_s[0] += 1.0
     assert host.missing() == ()
 
 

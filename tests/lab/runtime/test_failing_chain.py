@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,9 @@ esac
 [ "$CNI_COMMAND" = DEL ] || echo "$config" |
     python3 -c 'import json, sys; print(json.dumps(json.load(sys.stdin)["prevResult"]))'
 """
+
+NET_D = "/etc/cni/net.d"
+MULTUS = Path(__file__).parents[2] / "neighbours" / "multus.py"
 
 UID = "11111111-1111-1111-1111-111111111111"
 HELD_MAX = 3
@@ -116,6 +120,24 @@ def test_a_missing_plugin_refuses_add(version: str) -> None:
                     made.node.cri.remove(sandbox.sandbox_id)
         assert attempt(made, 1000, timeout_s=30.0) == ""
         made.assert_sound(expected=2)
+
+
+def test_a_missing_plugin_refuses_add_behind_multus() -> None:
+    """Multus runs our list, to which its file leads: the same refusal, and no address is taken."""
+    with chained("2") as made:
+        made.node.install(MULTUS, "/opt/cni/bin/multus")
+        config = {"cniVersion": "0.3.1", "name": "a", "type": "multus", "clusterNetwork": f"{NET_D}/10-vpc-ipamd.conflist"}
+        made.node.write_file(f"{NET_D}/00-multus.conf", json.dumps(config).encode(), 0o644)
+        wait_until(lambda: attempt(made, 0, timeout_s=30.0) == "", what="the runtime takes the file of Multus")
+        made.node.cri.remove(next(sandbox.sandbox_id for sandbox in made.node.cri.list() if sandbox.name == "victim"))
+        wait_until(lambda: (made.pool()["assigned_count"], made.pool()["cooling_count"]) == (1, 0), what="its address is free")
+        behave(made, "missing")
+        for number in range(1, 4):
+            refusal = attempt(made, number, timeout_s=30.0)
+            assert f"plugin {TYPE} of the chain is missing" in refusal
+            assert (made.pool()["assigned_count"], made.pool()["cooling_count"]) == (1, 0)
+        behave(made, "well")
+        assert attempt(made, 1000, timeout_s=30.0) == ""
 
 
 @pytest.mark.parametrize(
