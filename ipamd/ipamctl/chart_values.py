@@ -13,7 +13,7 @@ from typing import Any
 from ipamd.ipamctl.eniconfig import API_VERSION, convert
 from ipamd.model.errors import SettingsError
 from ipamd.model.record import dataclass, field
-from ipamd.model.subnets import render
+from ipamd.model.subnets import render, unusual_zone_problem
 from ipamd.model.words import printable
 from ipamd.settings import differences, load
 from ipamd.settings.loading import OF_THE_SDK
@@ -80,16 +80,19 @@ class Conversion:
 def convert_values(theirs: Mapping[str, Any]) -> Conversion:
     """Convert a whole file of values. `theirs`: values of the chart of amazon-vpc-cni-k8s.
 
-    Raises: SettingsError whose details list every setting that would keep the daemon from starting.
+    Raises: SettingsError whose details list every setting that would keep the daemon from starting, or that names a value of another
+        form than in the chart.
     """
     conversion = Conversion()
     for key, value in theirs.items():
+        if value is None:
+            continue  # so Helm removes a default
         if key in COPIED:
             conversion.put(key, value=value)
         elif key in WITHOUT_COUNTERPART:
             conversion.remark(key, WITHOUT_COUNTERPART[key])
         elif key in HANDLERS:
-            HANDLERS[key](conversion, value)
+            HANDLERS[key](conversion, _part(theirs, key))
         elif key not in TOGETHER:
             conversion.remark(printable(str(key), most=QUOTED_MAX), "no such value is known")
     _convert_settings(conversion, theirs)
@@ -178,13 +181,13 @@ def _convert_settings(conversion: Conversion, theirs: Mapping[str, Any]) -> None
     conversion.put("settings", value=settings)
 
 
-def _extra_variables(conversion: Conversion, extra: object) -> dict[str, str]:
+def _extra_variables(conversion: Conversion, extra: Any) -> dict[str, str]:
     """Return the variables of `extraEnv` that have a value. Variables with `valueFrom` are copied to our `extraEnv`, because only the
-    cluster has their values."""
+    cluster has their values. Raises: SettingsError if `extra` is no list."""
     given: dict[str, str] = {}
-    if not isinstance(extra, list):
-        return given
-    for variable in extra:
+    if not isinstance(extra or [], list):
+        raise SettingsError("extraEnv is no list", details="it is one in the chart's values.yaml")
+    for variable in extra or []:
         if isinstance(variable, dict) and variable.get("name") and "valueFrom" in variable:
             conversion.values.setdefault("extraEnv", []).append({"name": variable["name"], "valueFrom": variable["valueFrom"]})
         elif isinstance(variable, dict) and variable.get("name"):
@@ -256,6 +259,10 @@ def _convert_network(conversion: Conversion, config: Mapping[str, Any], switch: 
         return
     objects = []
     for zone, place in subnets.items():
+        problem = unusual_zone_problem(str(zone))
+        if problem:
+            shown_zone = printable(str(zone), most=QUOTED_MAX)
+            raise SettingsError(f"eniConfig.subnets.{shown_zone}: {problem}", details="write the zone's name in its place")
         spec = {"subnet": _part(subnets, zone).get("id"), "securityGroups": _part(subnets, zone).get("securityGroups")}
         content = None
         if place:
@@ -278,6 +285,8 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value)
 
 

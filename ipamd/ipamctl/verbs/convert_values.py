@@ -14,10 +14,11 @@ def _convert_values(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
     from ipamd.model.errors import SettingsError
 
     documents = [content for _, content in read_documents(arguments.file, is_typed=True) if content is not None]
-    if len(documents) != 1 or not isinstance(documents[0], dict):
+    values = documents[0] if documents else {}  # a file without values leaves all defaults
+    if len(documents) > 1 or not isinstance(values, dict):
         raise UsageError(f"{arguments.file} is not one map of values")
     try:
-        conversion = convert_values(documents[0])
+        conversion = convert_values(values)
     except SettingsError as error:
         raise UsageError(str(error)) from error
     return {"values": conversion.values, "remarks": conversion.remarks}

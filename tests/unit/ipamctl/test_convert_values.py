@@ -174,8 +174,63 @@ def test_custom_networking(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert [remark.partition("=")[0] for remark in remarks] == ["env.AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG"]
 
 
+NESTED = [*HANDLERS, "init", "env", "nodeAgent", "eniConfig", "extraEnv"]
+"""Keys whose value has a form of its own in their chart."""
+
+
+@pytest.mark.parametrize("key", [*COPIED, *WITHOUT_COUNTERPART, *NESTED, "enableNetworkPolicy"])
+def test_null_is_helms_way_to_have_no_default(capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str) -> None:
+    """It is converted like a missing key."""
+    ours, _ = converted(capsys, tmp_path, {key: None, "clusterName": None})
+    assert ours == {}
+
+
+@pytest.mark.parametrize("value", ["x", 3, [], ["x"], True])
+@pytest.mark.parametrize("key", NESTED)
+def test_a_value_of_another_form_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str, value: object) -> None:
+    """In one line that names the key. An empty list is nothing, as in their chart's templates."""
+    if value == [] or (key == "extraEnv" and isinstance(value, list)):
+        return
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({key: value}))
+    status, out, err = run(capsys, str(file))
+    assert (status, out, err.count("\n")) == (EXIT_USAGE, "", 1)
+    assert key in err
+
+
+def test_numbers_are_written_as_helm_writes_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """YAML has one kind of number there: 3.0 is quoted as 3."""
+    ours, _ = converted(capsys, tmp_path, {"env": {"MINIMUM_IP_TARGET": 3.0, "WARM_IP_TARGET": 1}})
+    assert ours["settings"] == {"MINIMUM_IP_TARGET": "3", "WARM_IP_TARGET": "1"}
+
+
+def test_an_eni_config_that_is_no_zone_is_refused_with_a_step_that_exists(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """This verb has no option for the zone of an ENIConfig."""
+    theirs = {
+        "env": {"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": "true"},
+        "eniConfig": {"create": True, "subnets": {"a": {"id": "subnet-0a"}}},
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(theirs))
+    status, out, err = run(capsys, str(file))
+    assert (status, out) == (EXIT_USAGE, "")
+    assert "eniConfig.subnets.a" in err
+    assert "--zone" not in err
+
+
+@pytest.mark.parametrize("content", ["{}", "# nothing", ""])
+def test_a_file_without_values_is_that_of_the_defaults(capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str) -> None:
+    """It needs nothing of ours."""
+    file = tmp_path / "values.yaml"
+    file.write_text(content)
+    status, out, _ = run(capsys, str(file))
+    assert (status, out.strip()) == (0, "{}")
+
+
 @pytest.mark.parametrize(
-    "text", ["[]", "a: 1\n---\nb: 2\n", "{", "env: [x]", "env: {WARM_IP_TARGET: lots}", "a: &x 1\nb: *x\n", "x: !!python/none x"]
+    "text", ["[x]", "a: 1\n---\nb: 2\n", "{", "env: [x]", "env: {WARM_IP_TARGET: lots}", "a: &x 1\nb: *x\n", "x: !!python/none x"]
 )
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """No map, settings that would keep the daemon from starting, and YAML that may describe large objects."""
