@@ -70,6 +70,7 @@ class RefusalCode(StrEnum):
     POOL_WITHOUT_ADDRESS = "pool-without-address"
     MULTI_NIC_NOT_ALLOWED = "multi-nic-not-allowed"
     MULTI_NIC_VALUE_UNKNOWN = "multi-nic-value-unknown"
+    MULTI_NIC_NOT_APPLICABLE = "multi-nic-not-applicable"
     MULTI_NIC_CARD_NOT_MANAGED = "multi-nic-card-not-managed"
     MULTI_NIC_ANNOTATION_UNKNOWN = "multi-nic-annotation-unknown"
     MULTI_NIC_CARDS_UNKNOWN = "multi-nic-cards-unknown"
@@ -212,6 +213,11 @@ REFUSALS: Mapping[RefusalCode, Refusal] = {
         MultiNicError,
         "{pod} gets no address: its annotation {annotation} is {value}",
         "it must be indexes of network cards, from 0 to {most}, each once, comma separated",
+    ),
+    RefusalCode.MULTI_NIC_NOT_APPLICABLE: Refusal(
+        MultiNicError,
+        "{pod} gets no address: its annotation {annotation} cannot be followed",
+        "a pod with security groups of its own has its branch ENI only; remove the annotation",
     ),
     RefusalCode.MULTI_NIC_CARD_NOT_MANAGED: Refusal(
         MultiNicError,

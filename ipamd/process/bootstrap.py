@@ -231,6 +231,7 @@ class App:
             snat=self._snat_choice(),
             pinned=self._pinned_choice(),
             pools=self._pool_choice(),
+            cards=self._multi_nic_choice(),
         )
 
     def _pinned_choice(self) -> PinnedAddressChoice:

@@ -86,6 +86,14 @@ class MultiNicChoice:
             raise refusal(RefusalCode.MULTI_NIC_NOT_ALLOWED, pod=pod_of(request), annotation=annotation, namespace=namespace)
         return ALL_CARDS if named is None else _named_cards(named, request)
 
+    def refuse_for_uplink(self, request: AttachRequest) -> None:
+        """Refuse the annotation that names cards, of a pod that has an ENI of its own. Raises: MultiNicError.
+
+        The annotation of amazon-vpc-cni-k8s is ignored on such a pod, as that does.
+        """
+        if self.asked_cards(request):  # neither None nor ALL_CARDS
+            raise refusal(RefusalCode.MULTI_NIC_NOT_APPLICABLE, pod=pod_of(request), annotation=CARDS)
+
 
 def _named_cards(text: str, request: AttachRequest) -> AskedCards:
     """Read the annotation that names cards. Raises: MultiNicError."""

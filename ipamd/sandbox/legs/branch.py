@@ -32,6 +32,7 @@ from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.ports.pod_facts import PodFactsSource
 from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.multi_nic_choice import MultiNicChoice
 from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
 from ipamd.sandbox.pod_snat_choice import PodSnatChoice
@@ -134,6 +135,7 @@ class BranchSource(Service):
         snat: PodSnatChoice,
         pinned: PinnedAddressChoice,
         pools: PodPoolChoice,
+        cards: MultiNicChoice,
     ) -> None:
         """Keep the collaborators.
 
@@ -149,6 +151,7 @@ class BranchSource(Service):
             snat: refuses a choice of SNAT, because the packets of such a sandbox leave by its branch ENI.
             pinned: refuses the wish for an address, because the address is that of the branch ENI.
             pools: refuses the choice of a pool, because the address is of no pool.
+            cards: refuses the choice of network cards, because the branch ENI is the sandbox's only interface.
         """
         super().__init__(context)
         self._mtu = mtu
@@ -162,6 +165,7 @@ class BranchSource(Service):
         self._snat = snat
         self._pinned = pinned
         self._pools = pools
+        self._cards = cards
         self._waiting: dict[object, AttachmentKey] = {}
         self._holders: dict[EniId, Holder] = {
             row.eni_id: Holder.of(row) for row in self._datastore.attachments() if not row.is_of_pool
@@ -172,8 +176,8 @@ class BranchSource(Service):
 
         Returns: None if the pod gets no branch ENI.
         Raises: PodFactsError if it is not known whether the pod must have a branch ENI, or if the pod is older than the policy that
-            marks pods; BranchAnnotationError; SnatAnnotationError; PinnedAddressError; PoolAnnotationError; UplinkPendingError if
-            there is no trunk; DatastoreError.
+            marks pods; BranchAnnotationError; SnatAnnotationError; PinnedAddressError; PoolAnnotationError; MultiNicError;
+            UplinkPendingError if there is no trunk; DatastoreError.
         """
         facts = self._source.facts(request, timeout_s=min(FACTS_S, deadline.remaining_s()))
         self._learn(facts)
@@ -190,6 +194,7 @@ class BranchSource(Service):
                 self._snat.refuse_for_uplink(request)
                 self._pinned.refuse_for_uplink(request)
                 self._pools.refuse_for_uplink(request)
+                self._cards.refuse_for_uplink(request)
                 eni = parse_pod_eni(facts.annotation, family=self._family)
                 return BranchOffer(self, request, eni, pending="" if self._trunk_mac() else TRUNK_ASKED)
         pod = _describe(request)

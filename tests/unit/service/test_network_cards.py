@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from ipamd.model.refusals import RefusalCode
 from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.report.pod_pools import pod_pool_reports
+from ipamd.sandbox.multi_nic_choice import MultiNicChoice
 from ipamd.settings import NetworkConfig, Settings
 from tests.crash.test_simulated import KilledHere, kill_at, look_often, vanish
 from tests.fakes.aws_node import OURS, SAVED
@@ -206,6 +208,19 @@ def test_only_listed_namespaces_may_name_cards(make_node: MakeNode) -> None:
         with refused_with(RefusalCode.MULTI_NIC_NOT_ALLOWED, namespace="slow"):
             attach(node, name_cards(node, "pod", cards, namespace="slow"))
     assert names_of(node, "pod") == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_refused"), [({CARDS: "1"}, True), ({CARDS: "0"}, True), ({NIC_CONFIG: MULTI_NIC}, False)]
+)
+def test_a_pod_with_an_eni_of_its_own_may_not_name_cards(
+    make_node: MakeNode, annotations: dict[str, str], is_refused: bool
+) -> None:
+    """Its branch ENI is its only interface. The annotation of amazon-vpc-cni-k8s is ignored there, as that does."""
+    choice, node = MultiNicChoice(is_on=True, namespaces=("fast",)), make_node()
+    request = replace(request_of(node, "pod"), annotations=annotations)
+    with refused_with(RefusalCode.MULTI_NIC_NOT_APPLICABLE) if is_refused else nullcontext():
+        choice.refuse_for_uplink(request)
 
 
 def test_without_the_setting_named_cards_are_not_read(make_node: MakeNode) -> None:
