@@ -1,5 +1,8 @@
 """Follow the plugins that other software appended to our conflist: their CNI versions, and whether their binaries exist.
 
+Other software may also put the configuration of a plugin into a file of a directory beside the conflist (`ConflistFile.dropped_in`).
+Such a plugin limits the versions in the same way, but its file is never removed.
+
 The runtime runs the whole list in one version, so the conflist does not offer versions that an appended plugin lacks (docs/adr/0060).
 If an appended plugin has no binary, every ADD fails after ours succeeded (containerd issue 12130). If the software that appended the
 entry was deleted, it cannot remove the entry, so we remove it after GONE_S.
@@ -31,6 +34,9 @@ NAMED_MAX = 5
 """The largest number of problems that a condition names. Ours: few, so that the condition stays short."""
 
 
+NO_PART = OthersPart()
+
+
 class AppendedPlugins:
     """The appended plugins of one conflist. Used by one thread."""
 
@@ -40,6 +46,7 @@ class AppendedPlugins:
         self._answers: dict[str, PluginVersions | None] = {}
         self._limits: dict[str, tuple[str, ...]] = {}
         self._gone_since: dict[str, float] = {}
+        self._gone_beside: tuple[str, ...] = ()
         self._lifts: deque[float] = deque()
         self._refused: tuple[str, ...] = ()
         self._duplicates: tuple[str, ...] = ()
@@ -66,22 +73,29 @@ class AppendedPlugins:
         now_s = self._clock.monotonic()
         return min((since_s + GONE_S - now_s for since_s in self._gone_since.values() if now_s - since_s < GONE_S), default=None)
 
-    def ask(self, appended: OthersPart) -> None:
-        """Ask the appended plugins whose files changed for their versions, but only the first ASKED_MAX plugins of the list."""
-        now_s = self._clock.monotonic()
-        self._answers = {name: self._directory.ask_appended(name) for name in appended.types[:ASKED_MAX]}
-        gone = [name for name, answer in self._answers.items() if answer is None]
-        self._gone_since = {name: self._gone_since.get(name, now_s) for name in gone}
-        self._set_limits(appended, now_s)
-        self._duplicates = _duplicates(appended)
-        self._unasked_count = max(len(appended.types) - ASKED_MAX, 0)
+    def ask(self, appended: OthersPart, dropped_in: OthersPart = NO_PART) -> None:
+        """Ask the plugins of other software whose files changed for their versions.
 
-    def _set_limits(self, appended: OthersPart, now_s: float) -> None:
+        Args:
+            appended: those in our conflist.
+            dropped_in: those in files beside it.
+        """
+        now_s = self._clock.monotonic()
+        types = tuple(dict.fromkeys((*appended.types, *dropped_in.types)))
+        self._answers = {name: self._directory.ask_appended(name) for name in types[:ASKED_MAX]}
+        gone = [name for name, answer in self._answers.items() if answer is None]
+        self._gone_since = {name: self._gone_since.get(name, now_s) for name in gone if name in appended.types}
+        self._gone_beside = tuple(name for name in gone if name not in appended.types)
+        self._set_limits(types, now_s)
+        self._duplicates = _duplicates(appended)
+        self._unasked_count = max(len(types) - ASKED_MAX, 0)
+
+    def _set_limits(self, types: tuple[str, ...], now_s: float) -> None:
         """Remember the versions of each plugin. Forget a plugin whose entry was removed, at most LIFTS_MAX times in LIFT_WINDOW_S."""
         for name, answer in self._answers.items():
             if answer is not None and answer.versions:
                 self._limits[name] = answer.versions
-        for name in self._limits.keys() - set(appended.types):
+        for name in self._limits.keys() - set(types):
             if self._may_lift(now_s):
                 del self._limits[name]
 
@@ -116,6 +130,11 @@ class AppendedPlugins:
         The text also counts the plugins that were not asked. Returns: "" if there is no problem.
         """
         problems = [answer.problem for answer in self._answers.values() if answer is not None and answer.problem]
+        problems += [
+            f"{name}, in a file of the directory beside it, is missing from the runtime's plugin directories: if the runtime reads "
+            "that directory, no new pod starts until the file is removed or the plugin is there"
+            for name in self._gone_beside
+        ]
         problems += [f"{name} speaks no CNI version of the plugins before it, so its calls fail" for name in self._refused]
         problems += [
             f"the same entry of {name} is in the list more than once, so the runtime runs it more than once"

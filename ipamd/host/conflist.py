@@ -59,6 +59,12 @@ MODE = 0o644
 OF_AWS_NODE = frozenset(("aws-cni", *EXTRA_LEG_PLUGINS, "portmap", "bandwidth", "tuning"))
 """Plugins of the conflist of amazon-vpc-cni-k8s. Source: amazon-vpc-cni-k8s, misc/10-aws.conflist, cmd/aws-vpc-cni/main.go."""
 
+ONLY_INLINED = "loadOnlyInlinedPlugins"
+"""Field of a conflist that turns plugins of other files off (`ConflistFile.dropped_in`)."""
+
+DROPPED_IN_MAX = 64
+"""The largest number of files with plugins of others that are read. Ours: a node has one or two."""
+
 FORMER_MAX = 16
 """The largest number of plugins that the hidden file lists. Ours: settings chain only a few plugins."""
 
@@ -139,6 +145,30 @@ class ConflistFile:
         if the file cannot be read.
         """
         return self._appended_in(self._document(), self.own_part(SUPPORTED_VERSIONS))
+
+    def dropped_in(self) -> OthersPart:
+        """Return the plugins that other software put into files of the directory with our network's name, beside the conflist.
+
+        A runtime with libcni 1.3 or later (containerd 2.1) chains them behind the plugins of the conflist, unless a field of that
+        turns this off. Source: github.com/containernetworking/cni, libcni/conf.go, NetworkConfFromFile.
+        """
+        directory = self.path.with_name(NETWORK_NAME)
+        plugins = []
+        with suppress(OSError):
+            names = sorted(name for name in os.listdir(directory) if name.endswith(".conf"))  # noqa: PTH208  # names are sorted
+            for name in names[:DROPPED_IN_MAX]:
+                plugin = _read_plugin(directory / name)
+                if plugin is not None:
+                    plugins.append(plugin)
+        if plugins and self._loads_only_inlined():
+            return OthersPart()
+        return OthersPart(tuple(plugins))
+
+    def _loads_only_inlined(self) -> bool:
+        """Whether a field of the file turns plugins of other files off. Others may have set it, as a boolean or as text."""
+        with suppress(SettingsError):
+            return str((self._document() or {}).get(ONLY_INLINED, False)).lower() == "true"
+        return False
 
     def defect(self, versions: tuple[str, ...]) -> PartDefect | None:
         """Compare our part of the file with the part that is rendered for these versions.
@@ -337,6 +367,16 @@ def _write_synced(path: Path, document: Mapping[str, Any], *, mode: int = MODE) 
         stream.write(f"{json.dumps(document, indent=2)}\n".encode())
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _read_plugin(path: Path) -> Plugin | None:
+    """Read the configuration of one plugin; None if no runtime can load it, or it is too large."""
+    try:
+        content = content_of(str(path))
+    except (OSError, ValueError):
+        return None
+    plugin = parse(content) if len(content) <= SIZE_MAX else None
+    return plugin if is_loadable(plugin) else None
 
 
 def _loadable_entries(document: Mapping[str, Any] | None) -> list[Any]:

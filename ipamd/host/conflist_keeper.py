@@ -20,7 +20,7 @@ from pathlib import Path
 from ipamd.core.backoffs import soonest_s
 from ipamd.core.health import Health
 from ipamd.host.appended_plugins import AppendedPlugins
-from ipamd.host.conflist import PLUGIN_TYPE, READ_AGAIN_S, ConflistFile, write
+from ipamd.host.conflist import NETWORK_NAME, PLUGIN_TYPE, READ_AGAIN_S, ConflistFile, write
 from ipamd.host.files import SETTLE_S, FollowedFile
 from ipamd.host.first_conflist import FirstConflist, Target, first_conflist
 from ipamd.host.plugin_bundle import Bundle
@@ -125,7 +125,8 @@ class ConflistKeeper(FollowedFile):
             more_directories: returns further plugin directories of the runtime; None while they are not known.
         """
         config = settings.daemon
-        super().__init__(config.conflist_path.parent, config.cni_bin_dir, *other_cni.directories, subject="conflist")
+        conflists = [config.conflist_path.parent, config.conflist_path.with_name(NETWORK_NAME)]
+        super().__init__(*conflists, config.cni_bin_dir, *other_cni.directories, subject="conflist")
         self._file = ConflistFile(settings, read_again_s=READ_AGAIN_S, writer=".keeper")
         self._companions = companions if companions is not None else Companions()
         self._has_cri = settings.runtime.cri_socket != "off"
@@ -150,7 +151,10 @@ class ConflistKeeper(FollowedFile):
         self._chain_versions: ChainVersions | None = None
         self._versions: tuple[str, ...] = SUPPORTED_VERSIONS
         self._path = config.conflist_path
-        self._conflist = RepairedObject(RepairKind.CONFLIST, str(self._path))
+
+    @property
+    def _conflist(self) -> RepairedObject:
+        return RepairedObject(RepairKind.CONFLIST, str(self._path))
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -199,7 +203,7 @@ class ConflistKeeper(FollowedFile):
         """
         before = self.versions
         with suppress(SettingsError):  # `_keep` reports a file that cannot be read
-            self._appended.ask(self._file.appended())
+            self._appended.ask(self._file.appended(), self._file.dropped_in())
         try:
             self._chain_versions = self._directory.ask_needed(hindrance)
         except PluginLackingError as error:
@@ -250,7 +254,7 @@ class ConflistKeeper(FollowedFile):
         self._file.write(self.versions, self._file.appended().without(expired))
         removed = RepairReport(RepairCode.ENTRY_REMOVED, self._conflist, str(self._path), before=", ".join(expired))
         log.warning("conflist entry removed=%s", repair_text(removed))
-        self._appended.ask(self._file.appended())
+        self._appended.ask(self._file.appended(), self._file.dropped_in())
         self._record_all([removed])
 
     def _check_first_file(self) -> None:
@@ -287,8 +291,11 @@ class ConflistKeeper(FollowedFile):
         return [Companion(CompanionKind.FIRST, first.path, f"the runtime takes it first, and it leads to us by {path_text}")]
 
     def _appended_companions(self) -> list[Companion]:
-        detail = f"other software appended it to {self._path.name}"
-        return [Companion(CompanionKind.APPENDED, name, detail) for name in self._file.appended().types]
+        details = dict.fromkeys(
+            self._file.dropped_in().types, f"other software put its file into {NETWORK_NAME}/ beside our conflist"
+        )
+        details |= dict.fromkeys(self._file.appended().types, f"other software appended it to {self._path.name}")
+        return [Companion(CompanionKind.APPENDED, name, detail) for name, detail in details.items()]
 
     def _needs_loopback(self) -> bool:
         runtime = self._runtime()

@@ -378,6 +378,63 @@ def test_a_name_that_no_runtime_runs_is_not_run(kept: Kept, name: str, tmp_path:
     assert MISSING_APPENDED in conditions(kept)
 
 
+def drop_in(kept: Kept, name: str, content: str) -> Path:
+    """A file in the directory with our network's name, whose plugins libcni chains behind ours from 1.3 on."""
+    path = kept.path.parent / "vpc-ipamd" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def test_a_plugin_in_the_directory_of_our_network_counts_for_the_versions(kept: Kept) -> None:
+    """It runs behind ours in the same version, and our file is left alone. Once its file is gone, its limit ends."""
+    put(kept.bin / "mesh-cni", OLD)
+    before = types(kept)
+    path = drop_in(kept, "50-mesh.conf", json.dumps(MESH))
+    kept.keeper.check()
+    assert (offered(kept), types(kept), conditions(kept)) == (BEFORE_1_1, before, set())
+    (companion,) = kept.companions.seen
+    assert (companion.kind, companion.name) == (CompanionKind.APPENDED, "mesh-cni")
+    path.unlink()
+    kept.keeper.check()
+    assert offered(kept) == list(SUPPORTED_VERSIONS)
+    assert kept.companions.seen == ()
+
+
+def test_a_dropped_in_plugin_without_binary_is_a_condition_and_its_file_stays(kept: Kept, clock: FakeClock) -> None:
+    """The file is another program's: the condition names it, and nobody removes it."""
+    (kept.bin / "mesh-cni").unlink()
+    path = drop_in(kept, "50-mesh.conf", json.dumps(MESH))
+    kept.keeper.check()
+    clock.advance(2 * GONE_S)
+    kept.keeper.check()
+    assert conditions(kept) == {ODD_APPENDED}
+    assert path.exists()
+    assert offered(kept) == list(SUPPORTED_VERSIONS)
+    put(kept.bin / "mesh-cni", NEW)
+    kept.keeper.check()
+    assert conditions(kept) == set()
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"type": 3}', '{"type": "mesh-cni", "capabilities": []}', "[]"])
+def test_a_dropped_in_file_that_no_runtime_loads_limits_nothing(kept: Kept, content: str) -> None:
+    """Nor does a file of another suffix, or a list that loads only its own plugins."""
+    put(kept.bin / "mesh-cni", OLD)
+    drop_in(kept, "50-mesh.conf", content)
+    drop_in(kept, "50-mesh.json", json.dumps(MESH))
+    kept.keeper.check()
+    assert (offered(kept), conditions(kept)) == (list(SUPPORTED_VERSIONS), set())
+
+
+def test_a_list_that_loads_only_its_own_plugins_has_no_others(kept: Kept) -> None:
+    """Others set the field, which is theirs."""
+    put(kept.bin / "mesh-cni", OLD)
+    drop_in(kept, "50-mesh.conf", json.dumps(MESH))
+    kept.path.write_text(json.dumps({**document(kept), "loadOnlyInlinedPlugins": True}))
+    kept.keeper.check()
+    assert offered(kept) == list(SUPPORTED_VERSIONS)
+
+
 def test_many_appended_plugins_are_not_all_asked(kept: Kept) -> None:
     """Each may take five seconds."""
     append(kept, *({"type": f"mesh-{number}"} for number in range(ASKED_MAX + 5)))

@@ -33,3 +33,20 @@ def test_the_node_is_ready_and_pods_run(name: str, version: str) -> None:
         made.node.cri.remove(sandbox)
         made.node.cri.stop(sandbox)  # as kubelet, which has not heard that it is removed
         made.assert_sound(expected=0)
+
+
+@pytest.mark.parametrize("version", ["2", "1.7"])
+def test_a_plugin_in_the_directory_of_our_network(version: str) -> None:
+    """containerd 2.1 chains it behind ours, and 1.7 does not know it: both are Ready, and pods run, with a portmap of 1.0.0."""
+    portmap = PORTMAPS["Debian's 1.1.1"]
+    if not portmap.exists():
+        pytest.skip(f"{portmap} is not here: `make setup`")
+    with rig_with(version, start=False) as made:
+        made.node.install(portmap, "/opt/cni/bin/portmap")
+        made.node.write_file("/etc/cni/net.d/vpc-ipamd/50-others.conf", b'{"type": "portmap"}')
+        made.start()
+        wait_until(lambda: made.node.cri.network_problem(timeout_s=120) == "", what="NetworkReady")
+        sandbox = run_sandbox(made, "pod")
+        made.node.cri.stop(sandbox)
+        made.node.cri.remove(sandbox)
+        made.assert_sound(expected=0)
