@@ -26,6 +26,10 @@ from ipamd.settings.settings_file import SIZE_MAX, content_of
 MULTUS_DIRECTORY = "/etc/cni/multus/net.d"
 """The directory in which Multus looks up a network's name, unless `confDir` is set. Source: multus-cni, docs/configuration.md."""
 
+WITH_DAEMON = "multus-shim"
+"""A plugin of Multus that hands each call to Multus's daemon. The daemon has a configuration of its own, from a ConfigMap, which may
+name the networks in place of this plugin's file. Source: multus-cni, pkg/server/server.go, overrideCNIConfigWithServerConfig."""
+
 STEPS_MAX = 64
 """The largest number of configurations that one walk visits. Ours: a node with Multus has a handful, of which each calls the next."""
 
@@ -133,6 +137,8 @@ class _ConflistWalk:
             step, target = "delegates", self._follow(_first_delegate(plugin) or {}, path)
         elif isinstance(delegate, dict):
             step, target = "delegate", self._follow(delegate, path)
+        elif type_of(plugin) == WITH_DAEMON:
+            return Target.NOT_KNOWN
         else:
             return Target.OTHERS
         if target is Target.OURS:

@@ -99,6 +99,12 @@ def test_ways_that_lead_to_us(directory: Directory, way: Callable[[Directory], J
 OTHER_WAYS: dict[str, tuple[Callable[[Directory], Json], Target]] = {
     "another CNI": (lambda at: BRIDGE, Target.OTHERS),
     "delegates of another CNI": (lambda at: multus(delegates=[BRIDGE, at.ours]), Target.OTHERS),
+    "Multus's daemon, which has its own file": (lambda at: multus(type="multus-shim", logLevel="error"), Target.NOT_KNOWN),
+    "the same behind a list": (
+        lambda at: {"name": "a", "plugins": [multus(type="multus-shim"), {"type": "x"}]},
+        Target.NOT_KNOWN,
+    ),
+    "the same, which names another CNI": (lambda at: multus(type="multus-shim", delegates=[BRIDGE]), Target.OTHERS),
     "no delegates": (lambda at: multus(delegates=[]), Target.OTHERS),
     "a path of another CNI": (lambda at: multus(clusterNetwork=str(at.path / "99-bridge.conflist")), Target.OTHERS),
     "a name of another CNI": (lambda at: multus(clusterNetwork="other"), Target.OTHERS),
