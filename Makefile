@@ -174,18 +174,21 @@ screens: ready-for-lab ## what ipamctl shows in the tickets of docs/troubleshoot
 	VPC_IPAMD_HEAVY=1 VPC_IPAMD_SCREENS=docs/screens $(BIN)/python -m pytest -q tests/lab/tickets/test_tickets.py
 	$(BIN)/python tools/screen_picture.py
 
-# of `make incumbent-tests`: a folder with the built tests (docs/upstream_tests.md), and what to run of them: ONLY="--suites ipamd --focus Tag"
+# of `make incumbent-tests`: a folder with built tests (docs/upstream_tests.md), without it they are fetched and built; and what to run of
+# them: ONLY="--suites ipamd --focus Tag"
 TESTS ?=
+BUILT_TESTS := build/upstream-tests/built
 ONLY ?=
 RECORD ?=
 
 .PHONY: incumbent-tests
-incumbent-tests: image ## the integration tests of amazon-vpc-cni-k8s, built elsewhere, on the cluster of `make cluster`: TESTS=FOLDER; build/upstream-tests/results.json
-	@[ -d "$(TESTS)/tests" ] || { echo "make: TESTS=FOLDER: docs/upstream_tests.md says what is in it" >&2; exit 2; }
+incumbent-tests: image ## the integration tests of amazon-vpc-cni-k8s, fetched as Go modules and built, on the cluster of `make cluster`; build/upstream-tests/results.json
+	@[ -z "$(TESTS)" ] || [ -d "$(TESTS)/tests" ] || { echo "make: TESTS=FOLDER: docs/upstream_tests.md says what is in it" >&2; exit 2; }
+	$(if $(TESTS),,tools/upstream_tests.sh $(BUILT_TESTS))
 	PYTHON=$(PYTHON) tools/setup.sh cluster
 	tools/cluster.sh build/cluster
 	tools/stand_in_rootfs.sh build/upstream-tests/rootfs.tar
-	timeout -k 60 20000 $(BIN)/python -m lab.cluster.upstream_tests $(TESTS) $(if $(RECORD),--record) $(ONLY)
+	timeout -k 60 20000 $(BIN)/python -m lab.cluster.upstream_tests $(or $(TESTS),$(BUILT_TESTS)) $(if $(RECORD),--record) $(ONLY)
 
 bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench

@@ -4,6 +4,7 @@ It prints a table and writes build/upstream-tests/results.json.
 
 TESTS is a folder with the built tests, which belong to amazon-vpc-cni-k8s and are not part of this project: `tests/SUITE.test` for
 each suite of its test/integration, and `agent/NAME` for each program of its test/agent/cmd. All are static programs.
+tools/upstream_tests.sh makes such a folder.
 """
 
 from __future__ import annotations
