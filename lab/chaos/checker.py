@@ -250,7 +250,8 @@ class Checker:
             yield _Claim("I19", subject, f"{'a branch' if veth.has_uplink else 'an address of the pool'}, and EC2 says {place}")
         if veth.address in round_.primaries and not is_hit and not veth.has_uplink:
             yield _Claim("I6", subject, "it is the primary address of an ENI", looks=1)
-        if round_.on_enis.get(veth.address) != name and not is_hit:
+        is_left = known is None and (name, veth.address) in round_.after.left
+        if round_.on_enis.get(veth.address) != name and not (is_hit or is_left):
             where = round_.on_enis.get(veth.address)
             yield _Claim("I7", subject, f"wired, and EC2 has it on {where or 'no ENI that is attached'}")
         if veth.container_id in round_.after.pods:
@@ -297,7 +298,7 @@ class Checker:
 
     def _across(self, round_: Round) -> Iterable[_Claim]:
         holders: dict[str, list[str]] = defaultdict(list)
-        fenced = {
+        fenced = round_.after.left | {
             (record.node, record.address) for record in round_.after.pods.values() if record.is_fenced and not record.removed_at_s
         }
         for name, seen in round_.observations.items():

@@ -62,12 +62,18 @@ class Violation:
 
 @dataclass(frozen=True)
 class ExpectedSnapshot:
-    """The expected state at one time. `creating`: when each creation under way began, by node; `lost_at`: when a node's datastore was
-    destroyed on purpose, the last time."""
+    """The expected state at one time.
+
+    `creating`: when each creation under way began, by node.
+    `lost_at`: when a node's datastore was last destroyed on purpose.
+    `left`: nodes that pods with named addresses have left, each with the address. A sandbox of such a pod may be there although its
+        creation failed, because the runtime died in it. Its address may then be elsewhere, as that of a fenced sandbox may.
+    """
 
     pods: dict[str, PodRecord]
     creating: dict[str, tuple[float, ...]]
     lost_at: dict[str, float] = field(default_factory=dict)
+    left: frozenset[tuple[str, str]] = frozenset()
 
 
 def _same_egress(one: PodRecord, other: PodRecord) -> bool:
@@ -89,6 +95,7 @@ class ExpectedState:
         self._creating: dict[int, tuple[str, float]] = {}
         self._ids = itertools.count()
         self._lost_at: dict[str, float] = {}
+        self._left: set[tuple[str, str]] = set()
 
     def on_creating(self, node: str) -> int:
         """Note that a creation is about to be asked. Returns: a ticket for `on_answered`."""
@@ -108,6 +115,8 @@ class ExpectedState:
             others = [other for other in self._records.values() if other.address == record.address]
             beside = [other for other in self._records.values() if record.egress and _same_egress(other, record)]
             self._records[record.sandbox_id] = record
+            if not record.is_fenced:
+                self._left.discard((record.node, record.address))
             lost_at = self._lost_at.get(record.node, -1.0)
         takes = self.book.takes()
         for other in others:
@@ -147,6 +156,11 @@ class ExpectedState:
             lambda record: replace(record, removing_at_s=record.removing_at_s or self._clock(), is_fenced=True),
         )
 
+    def on_left(self, node: str, address: str) -> None:
+        """Note that a pod with a named address may be made again elsewhere from now on, whatever became of its sandboxes here."""
+        with self._lock:
+            self._left.add((node, address))
+
     def on_removed(self, sandbox_id: str) -> None:
         """Note that its removal was answered with success."""
         self._change(sandbox_id, lambda record: replace(record, removed_at_s=self._clock()))
@@ -167,7 +181,7 @@ class ExpectedState:
             creating: dict[str, tuple[float, ...]] = {}
             for node, at in self._creating.values():
                 creating[node] = (*creating.get(node, ()), at)
-            return ExpectedSnapshot(dict(self._records), creating, dict(self._lost_at))
+            return ExpectedSnapshot(dict(self._records), creating, dict(self._lost_at), frozenset(self._left))
 
     def _change(self, sandbox_id: str, change: Callable[[PodRecord], PodRecord]) -> None:
         with self._lock:

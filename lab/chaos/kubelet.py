@@ -86,6 +86,9 @@ class Kubelet:
         with self._lock:
             self._wanted.discard(pod)
             record = self._records.get(pod)
+        address = wish_of(pod).address
+        if address:
+            self._expected.on_left(self._node.name, address)
         if record is not None:
             self._expected.on_fenced(record.sandbox_id)
 

@@ -512,6 +512,17 @@ def test_an_address_that_moved_is_on_two_nodes_only_while_the_old_one_is_fenced(
     assert broken(*rounds) == expected
 
 
+@pytest.mark.parametrize(("left", "expected"), [({("node-a", A)}, set()), (set(), {"I1", "I7"})], ids=["left", "not left"])
+def test_a_sandbox_of_a_failed_creation_may_be_left_by_its_pod(left: set[tuple[str, str]], expected: set[str]) -> None:
+    """The runtime died while it made the sandbox, so nobody knows it; then its pod moved with its address."""
+    new = replace(POD, node="node-b", sandbox_id="c2", is_pinned=True)
+    view = ExpectedSnapshot({"c2": new}, {}, left=frozenset(left))
+    veth = replace(VETH, name="eni2", container_id="c2")
+    other = NodeObservation(KernelView((veth,), (Route(A, "eni2"),), (Rule(512, "all", A),)), {"c2": A}, {"c2": A})
+    rounds = [round_(at_s, before=view, after=view, other=other, on_enis={A: "node-b"}) for at_s in (100.0, 101.0, 102.0)]
+    assert set(broken(*rounds)) == expected
+
+
 def test_a_pod_of_a_guarded_pool_that_a_stranger_reaches() -> None:
     """Its ENI's group names one host only."""
     guarded = replace(POD, is_guarded=True)

@@ -144,6 +144,15 @@ def test_a_pod_that_asks_for_its_address_gets_it_again_at_once() -> None:
     assert [violation.invariant for violation in found] == ["I1"]
 
 
+def test_a_pod_that_comes_back_has_not_left() -> None:
+    """From then on its sandbox is demanded again."""
+    kept, _, _ = expected_state()
+    kept.on_left(POD.node, POD.address)
+    assert kept.snapshot().left == {(POD.node, POD.address)}
+    kept.on_created(POD)
+    assert kept.snapshot().left == frozenset()
+
+
 def test_a_fenced_sandbox_is_not_living() -> None:
     """Its pod was made again elsewhere while its node could not know: nobody demands that it has the address."""
     kept, found, _ = expected_state()
