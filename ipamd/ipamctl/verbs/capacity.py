@@ -42,7 +42,7 @@ def render_capacity(answer: Answer, layout: Layout) -> str:
         "LIMITED BY": "{limited_by}",
     }
     head = f"{answer['instance_type']}{vcpus}; limits from {source}{trunk_capacity(answer)}"
-    lines = [head, "", table(answer["modes"], columns, layout)]
+    lines = [filled(head, layout), "", table(answer["modes"], columns, layout)]
     if answer["pools"]:
         lines += ["", table(answer["pools"], POOL_COLUMNS, layout)]
     return "\n".join([*lines, "", filled(NOTE, layout)])

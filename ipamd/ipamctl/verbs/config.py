@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ipamd.ipamctl.layout import Layout
-from ipamd.ipamctl.tables import table
+from ipamd.ipamctl.tables import filled, table
 from ipamd.ipamctl.verb import Answer, Ask, AwayError, Verb
 
 ORIGIN_NOTE = "the daemon does not answer: settings in this process's environment"
@@ -15,7 +15,7 @@ def render_config(answer: Answer, layout: Layout) -> str:
     """Write a line about the origin of the settings, then one row per setting. Settings that differ from the default come first."""
     rows = sorted(answer["settings"], key=lambda line: line["origin"] == "default")
     columns = {"SETTING": "{name}", "VALUE": "{value}", "DEFAULT": "{default}", "ORIGIN": "{origin}", "MEANING": "{text}"}
-    return f"{answer['origin_note']}\n\n" + table(rows, columns, layout, empty='""')
+    return f"{filled(answer['origin_note'], layout)}\n\n" + table(rows, columns, layout, empty='""')
 
 
 def _config(daemon: Ask, _arguments: argparse.Namespace) -> Answer:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from ipamd.ipamctl.tables import CELL_MAX, LINE_MAX
+from ipamd.ipamctl.layout import Layout
+from ipamd.ipamctl.tables import CELL_MAX, LINE_MAX, filled
 from ipamd.ipamctl.verb import Answer, Ask, AwayError, Verb, argument
 from ipamd.ipamctl.verbs.status import address_states
 from ipamd.model.time_text import rfc3339
@@ -20,6 +22,8 @@ INTERVAL_MIN_S = 0.2
 this pause takes 1 % of a core at most."""
 
 INTERVAL_MAX_S = 3600.0
+
+_CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def _seconds(text: str) -> float:
@@ -89,11 +93,17 @@ def read_state(daemon: Ask) -> dict[str, dict[str, str]]:
     }
 
 
+def render_change(answer: Answer, layout: Layout) -> str:
+    """Write a change on a line; a line that is wider than the terminal goes on indented."""
+    text = _CONTAINER_ID.sub(lambda match: layout.short_id(match[0]), fitting(answer["text"], LINE_MAX))
+    return filled(f"{answer['at']}  {answer['kind']:<10}  {text}", layout, indent=4)
+
+
 WATCH = Verb(
     help="changes of verdict, pool and attachments, a line each, until Ctrl-C",
     about="Prints each change of the verdict, the pool and the attachments, until Ctrl-C.",
     examples=("ipamctl watch --interval 5",),
-    lay_out=lambda answer, _: f"{answer['at']}  {answer['kind']:<10}  {fitting(answer['text'], LINE_MAX)}",
+    lay_out=render_change,
     make=_watch,
     arguments=(
         argument(

@@ -18,32 +18,47 @@ from tests.unit.ipamctl.test_verbs import ASKING, Daemon, parsed
 
 CONTAINER_ID = "0123456789abcdef" * 4
 LONG_WORDS = " ".join(["EC2 refuses this call"] * 20)
-STREAMS = {"watch", "page"}
+SERVING = {"page"}
+"""Verbs without a screen of their own."""
+
+TEXTS = {"words": f"{LONG_WORDS} {CONTAINER_ID}", "a name": "n" * 253, "a time": "2026-11-29T00:40:23.123Z", "nothing": ""}
+"""What each text of an answer is, in turn."""
 
 
-def _answer(name: str) -> Mapping[str, Any]:
-    """An answer with one of everything, in which each text is long."""
+def _answer(name: str, text: str = TEXTS["words"]) -> Mapping[str, Any]:
+    """An answer with one of everything, in which every text is the same; of a stream the first answer."""
     answer = VERBS[name].ask(Daemon(), parsed(name))
-    assert isinstance(answer, dict)
-    lengthened = _lengthened(answer)
-    assert isinstance(lengthened, dict)
-    return lengthened
+    if not isinstance(answer, dict):
+        answer = next(iter(answer))
+    written = _written(answer, text)
+    assert isinstance(written, dict)
+    return written
 
 
-def _lengthened(value: Any) -> Any:
+def _written(value: Any, text: str) -> Any:
     if isinstance(value, dict):
-        return {key: _lengthened(part) for key, part in value.items()}
+        return {key: _written(part, text) for key, part in value.items()}
     if isinstance(value, list):
-        return [_lengthened(part) for part in value]
-    return f"{LONG_WORDS} {CONTAINER_ID}" if value == "one" else value
+        return [_written(part, text) for part in value]
+    if isinstance(value, str):
+        return text
+    return value
 
 
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("width", [80, 200])
-@pytest.mark.parametrize("name", sorted(set(ASKING) - STREAMS - {"convert-values"}))
-def test_no_line_is_wider_than_the_screen(name: str, width: int) -> None:
+@pytest.mark.parametrize("name", sorted(set(ASKING) - SERVING - {"convert-values"}))
+def test_no_line_is_wider_than_the_screen(name: str, width: int, text: str) -> None:
     """Whatever the daemon answers, no row is pushed apart by a terminal's own wrapping."""
-    text = VERBS[name].render(dict(_answer(name)), Layout(width))
-    assert max(map(len, text.splitlines())) <= width
+    shown = VERBS[name].render(dict(_answer(name, text)), Layout(width))
+    assert max(map(len, shown.splitlines())) <= width
+
+
+def test_a_change_names_its_sandbox_as_a_table_does() -> None:
+    """With the beginning of the container ID, and with the whole of it on a wide screen."""
+    change = {"at": "2026-11-29T00:40:23Z", "kind": "attachment", "text": f"+ 10.0.0.9 default/web {CONTAINER_ID}/eth0"}
+    assert f"{CONTAINER_ID[:SHORT_ID]}/eth0" in VERBS["watch"].render(change, Layout())
+    assert f"{CONTAINER_ID}/eth0" in VERBS["watch"].render(change, WHOLE)
 
 
 def test_a_row_goes_on_within_its_columns() -> None:
@@ -74,7 +89,7 @@ def test_a_pipe_gets_one_line_for_each_row() -> None:
 
 def test_only_a_wide_screen_has_all_columns_and_whole_ids() -> None:
     """The pod is first on both."""
-    answer = dict(_answer("attachments"))
+    answer = dict(_answer("attachments", ""))
     answer["attachments"][0] |= {"container_id": CONTAINER_ID, "sandbox_name": "default/web"}
     narrow, wide = (VERBS["attachments"].render(answer, layout) for layout in (Layout(), WHOLE))
     assert narrow.splitlines()[0].split()[0] == wide.splitlines()[0].split()[0] == "POD"
