@@ -32,6 +32,7 @@ class DaemonPod:
         is_looping: whether kubelet waits before it starts the container again, because the container ended several times
             (CrashLoopBackOff).
         problem: why the container does not run; "" if it runs.
+        last_end: how and when the container ended last; "" if it never did.
         metrics_port: 0 if the pod's environment turns the metrics off.
     """
 
@@ -43,6 +44,7 @@ class DaemonPod:
     is_looping: bool
     restart_count: int
     problem: str
+    last_end: str
     metrics_port: int
 
 
@@ -161,6 +163,7 @@ def _daemon_pod(pod_object: Mapping[str, Any], container: Mapping[str, Any], nod
         is_looping=(state.get("waiting") or {}).get("reason") == "CrashLoopBackOff",
         restart_count=status.get("restartCount", 0),
         problem=_problem(state, status.get("lastState") or {}, pod_status),
+        last_end=_end((status.get("lastState") or {}).get("terminated")),
         metrics_port=metrics_port or _metrics_port(container),
     )
 
@@ -171,10 +174,16 @@ def _problem(state: Mapping[str, Any], last_state: Mapping[str, Any], pod_status
         return ""
     waiting = state.get("waiting") or {}
     reason = waiting.get("reason") or pod_status.get("reason") or pod_status.get("phase", "no container yet")
-    end = state.get("terminated") or last_state.get("terminated")
-    if end:
-        return f"{reason}, last end: status {end.get('exitCode', '?')} {end.get('reason', '')}".rstrip()
-    return str(reason)
+    end = _end(state.get("terminated") or last_state.get("terminated"))
+    return f"{reason}, last end: {end}" if end else str(reason)
+
+
+def _end(terminated: Mapping[str, Any] | None) -> str:
+    """Describe a container's end: its exit status, the reason and the time; "" if there was none."""
+    if not terminated:
+        return ""
+    parts = [f"status {terminated.get('exitCode', '?')}", terminated.get("reason"), terminated.get("finishedAt")]
+    return " ".join(filter(None, parts))
 
 
 def _metrics_port(container: Mapping[str, Any]) -> int:

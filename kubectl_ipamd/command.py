@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from kubectl_ipamd.errors import EXIT_INTERRUPTED, PluginError
+from kubectl_ipamd.parser import Parser
 from kubectl_ipamd.session import Session, open_session
 from kubectl_ipamd.text import printable
 from kubectl_ipamd.verbs import bundle, clean_up, execute, migrate, status, top, versions, where
@@ -28,14 +29,17 @@ TOTAL_S = 45.0
 EPILOG = """\
 exit statuses: 0 answered; 1 answered, and somebody must look; 2 wrong usage; 3 kubectl, the API server or a daemon does not answer;
 4 a right is missing. docs/kubectl.md has screens, the fields of -o json and the rights that each command needs.
+`kubectl ipamd COMMAND --help` has an example of each command.
 """
+
+SHARED = "options of every command"
 
 Run = Callable[[Session, argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns: the exit status."""
-    arguments = make_parser().parse_args(argv)
+    arguments = make_parser().parse_all(argv)
     run: Run = arguments.run
     try:
         with open_session(arguments) as session:
@@ -52,34 +56,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Make the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROGRAM, description="All nodes of a cluster that runs vpc-ipamd.", epilog=EPILOG, parents=[_common(is_top=True)]
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, text: str, run: Run) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text, parents=[_common(is_top=False)])
+    def command(name: str, text: str, run: Run, example: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=f"example:\n  {PROGRAM} {name} {example}".rstrip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[_common(is_top=False)],
+        )
         added.set_defaults(run=run)
         return added
 
-    added = command("status", "show every node, the worst first; exit 1 if a node needs attention", status.run)
+    added = command("status", "show every node, the worst first; exit 1 if a node needs attention", status.run, "--short 5")
     added.add_argument(
         "--short", type=int, default=0, metavar="N", help="nodes that can give fewer than N addresses need attention"
     )
     added.add_argument("--troubled", action="store_true", help="show only nodes that need attention")
-    _where_parser(command("where", "show which pod has an address, or which address a pod has, and its node", where.run))
-    command("versions", "show which releases run on how many nodes; exit 1 if more than one does", versions.run)
-    added = command("top", "show free and used addresses by subnet and by zone, the fullest first", top.run)
+    text = "show which pod has an address, or which address a pod has, and its node"
+    _where_parser(command("where", text, where.run, "10.0.3.7"))
+    command("versions", "show which releases run on how many nodes; exit 1 if more than one does", versions.run, "-o wide")
+    added = command("top", "show free and used addresses by subnet and by zone, the fullest first", top.run, "--by zone")
     added.add_argument("--by", choices=("both", "subnet", "zone"), default="both")
-    _bundle_parser(command("bundle", "collect an archive for support from each of many nodes (needs pods/exec)", bundle.run))
-    _exec_parser(command("exec", "run a verb of ipamctl on a node (needs pods/exec)", execute.run))
+    text = "collect an archive for support from each of many nodes (needs pods/exec)"
+    _bundle_parser(command("bundle", text, bundle.run, "node-a node-b -d archives"))
+    text = "run a verb of ipamctl on a node (needs pods/exec)"
+    _exec_parser(command("exec", text, execute.run, "node-a explain 10.0.3.7"))
     text = "remove what is ours from a node that has gone back to amazon-vpc-cni-k8s, in a debug pod"
-    _clean_up_parser(command("clean-up", text, clean_up.run))
+    _clean_up_parser(command("clean-up", text, clean_up.run, "node-a --dry-run"))
     text = "print how nodes come over from amazon-vpc-cni-k8s, or go back, as commands; execute none of them"
-    _migrate_parser(command("migrate", text, migrate.run))
+    _migrate_parser(command("migrate", text, migrate.run, "--plan > over.sh"))
     return parser
 
 
@@ -126,16 +140,17 @@ def _debug_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help=text)
 
 
-def _common(*, is_top: bool) -> argparse.ArgumentParser:
+def _common(*, is_top: bool) -> Parser:
     """Make a parser of the options that may stand before or after the name of the command.
 
     argparse parses them twice: first before the name (`is_top`), then after it. Only the first parser sets defaults, because defaults
     of the second would overwrite what stands before the name.
     """
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = Parser(add_help=False)
+    group = parser.add_argument_group(SHARED)
 
     def option(*names: str, default: object, **settings: object) -> None:
-        parser.add_argument(*names, default=default if is_top else argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
+        group.add_argument(*names, default=default if is_top else argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
 
     option("-o", "--output", choices=("table", "wide", "json"), default="table", help="(default: table)")
     option("-n", "--namespace", default="kube-system", help="of the daemon's pods (default: kube-system)")
@@ -152,7 +167,7 @@ def _common(*, is_top: bool) -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isascii() and text.isdecimal() else 0
     if number < 1:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError("must be a whole number from 1")
     return number

@@ -85,12 +85,22 @@ def judge(reading: NodeReading, *, short_below: int = 0) -> Judgement:
         short_below: a node that can give fewer addresses than this number is SHORT.
     """
     if reading.figures is None:
-        return Judgement(_silent_state(reading), reading.problem)
+        return Judgement(_silent_state(reading), _with_restarts(reading.problem, reading))
     for state, reason_of in _CHECKS:
         reason = reason_of(reading.figures, short_below)
+        if state is NodeState.NOT_READY and reason:
+            reason = _with_restarts(reason, reading)
         if reason:
             return Judgement(state, _with_others(state, reason, reading.figures))
     return Judgement(NodeState.READY, _others(reading.figures))
+
+
+def _with_restarts(reason: str, reading: NodeReading) -> str:
+    """Append how often the container of a running pod was restarted: between two crashes a daemon in a crash loop runs for seconds."""
+    pod = reading.node.pod
+    if pod is None or not pod.is_running or not pod.restart_count:
+        return reason
+    return f"{reason}; {counted(pod.restart_count, 'restart')}, last end: {pod.last_end or 'not known'}"
 
 
 def _silent_state(reading: NodeReading) -> NodeState:

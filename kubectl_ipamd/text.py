@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ CELL_MAX = 240
 cause. `-o json` has the whole text."""
 
 GAP = "  "
+
+LAST_MIN = 16
+"""Least width, in characters, to which the last column is narrowed. Ours: two words; a row that leaves less room is cut off."""
 
 _UNPRINTABLE = re.compile(r"[^ -~]")
 
@@ -55,13 +59,20 @@ def _cell(value: Any) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Align cells below each other. On a terminal the last cell goes on in further lines of its column."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     screen_width = _screen_width()
+    last_width = screen_width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)
     for line in lines:
-        text = GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        if screen_width and len(text) > screen_width:
-            text = f"{text[: screen_width - 3]}..."
-        yield text
+        parts = [line[-1]]
+        if screen_width and last_width >= LAST_MIN:
+            parts = textwrap.wrap(line[-1], last_width, break_on_hyphens=False) or [""]
+        start = GAP.join([*map(str.ljust, line[:-1], widths), ""])
+        for number, part in enumerate(parts):
+            text = f"{' ' * len(start) if number else start}{part}".rstrip()
+            if screen_width and len(text) > screen_width:
+                text = f"{text[: screen_width - 3]}..."
+            yield text
 
 
 def _screen_width() -> int:

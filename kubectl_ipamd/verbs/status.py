@@ -90,6 +90,7 @@ def _row(reading: NodeReading, judgement: Judgement) -> Answer:
         "node_ready": node.is_ready,
         "pod": "",
         "restarts": None,
+        "last_end": "",
         "version": "",
         "assignable": None,
         "assigned": None,
@@ -101,7 +102,7 @@ def _row(reading: NodeReading, judgement: Judgement) -> Answer:
         "figures": "none" if figures is None else "read",
     }
     if pod is not None:
-        row |= {"pod": pod.name, "restarts": pod.restart_count}
+        row |= {"pod": pod.name, "restarts": pod.restart_count, "last_end": pod.last_end}
     if figures is not None:
         row |= {
             "zone": node.zone or figures.zone,

@@ -52,10 +52,20 @@ class MadeCluster:
     forbidden: set[str] = field(default_factory=set)
     paths: list[str] = field(default_factory=list)
 
-    def add(self, name: str, metrics: str | None, *, state: dict[str, Any] | None = None, restarts: int = 0) -> None:
-        """Add a node with a daemon. `state`: of its container; running by default."""
+    def add(
+        self, name: str, metrics: str | None, *, state: dict[str, Any] | None = None, restarts: int = 0, exit_code: int = 0
+    ) -> None:
+        """Add a node with a daemon.
+
+        Args:
+            state: of its container; running by default.
+            exit_code: with which the container ended before each restart.
+        """
         self.nodes.append({"metadata": {"name": name, "labels": LABELS}, "status": {}})
-        status = {"name": "ipamd", "state": state or {"running": {}}, "restartCount": restarts}
+        status: dict[str, Any] = {"name": "ipamd", "state": state or {"running": {}}, "restartCount": restarts}
+        if restarts:
+            end = {"exitCode": exit_code, "reason": "Error", "finishedAt": "2026-11-22T01:00:00Z"}
+            status["lastState"] = {"terminated": end}
         container = {"name": "ipamd", "image": "vpc-ipamd:0.1.0", "env": []}
         self.daemons.append(
             {

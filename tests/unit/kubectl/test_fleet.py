@@ -58,6 +58,17 @@ def test_the_worst_node_is_first_and_silence_is_a_row(desk: Desk) -> None:
     assert not [path for path in desk.cluster.paths if "node-loop" in path]
 
 
+@pytest.mark.parametrize(("recording", "state"), [("", "no-answer"), ("denied-at-start", "not-ready")])
+def test_a_daemon_between_two_crashes_is_told_of(desk: Desk, recording: str, state: str) -> None:
+    """It runs, and has not answered yet: the row has its restarts and its last end, and so has the reason."""
+    desk.cluster.add("node-0", page(recording) if recording else None, restarts=7, exit_code=2)
+    _, answer = desk.ask("status", "--timeout", "1")
+    (row,) = answer["nodes"]
+    assert (row["state"], row["restarts"]) == (state, 7)
+    assert row["last_end"].startswith("status 2 ")
+    assert row["last_end"] in row["reason"]
+
+
 def test_500_nodes_take_less_than_a_minute(desk: Desk) -> None:
     """Of which 25 do not answer."""
     text = page("idle")
