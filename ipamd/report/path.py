@@ -17,7 +17,7 @@ from ipamd.model.record import replace
 from ipamd.model.repairs import NODE
 from ipamd.model.wiring_difference import advised_texts
 from ipamd.report.legs.explanations import setting_of_extra_legs
-from ipamd.report.path_beyond import NO_POLICY, beyond, policies
+from ipamd.report.path_beyond import NO_POLICY, beyond, is_link_local, policies, vpc_service
 from ipamd.report.path_messages import PathCause, PathFinding, PathVerdict, by_weight, path_finding
 from ipamd.report.path_report import LookupPlace, PathEni, PathKind, PathLookup, PathReport, UnseenPart
 from ipamd.report.path_sender import PathSender, PathTarget, read_target, select_sender
@@ -180,10 +180,22 @@ class _PathWalk:
         if owner not in ("", self._eni.eni_id):
             commands = self._commands(answer)
             self.find(PathCause.SOURCE_CHECK, eni=self._eni.eni_id, source=self._seen_as, owner=owner, commands=commands)
+        self._find_exit(self._eni, is_translated=is_translated)
+
+    def _find_exit(self, eni: PathEni, *, is_translated: bool) -> None:
+        """Add the finding that the packet leaves by an ENI: to a service of AWS, to a link-local address of nobody, or beyond."""
+        identity = self._sources.identity()
+        service = vpc_service(self._target.address, identity.vpc_cidrs if identity else ())
+        if service is not None:
+            self.find(PathCause.VPC_SERVICE, link=eni.link, eni=eni.eni_id, service=service.name, mend=service.mend)
+            return
+        if is_link_local(self._target.address):
+            self.find(PathCause.NO_AGENT, link=eni.link, eni=eni.eni_id)
+            return
         seen = str(self._seen_as)
         if is_translated:
             seen += ", the node's address"
-        self.find(PathCause.LEAVES, link=answer.link, eni=self._eni.eni_id, seen=seen)
+        self.find(PathCause.LEAVES, link=eni.link, eni=eni.eni_id, seen=seen)
 
     def _eni_of(self, link: str) -> PathEni | None:
         """Return the ENI of a link; None for a foreign link. The ENI may be the branch ENI of a pod."""

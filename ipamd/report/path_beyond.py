@@ -3,19 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
+from typing import NamedTuple
 
-from ipamd.model.family import IpAddress
+from ipamd.model.family import IpAddress, read_address
 from ipamd.report.path_report import PathEni, UnseenPart
 from ipamd.report.path_sender import PathTarget
 
 NO_POLICY = "none"
+
+DNS_OFFSET = 2
+"""Place of the VPC's DNS in its CIDR. Source: https://docs.aws.amazon.com/vpc/latest/userguide/AmazonDNS-concepts.html."""
+
+_VPC_SERVICES_IPV6 = IPv6Network("fd00:ec2::/32")
+
+
+class VpcService(NamedTuple):
+    """A service that AWS serves to each ENI, past security groups and network ACLs.
+
+    Sources: https://docs.aws.amazon.com/vpc/latest/userguide/vpc-security-groups.html; vpc-network-acls.html of the same guide.
+
+    `name`: its name in a sentence.
+    `mend`: what to do if it does not answer.
+    `parts`: the settings of AWS that decide about it.
+    """
+
+    name: str
+    mend: str
+    parts: tuple[UnseenPart, ...] = ()
+
+
+_METADATA = VpcService(
+    "instance metadata",
+    "a pod needs a hop limit of 2: `aws ec2 modify-instance-metadata-options --instance-id INSTANCE --http-endpoint enabled "
+    "--http-put-response-hop-limit 2`; EKS advises against access of pods to the node's role",
+    (
+        UnseenPart(
+            "metadata options of the instance",
+            "EC2 > Instances > Actions > Instance settings > Modify instance metadata options",
+            "enabled, and a hop limit of 2 or more; of the node itself 1 is enough",
+        ),
+    ),
+)
+_DNS = VpcService(
+    "the VPC's DNS",
+    "check the setting below. AWS drops what exceeds 1,024 packets a second of an ENI: on the node `ethtool -S LINK`, "
+    "linklocal_allowance_exceeded",
+    (UnseenPart("DNS of the VPC", "VPC > Your VPCs > Actions > Edit VPC settings", "Enable DNS resolution"),),
+)
+_TIME = VpcService("the time service", "ask it from the node: `chronyc sources`; a pod needs UDP, port 123, and no VPC setting")
+
+_VPC_SERVICES = {
+    read_address(text): service
+    for service, texts in (
+        (_METADATA, ("169.254.169.254", "fd00:ec2::254")),
+        (_DNS, ("169.254.169.253", "fd00:ec2::253")),
+        (_TIME, ("169.254.169.123", "fd00:ec2::123")),
+    )
+    for text in texts
+}
+
+
+def vpc_service(address: IpAddress, vpc_cidrs: Collection[IPv4Network]) -> VpcService | None:
+    """Return the service of AWS that has an address: a link-local one, or the third one of the VPC, which is its DNS; or None."""
+    if any(address == cidr[DNS_OFFSET] for cidr in vpc_cidrs):
+        return _DNS
+    return _VPC_SERVICES.get(address)
+
+
+def is_link_local(address: IpAddress) -> bool:
+    """Whether no router forwards to an address. The range in which AWS serves IPv6 counts too."""
+    return address.is_link_local or address in _VPC_SERVICES_IPV6
 
 
 def beyond(
     eni: PathEni, target: PathTarget, *, seen_as: IpAddress, translated: bool, vpc_cidrs: Collection[IPv4Network]
 ) -> Iterator[UnseenPart]:
     """List the parts of AWS that a packet passes after it has left by an ENI, in their order."""
+    service = vpc_service(target.address, vpc_cidrs)
+    if service is not None:
+        yield from service.parts
+    if service is not None or is_link_local(target.address):
+        return
     port = "the port"
     if target.port:
         port = f"TCP port {target.port}"

@@ -44,11 +44,13 @@ class PathCause(StrEnum):
     UNREADABLE = "kernel-unreadable"
     FOREIGN_INTERFACE = "foreign-interface"
     FOREIGN_LINK = "foreign-link"
+    NO_AGENT = "no-agent"
     MAY_BE_FILTERED = "may-be-filtered"
     WIRING_DIFFERS = "wiring-differs"
     ITSELF = "itself"
     NODE = "node"
     POD_ON_NODE = "pod-on-node"
+    VPC_SERVICE = "vpc-service"
     LEAVES = "leaves-node"
 
 
@@ -114,6 +116,12 @@ MESSAGES: Mapping[PathCause, PathMessage] = {
         "it leaves the node by {link}, which does not belong to an ENI, {rule}",
         "look at the configuration of the software that made {link}",
     ),
+    PathCause.NO_AGENT: PathMessage(
+        _UNSEEN,
+        "it leaves by {link} ({eni}), but {destination} is a link-local address, and nothing beyond the node is known to have it",
+        "on this node must run what serves this address, as node-local DNS or EKS Pod Identity's agent: "
+        "`kubectl get pods -A -o wide --field-selector spec.nodeName=NODE`",
+    ),
     PathCause.MAY_BE_FILTERED: PathMessage(_UNSEEN, "a filter may be in the way: {what}", _FILTER),
     PathCause.WIRING_DIFFERS: PathMessage(
         _UNSEEN,
@@ -128,6 +136,12 @@ MESSAGES: Mapping[PathCause, PathMessage] = {
     ),
     PathCause.POD_ON_NODE: PathMessage(
         _REACHES, "the node delivers it to {pod} by {link}", "does the pod listen there? Its network policies may drop it"
+    ),
+    PathCause.VPC_SERVICE: PathMessage(
+        _UNSEEN,
+        "nothing of this node is in the way: it leaves by {link} ({eni}) to {service}, which no security group and no network ACL "
+        "filters",
+        "{mend}",
     ),
     PathCause.LEAVES: PathMessage(
         _UNSEEN,
@@ -170,6 +184,6 @@ def path_finding(cause: PathCause, **fields: object) -> PathFinding:
 
 
 def by_weight(findings: Iterable[PathFinding]) -> list[PathFinding]:
-    """Sort findings so that the first is the answer. LEAVES ("nothing is in the way") is left out if there is any other finding."""
+    """Sort findings so that the first is the answer. "Nothing is in the way" is left out if there is any other finding."""
     ordered = sorted(findings, key=lambda finding: _WEIGHT[finding.cause])
-    return [finding for finding in ordered if finding.cause is not PathCause.LEAVES] or ordered
+    return [finding for finding in ordered if finding.cause not in (PathCause.LEAVES, PathCause.VPC_SERVICE)] or ordered

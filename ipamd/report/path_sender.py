@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from ipaddress import IPv4Address
 from typing import NamedTuple
 
 from ipamd.model.attachment import Attachment
@@ -17,6 +18,8 @@ TARGET_MAX = 60
 port has at most 48."""
 
 PORT_MAX = 65535
+
+BROADCAST = IPv4Address("255.255.255.255")
 
 FORMS = "give an address, ADDRESS:PORT or [IPV6]:PORT; of a name: `getent ahosts NAME`, in the pod"
 
@@ -62,7 +65,7 @@ def read_target(text: str) -> PathTarget:
         address = read_spelling(address_text)
     except ValueError as error:
         raise InvalidRequestError(f"destination {text!r} is no address", details=FORMS) from error
-    if address.is_unspecified or address.is_multicast or address.is_loopback:
+    if address.is_unspecified or address.is_multicast or address.is_loopback or address == BROADCAST:
         raise InvalidRequestError(f"destination {address} is no address of one other host", details=FORMS)
     if address.version == 6 and address.is_link_local:
         raise InvalidRequestError(f"destination {address} has a meaning on one link only", details=FORMS)

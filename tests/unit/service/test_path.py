@@ -198,6 +198,40 @@ def _diverted_to(kernel: Kernel, uplink: str) -> Callable[[RoutedPacket], RouteA
     return decide
 
 
+@pytest.mark.parametrize(
+    ("destination", "pages"),
+    [("169.254.169.254:80", ["EC2"]), ("169.254.169.253:53", ["VPC"]), ("{base}:53", ["VPC"]), ("169.254.169.123", [])],
+    ids=["metadata", "DNS", "DNS at the VPC's base", "time"],
+)
+@pytest.mark.parametrize("subject", ["web", str(IDENTITY.primary_address)])
+def test_no_group_filters_a_service_of_the_vpc(kernel: Kernel, destination: str, pages: list[str], subject: str) -> None:
+    """Instance metadata, DNS and time pass neither security groups nor network ACLs, so these are in no list."""
+    reply = path(kernel, destination.format(base=IDENTITY.vpc_cidrs[0][2]), subject)
+    assert (reply.verdict, reply.cause) == ("unseen", PathCause.VPC_SERVICE)
+    assert [part.console.partition(" > ")[0] for part in reply.unseen] == pages
+
+
+def test_the_services_of_the_vpc_have_addresses_of_ipv6(kernel: Kernel) -> None:
+    """Unique local ones."""
+    assert path(kernel, "fd00:ec2::254").cause == PathCause.VPC_SERVICE
+    assert path(kernel, "fd00:ec3::254").cause == PathCause.LEAVES
+
+
+@pytest.mark.parametrize("destination", ["169.254.20.10", "169.254.170.23:80"])
+def test_a_link_local_address_that_nobody_has_is_not_looked_for_in_aws(kernel: Kernel, destination: str) -> None:
+    """An agent of the node serves it: node-local DNS, EKS Pod Identity. Where it runs, the node has the address."""
+    reply = path(kernel, destination)
+    assert (reply.verdict, reply.cause, list(reply.unseen)) == ("unseen", PathCause.NO_AGENT, [])
+
+    def with_agent(packet: RoutedPacket) -> RouteAnswer | None:
+        if str(packet.destination) in destination:
+            return RouteAnswer(RouteResult.LOCAL, 0, "lookup 255", 255, "lo")
+        return kernel.on_node(packet)
+
+    kernel.node.paths.node = with_agent
+    assert path(kernel, destination).cause == PathCause.NODE
+
+
 def test_another_pod_and_the_node_are_reached(kernel: Kernel) -> None:
     """What stays on the node is seen whole."""
     other = kernel.node.add("b", pod="db")
@@ -250,7 +284,7 @@ def test_a_pod_is_named_as_for_explain(kernel: Kernel, subject: str) -> None:
 @pytest.mark.parametrize(
     "destination",
     ["", "db.example", "10.0.0", "10.0.0.9:0", "10.0.0.9:65536", "10.0.0.9:x", "[::1", "[2001:db8::9]x", "[2001:db8::9]:",
-     "fe80::1", "fe80::1%eth0", "224.0.0.1", "0.0.0.0", "127.0.0.1", "9" * 61, "10.0.0.9:²"],
+     "fe80::1", "fe80::1%eth0", "224.0.0.1", "255.255.255.255", "0.0.0.0", "127.0.0.1", "9" * 61, "10.0.0.9:²"],
 )  # fmt: skip
 def test_a_destination_that_is_no_address_is_refused(kernel: Kernel, destination: str) -> None:
     """With a typed error, before anything is asked of the kernel."""
