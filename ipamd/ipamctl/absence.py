@@ -6,6 +6,7 @@ import errno
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +17,10 @@ CONNECT_S = 0.5
 """Longest wait for a connection. Ours: the kernel connects at once, whatever the listening program does, until its backlog is full."""
 
 LOOP_STARTS = 3
-LOOP_S = 600.0
-"""LOOP_STARTS starts within LOOP_S count as a crash loop. Ours: kubelet's pauses before it starts an ended container again are 10 s,
-20 s, 40 s, ... up to five minutes, so the first three starts come within a minute."""
+PAUSE_MAX_S = 600.0
+"""LOOP_STARTS failed starts, each at most PAUSE_MAX_S after the one before, count as a crash loop. Source: kubelet's pauses before it
+starts an ended container again are 10 s, 20 s, 40 s, ... up to five minutes, and begin anew after a run of ten minutes
+(https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy)."""
 
 _UCRED = struct.Struct("3i")
 """The form of SO_PEERCRED's value: pid, uid, gid. Source: unix(7)."""
@@ -30,7 +32,7 @@ class AbsenceKind(StrEnum):
     """Why the daemon does not answer.
 
     DEAD: no process listens on the socket.
-    CRASH_LOOP: no process listens, and the daemon has started LOOP_STARTS times within LOOP_S.
+    CRASH_LOOP: no process listens, and the last LOOP_STARTS starts failed, one soon after the other.
     HUNG: a process listens and does not answer.
     """
 
@@ -97,9 +99,10 @@ def hung(process: Listener) -> MissingDaemon:
 def gone(run_dir: Path) -> MissingDaemon:
     """Describe why no process listens: it is not running, or it is in a crash loop."""
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    recent = [start for start in read_starts(run_dir) if now_s - LOOP_S <= start.boottime_s <= now_s]
-    if len(recent) >= LOOP_STARTS:
-        text = f"crash loop: {len(recent)} starts within {LOOP_S / 60:.0f} min, the last one {_end_of(recent[-1])}"
+    failed = _failed_in_a_row(read_starts(run_dir), now_s)
+    if len(failed) >= LOOP_STARTS:
+        minutes = (now_s - failed[0].boottime_s) / 60
+        text = f"crash loop: {len(failed)} starts within {max(minutes, 1):.0f} min, the last one {_end_of(failed[-1])}"
         step = f"`kubectl -n kube-system logs POD -c ipamd --previous`, and look the status up in {_ENDS}"
         return MissingDaemon(AbsenceKind.CRASH_LOOP, text, step)
     step = (
@@ -107,6 +110,18 @@ def gone(run_dir: Path) -> MissingDaemon:
         "`ipamctl history` works without it"
     )
     return MissingDaemon(AbsenceKind.DEAD, "no process has the socket: is the daemon running on this node?", step)
+
+
+def _failed_in_a_row(starts: Sequence[ProcessStart], now_s: float) -> list[ProcessStart]:
+    """Return the last starts, oldest first, that failed and came at most PAUSE_MAX_S after each other and before now."""
+    failed: list[ProcessStart] = []
+    later_s = now_s
+    for start in reversed(starts):
+        if start.exit_status == 0 or not 0 <= later_s - start.boottime_s <= PAUSE_MAX_S:
+            break
+        failed.insert(0, start)
+        later_s = start.boottime_s
+    return failed
 
 
 def _end_of(start: ProcessStart) -> str:

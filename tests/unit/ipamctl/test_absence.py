@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from ipamd.ipamctl.absence import LOOP_STARTS, AbsenceKind, Listener, MissingDaemon, gone, listener
 from ipamd.ipamctl.client import MOMENT_S, TIMEOUT_S, Client
 from ipamd.ipamctl.verb import AwayError
-from ipamd.settings.start_record import STARTS_MAX, STARTS_NAME, StartRecord, read_starts
+from ipamd.settings.start_record import STARTS_MAX, STARTS_NAME, ProcessStart, StartRecord, read_starts
 from tests.rig import wait_until
 
 LISTENING = """
@@ -70,6 +72,38 @@ def test_many_starts_are_a_crash_loop(run_dir: Path) -> None:
     assert _kind(run_dir) == AbsenceKind.CRASH_LOOP
     absence = gone(run_dir)
     assert f"WARM_IP_TARGET {LOOP_STARTS - 1} is wrong" in absence.text
+
+
+KUBELETS_PAUSES_S = (10, 20, 40, 80, 160, *[300] * 10)
+"""Between two starts of a container that ends at once."""
+
+
+def _ago(run_dir: Path, ages_s: Iterable[float], exit_status: int | None = 2) -> None:
+    """Write the record of a daemon whose processes started so long ago."""
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    starts = [ProcessStart(now_s - age_s, 7, exit_status, "told by the test") for age_s in sorted(ages_s, reverse=True)]
+    (run_dir / STARTS_NAME).write_text("".join(f"{json.dumps(start._asdict())}\n" for start in starts[-STARTS_MAX:]))
+
+
+@pytest.mark.parametrize("since_last_s", [1, 299])
+@pytest.mark.parametrize("restarts", range(LOOP_STARTS - 1, len(KUBELETS_PAUSES_S)))
+@pytest.mark.parametrize("exit_status", [2, None])
+def test_a_crash_loop_stays_one(run_dir: Path, restarts: int, since_last_s: float, exit_status: int | None) -> None:
+    """Hours later, when kubelet waits five minutes before each start, so that ten minutes have two of them."""
+    pauses = KUBELETS_PAUSES_S[:restarts]
+    _ago(run_dir, (since_last_s + sum(pauses[number:]) for number in range(restarts + 1)), exit_status)
+    assert gone(run_dir).kind is AbsenceKind.CRASH_LOOP
+
+
+@pytest.mark.parametrize(
+    ("ages_s", "exit_status"),
+    [((9000, 6000, 3000), 2), ((3600, 3590, 3570), 2), ((90, 60), 2), ((90, 60, 30), 0)],
+    ids=["far apart", "an hour ago", "two", "rolls"],
+)
+def test_what_is_no_crash_loop(run_dir: Path, ages_s: tuple[float, ...], exit_status: int) -> None:
+    """Starts far apart or long ago, fewer of them, and processes that ended as they were asked to."""
+    _ago(run_dir, ages_s, exit_status)
+    assert gone(run_dir).kind is AbsenceKind.DEAD
 
 
 def test_a_stopped_process_is_hung(run_dir: Path, mute: subprocess.Popen[str]) -> None:
