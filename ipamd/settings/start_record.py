@@ -92,11 +92,12 @@ def _is_well_formed(start: ProcessStart) -> bool:
 
 
 def _is_ours(run_dir: Path) -> bool:
-    """Whether a directory can be a run directory: it is owned by this user, and it is empty or closed to all other users.
+    """Whether a directory can be a run directory: it is owned by this user, and closed to all other users, empty, or has our record.
 
-    This is checked because invalid settings may name any directory.
+    This is checked because invalid settings may name any directory. kubelet makes the directory open to all, and a daemon closes it
+    only after it has read its settings.
     """
     status = run_dir.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return False
-    return not status.st_mode & 0o077 or not any(run_dir.iterdir())
+    return not status.st_mode & 0o077 or not any(run_dir.iterdir()) or bool(read_starts(run_dir))

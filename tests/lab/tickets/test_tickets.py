@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ipamd.ipamctl.absence import LOOP_STARTS
 from ipamd.model.time_text import rfc3339
 from lab.fabric import talk
 from lab.node.node import REPOSITORY
@@ -145,6 +147,22 @@ def test_a_crash_loop() -> None:
         status, text = ask(made, command, env={"WARM_IP_TARGET": "many"})
         assert status == 2, text
         assert "WARM_IP_TARGET" in text
+        for _ in range(LOOP_STARTS):
+            made.start(wait=False, env={"WARM_IP_TARGET": "many"})
+            wait_until(lambda: not made.driver.is_running, what="the settings end it")
+        told(made, "The daemon ends by itself", "crash loop", status=3)
+
+
+def test_a_daemon_that_is_stopped() -> None:
+    """A process has the socket and does nothing; it is named, with what lets it go on."""
+    with rig() as made:
+        assert made.daemon is not None
+        os.kill(made.daemon.pid, signal.SIGSTOP)
+        try:
+            told(made, "The daemon ends by itself", "is stopped", status=3)
+        finally:
+            os.kill(made.daemon.pid, signal.SIGCONT)
+        told(made, "Is the new release healthy", "ready")
 
 
 def test_too_many_addresses() -> None:

@@ -74,6 +74,17 @@ def test_many_starts_are_a_crash_loop(run_dir: Path) -> None:
     assert f"WARM_IP_TARGET {LOOP_STARTS - 1} is wrong" in absence.text
 
 
+def test_a_node_whose_first_daemon_never_started_has_its_crash_loop(tmp_path: Path) -> None:
+    """The directory is as kubelet makes it, open to all, because no daemon came so far as to close it."""
+    tmp_path.chmod(0o755)
+    for _ in range(LOOP_STARTS):
+        record = StartRecord(tmp_path)
+        record.begin()
+        record.end(2, reason="WARM_IP_TARGET is wrong")
+    assert [start.exit_status for start in read_starts(tmp_path)] == [2] * LOOP_STARTS
+    assert _kind(tmp_path) == AbsenceKind.CRASH_LOOP
+
+
 KUBELETS_PAUSES_S = (10, 20, 40, 80, 160, *[300] * 10)
 """Between two starts of a container that ends at once."""
 
@@ -179,3 +190,6 @@ def test_nothing_is_written_to_a_directory_of_others(tmp_path: Path) -> None:
     (tmp_path / "passwd").touch()
     StartRecord(tmp_path).begin()
     assert [path.name for path in tmp_path.iterdir()] == ["passwd"]
+    (tmp_path / STARTS_NAME).write_text("of somebody else\n")
+    StartRecord(tmp_path).begin()
+    assert (tmp_path / STARTS_NAME).read_text() == "of somebody else\n"
