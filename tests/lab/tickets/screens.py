@@ -31,6 +31,11 @@ def folder() -> Path | None:
     return REPOSITORY / name if name else None
 
 
+def screen_slug(heading: str) -> str:
+    """Return the beginning of a file's name, for a heading of the page."""
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+
+
 def keep_screens(made: Rig, heading: str, command: str, words: Mapping[str, str]) -> None:
     """Run a page's command once more on a terminal of each width, and write what it shows, if somebody asked for screens."""
     target = folder()
@@ -38,7 +43,7 @@ def keep_screens(made: Rig, heading: str, command: str, words: Mapping[str, str]
         return
     arguments = [words.get(word, word) for word in shlex.split(command)]
     line = shlex.join([sys.executable, "-m", MODULES[arguments[0]], *arguments[1:]])
-    slug = re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+    slug = screen_slug(heading)
     target.mkdir(parents=True, exist_ok=True)
     for width in WIDTHS:
         on_terminal = ["script", "-qec", f"stty cols {width}; {line}", "/dev/null"]

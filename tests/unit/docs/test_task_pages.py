@@ -11,6 +11,7 @@ from ipamd.model.capacity import MANY_VCPUS, MAX_PODS_FEW, MAX_PODS_MANY
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.node import FakeNode
+from tests.lab.tickets.screens import WIDTHS, screen_slug
 from tests.stories.stale_reads import run_sandboxes
 from tests.task_pages import (
     CLUSTER_PROGRAMS,
@@ -60,6 +61,17 @@ def test_no_command_hides(page: str) -> None:
     known = "\n".join(found)
     for line in re.findall(r"^ {4,}(\S.*)$", (DOCS / page).read_text(), re.M):
         assert line.startswith("$ ") or line in known or line.split()[0] not in PROGRAMS, line
+
+
+def test_each_ticket_has_its_screens() -> None:
+    """`make screens` was run after a ticket was added: a reviewer finds it at both widths, and no ticket that went."""
+    troubled = set(commands("troubleshooting.md", Runner.TROUBLED))
+    headings = [heading for heading, section in sections("troubleshooting.md").items() if set(section.commands) & troubled]
+    for width in WIDTHS:
+        shown = {path.name for path in (DOCS / "screens").glob(f"*.{width}.txt")}
+        starts = [screen_slug(heading) for heading in headings]
+        assert [start for start in starts if not any(name.startswith(start) for name in shown)] == []
+        assert [name for name in sorted(shown) if not name.startswith(tuple(starts))] == []
 
 
 def test_what_no_test_of_the_pages_runs_is_on_a_page() -> None:
