@@ -29,14 +29,27 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="ipamd",
         description="The daemon, without arguments; else shows or takes back its datastore.",
-        epilog="`ipamd clean-up --help`: remove what is left of ours on a node that has gone back to amazon-vpc-cni-k8s.",
+        epilog="`ipamd clean-up --help`: remove what is left of ours on a node that has gone back to amazon-vpc-cni-k8s. "
+        "Example: ipamd datastore level",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("what", choices=["datastore"])
     parser.add_argument("--file", type=Path, help="the datastore's file (default: state.db in VPC_IPAMD_RUN_DIR)")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("level", help="show the file's level, and those that this release knows")
-    back = verbs.add_parser("downgrade", help="take the file back to a level, while no ipamd is running")
+    verbs.add_parser(
+        "level",
+        prog="ipamd datastore level",
+        help="show the file's level, and those that this release knows",
+        description="Show the file's level, and those that this release knows. A daemon may run.",
+        epilog="Example: ipamd datastore level",
+    )
+    back = verbs.add_parser(
+        "downgrade",
+        prog="ipamd datastore downgrade",
+        help="take the file back to a level, while no ipamd is running",
+        description="Take the file back to the level of an earlier release, while no ipamd is running.",
+        epilog=f"Example: ipamd datastore downgrade --to {LEVEL - 1}",
+    )
     back.add_argument("--to", type=int, required=True, metavar="LEVEL", help="the level that the earlier release knows")
     options = parser.parse_args(arguments)
     # Only the run directory is read: an invalid value of another setting must not prevent a downgrade.

@@ -72,6 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         description="Remove vpc-ipamd's nftables tables, rules, routes and conflist from a node that has gone back to "
         "amazon-vpc-cni-k8s. What pods of ours still need stays, and the exit status is 1: run it again when they are gone.",
+        epilog="Example: ipamd clean-up --dry-run",
     )
     parser.add_argument("--version", action="version", version=f"ipamd {__version__}")
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed, and remove nothing")

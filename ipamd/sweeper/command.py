@@ -98,7 +98,11 @@ def _print(findings: Sequence[SweptEni], order: SweepOrder, *, as_json: bool) ->
 
 def _parser() -> argparse.ArgumentParser:
     environ = os.environ
-    parser = argparse.ArgumentParser(prog="vpc-ipamd-sweeper", description="Delete the leaked ENIs of one cluster.")
+    parser = argparse.ArgumentParser(
+        prog="vpc-ipamd-sweeper",
+        description="Delete the leaked ENIs of one cluster.",
+        epilog="Example: vpc-ipamd-sweeper --cluster blue --vpc-id vpc-0a1b --region us-west-2",
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument(
         "--cluster", default=environ.get("CLUSTER_NAME", ""), help="only ENIs with this cluster's tag (default: CLUSTER_NAME)"
