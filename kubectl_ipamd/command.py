@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kubectl_ipamd.errors import EXIT_INTERRUPTED, PluginError
 from kubectl_ipamd.parser import Parser
-from kubectl_ipamd.session import Session, open_session
+from kubectl_ipamd.session import NAMESPACE, SELECTOR, Session, open_session
 from kubectl_ipamd.text import printable
 from kubectl_ipamd.verbs import bundle, clean_up, execute, migrate, status, top, versions, where
 from kubectl_ipamd.version import __version__
@@ -153,8 +153,8 @@ def _common(*, is_top: bool) -> Parser:
         group.add_argument(*names, default=default if is_top else argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
 
     option("-o", "--output", choices=("table", "wide", "json"), default="table", help="(default: table)")
-    option("-n", "--namespace", default="kube-system", help="of the daemon's pods (default: kube-system)")
-    option("-l", "--selector", default="app.kubernetes.io/name=vpc-ipamd", help="of the daemon's pods, by labels")
+    option("-n", "--namespace", default=NAMESPACE, help=f"of the daemon's pods (default: {NAMESPACE})")
+    option("-l", "--selector", default=SELECTOR, help="of the daemon's pods, by labels")
     option("--metrics-port", type=int, default=0, metavar="PORT", help="if a settings file has another than 61678")
     option("--parallel", type=_positive, default=PARALLEL, metavar="N", help=f"requests at once (default: {PARALLEL})")
     option("--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"seconds for one node (default: {TIMEOUT_S:g})")

@@ -43,7 +43,7 @@ class Choices:
         canary: the number of nodes that are moved first, before all batches.
         soak_minutes: how long the canary nodes are watched before the first batch.
         kubectl: the words that begin a command of kubectl, with the operator's options.
-        plugin: the words that begin a command of this plugin, with the same options.
+        plugin: the words that begin a command of this plugin, with the same options and those about the daemon's pods.
     """
 
     label: tuple[str, str]

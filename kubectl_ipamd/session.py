@@ -17,6 +17,11 @@ from kubectl_ipamd.proxy import api_socket
 OPTIONS = ("kubeconfig", "context", "cluster", "user", "server", "as")
 """Options of this program that are passed on to kubectl."""
 
+NAMESPACE = "kube-system"
+
+SELECTOR = "app.kubernetes.io/name=vpc-ipamd"
+"""The label of the daemon's pods. Source: manifests/base/daemonset.yaml."""
+
 
 @dataclass(frozen=True)
 class Session:
@@ -36,6 +41,18 @@ class Session:
     metrics_port: int
     limits: Limits
     output: str
+
+    @property
+    def own_options(self) -> tuple[str, ...]:
+        """The options about the daemon's pods that differ from the defaults, for another command line of this program."""
+        options = []
+        if self.namespace != NAMESPACE:
+            options.append(f"--namespace={self.namespace}")
+        if self.selector != SELECTOR:
+            options.append(f"--selector={self.selector}")
+        if self.metrics_port:
+            options.append(f"--metrics-port={self.metrics_port}")
+        return tuple(options)
 
     def cluster(self) -> ClusterView:
         """List the nodes and the daemons' pods. Raises: PluginError."""

@@ -45,7 +45,7 @@ def _choices(session: Session, arguments: argparse.Namespace) -> Choices:
         canary=arguments.canary,
         soak_minutes=arguments.soak,
         kubectl=(KUBECTL, *options),
-        plugin=(KUBECTL, "ipamd", *options),
+        plugin=(KUBECTL, "ipamd", *session.own_options, *options),
     )
 
 

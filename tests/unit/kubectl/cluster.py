@@ -89,7 +89,7 @@ class MadeCluster:
             return self._metrics(unquote(path.split("/")[6]))
         if path == "/api/v1/nodes":
             return 200, listed(self.nodes, query)
-        if path == "/apis/apps/v1/namespaces/kube-system/daemonsets":
+        if path.startswith("/apis/apps/v1/namespaces/"):
             template = {"spec": {"nodeSelector": self.node_selector, "containers": [{"name": "ipamd"}]}}
             ours = {"metadata": {"name": "vpc-ipamd"}, "spec": {"template": template}}
             return 200, listed([ours] if "labelSelector" in query else [ours, *self.daemonsets], query)

@@ -166,6 +166,22 @@ def test_the_command_reads_and_prints(desk: Desk) -> None:
     assert desk.run("migrate", "--plan")[0] == 1
 
 
+def test_the_script_looks_where_the_operator_looked(desk: Desk) -> None:
+    """A chart in another namespace, under another name or port: without these options the plugin would find no daemon, and the script
+    would stop behind its canary."""
+    desk.cluster.add("node-0", None)
+    desk.cluster.node_selector = {"vpc-ipamd": "yes"}
+    desk.cluster.daemonsets = [OTHER_OFF]
+    options = ("-n", "network", "-l", "app=ipam", "--metrics-port", "7000")
+    plain, special = desk.ask("migrate", "--plan")[1], desk.ask(*options, "migrate", "--plan")[1]
+    for answer, expected in ((plain, ()), (special, ("--namespace=network", "--selector=app=ipam", "--metrics-port=7000"))):
+        lines = [shlex.split(command, comments=True) for step in answer["steps"] for command in step["commands"]]
+        of_plugin = [line for line in lines if line[:2] == ["kubectl", "ipamd"]]
+        assert of_plugin
+        assert all(tuple(line[2 : 2 + len(expected)]) == expected for line in of_plugin), of_plugin
+        assert not [line for line in lines if line[:2] != ["kubectl", "ipamd"] and set(line) & set(expected)]
+
+
 def test_without_plan_or_rights_there_is_none(desk: Desk) -> None:
     """Nothing else is executed; half of a plan would be wrong."""
     desk.cluster.add("node-0", None)
