@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvalidRequestError, IpamError
 from ipamd.model.family import IpAddress, read_spelling
+from ipamd.model.packet_path import RoutedPacket, RouteResult
 from ipamd.model.record import dataclass
 from ipamd.report.selection import sandboxes_by_address, sandboxes_by_container_id, sandboxes_of_pod
 from ipamd.report.sources import Sources
@@ -118,13 +119,23 @@ def select_sender(sources: Sources, subject: str) -> PathSender:
 
 
 def _by_address(sources: Sources, address: IpAddress) -> PathSender:
-    """Find the sender that has an address. Raises: InvalidRequestError if no sandbox and no ENI of this node has it."""
+    """Find the sender that has an address. Raises: InvalidRequestError if no sandbox has it, nor the node itself."""
     attachments = sandboxes_by_address(sources, address)
     if attachments:
         return PathSender(attachments[0].sandbox_name or attachments[0].key.container_id, tuple(attachments), address)
-    if any(eni.primary_address == address for eni in sources.datastore.enis()):
+    if any(eni.primary_address == address for eni in sources.datastore.enis()) or _is_local(sources, address):
         return PathSender("the node", (), address)
-    raise InvalidRequestError(f"{address} is not known", details="no sandbox and no ENI of this node has it")
+    raise InvalidRequestError(f"{address} is not known", details="no sandbox of this node has it, and not the node itself")
+
+
+def _is_local(sources: Sources, address: IpAddress) -> bool:
+    """Whether the node itself has an address, for example its one of IPv6, which is no ENI's primary address."""
+    if address.is_loopback or address.is_multicast or address.is_unspecified:
+        return False
+    try:
+        return sources.paths.on_node(RoutedPacket(address)).result is RouteResult.LOCAL
+    except IpamError:
+        return False
 
 
 def _host_network_pod(sources: Sources, subject: str) -> str:

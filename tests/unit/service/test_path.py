@@ -301,7 +301,23 @@ def test_every_form_of_a_destination_is_read(kernel: Kernel, destination: str) -
     assert reply.port == {"10.0.77.7:1": 1, "[2001:db8::9]:65535": 65535}.get(destination, 0)
 
 
-@pytest.mark.parametrize("subject", ["", "nobody", "10.9.9.9", "x" * 601])
+def test_the_node_is_named_by_any_of_its_addresses(kernel: Kernel) -> None:
+    """That of IPv6 is no ENI's primary address: the kernel knows it."""
+    own = read_address("2001:db8::7")
+
+    def on_node(packet: RoutedPacket) -> RouteAnswer | None:
+        if packet.destination == own:
+            return RouteAnswer(RouteResult.LOCAL, 0, "lookup 255", 255, "lo")
+        return kernel.on_node(packet)
+
+    kernel.node.paths.node = on_node
+    reply = path(kernel, "2001:db8::9", str(own))
+    assert (reply.kind, reply.cause, reply.seen_as) == ("host-network", PathCause.LEAVES, str(own))
+    with pytest.raises(InvalidRequestError):
+        path(kernel, "2001:db8::9", "2001:db8::8")
+
+
+@pytest.mark.parametrize("subject", ["", "nobody", "10.9.9.9", "127.0.0.1", "::1", "0.0.0.0", "x" * 601])
 def test_an_unknown_pod_is_refused(kernel: Kernel, subject: str) -> None:
     """With a typed error."""
     with pytest.raises(InvalidRequestError):
