@@ -50,19 +50,20 @@ UNREMARKABLE = frozenset({NodeState.FULL, NodeState.READY})
 """States that need nobody's attention."""
 
 NEXT_STEPS: Mapping[NodeState, str] = {
-    NodeState.NO_DAEMON: "kubectl -n {namespace} describe daemonset: taints, quotas and admission keep its pod away",
-    NodeState.CRASH_LOOP: "kubectl -n {namespace} logs POD -c ipamd --previous; then kubectl ipamd bundle NODE --debug",
-    NodeState.DOWN: "kubectl -n {namespace} describe pod POD",
-    NodeState.NO_ANSWER: "kubectl ipamd exec NODE status",
-    NodeState.NOT_READY: "kubectl ipamd exec NODE status",
-    NodeState.CUT_OFF: "kubectl ipamd exec NODE audit",
-    NodeState.EMPTY: "kubectl ipamd exec NODE status, and kubectl ipamd top for its subnets",
-    NodeState.BLOCKED: "kubectl ipamd exec NODE status, and kubectl ipamd top for its subnets",
-    NodeState.SHORT: "kubectl ipamd exec NODE plan",
-    NodeState.CONDITIONS: "kubectl ipamd exec NODE status",
-    NodeState.FROZEN: "kubectl ipamd exec NODE status",
+    NodeState.NO_DAEMON: "{kubectl} -n {namespace} describe daemonset: taints, quotas and admission keep its pod away",
+    NodeState.CRASH_LOOP: "{kubectl} -n {namespace} logs POD -c ipamd --previous; then {plugin} bundle NODE --debug",
+    NodeState.DOWN: "{kubectl} -n {namespace} describe pod POD",
+    NodeState.NO_ANSWER: "{plugin} exec NODE status",
+    NodeState.NOT_READY: "{plugin} exec NODE status",
+    NodeState.CUT_OFF: "{plugin} exec NODE audit",
+    NodeState.EMPTY: "{plugin} exec NODE status, and {plugin} top for its subnets",
+    NodeState.BLOCKED: "{plugin} exec NODE status, and {plugin} top for its subnets",
+    NodeState.SHORT: "{plugin} exec NODE plan",
+    NodeState.CONDITIONS: "{plugin} exec NODE status",
+    NodeState.FROZEN: "{plugin} exec NODE status",
 }
-"""What the operator should run for a node in this state, with the names in place of NODE and POD."""
+"""What the operator should run for a node in this state, with the names in place of NODE and POD. {kubectl} and {plugin}
+stand for the words that begin a command line, {namespace} for that of the daemon."""
 
 
 @dataclass(frozen=True)

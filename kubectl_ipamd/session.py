@@ -54,6 +54,16 @@ class Session:
             options.append(f"--metrics-port={self.metrics_port}")
         return tuple(options)
 
+    @property
+    def kubectl_words(self) -> tuple[str, ...]:
+        """The words that begin a command line of kubectl for the same cluster."""
+        return ("kubectl", *self.kubectl.options)
+
+    @property
+    def plugin_words(self) -> tuple[str, ...]:
+        """The words that begin a command line of this program for the same cluster and the same pods."""
+        return ("kubectl", "ipamd", *self.own_options, *self.kubectl.options)
+
     def cluster(self) -> ClusterView:
         """List the nodes and the daemons' pods. Raises: PluginError."""
         return read_cluster(self.api, namespace=self.namespace, selector=self.selector, metrics_port=self.metrics_port)

@@ -14,8 +14,6 @@ from kubectl_ipamd.migration import OTHER, OTHER_NAMESPACE, Choices, DaemonSets,
 from kubectl_ipamd.session import Session
 from kubectl_ipamd.verbs.printing import Answer, print_answer
 
-KUBECTL = "kubectl"
-
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
     """Print the plan. Returns: 0, or 1 if something must be mended before its first step. Raises: PluginError."""
@@ -38,14 +36,13 @@ def _choices(session: Session, arguments: argparse.Namespace) -> Choices:
         raise CommandLineError(f"--label {arguments.label!r} is not KEY=VALUE")
     if min(arguments.batch, arguments.canary, arguments.soak) < 0:
         raise CommandLineError("--batch, --canary and --soak must not be negative")
-    options = session.kubectl.options
     return Choices(
         label=(key, value),
         batch=arguments.batch,
         canary=arguments.canary,
         soak_minutes=arguments.soak,
-        kubectl=(KUBECTL, *options),
-        plugin=(KUBECTL, "ipamd", *session.own_options, *options),
+        kubectl=session.kubectl_words,
+        plugin=session.plugin_words,
     )
 
 

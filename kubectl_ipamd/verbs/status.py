@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -41,7 +42,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     answer = status_answer(readings, notes, short_below=arguments.short)
 
     def as_text(answer: Answer) -> str:
-        return _text(answer, output=session.output, namespace=session.namespace, is_troubled_only=arguments.troubled)
+        return _text(answer, session, is_troubled_only=arguments.troubled)
 
     print_answer(answer, output=session.output, as_text=as_text)
     require_figures(readings)
@@ -119,15 +120,15 @@ def _row(reading: NodeReading, judgement: Judgement) -> Answer:
     return row
 
 
-def _text(answer: Answer, *, output: str, namespace: str, is_troubled_only: bool) -> str:
+def _text(answer: Answer, session: Session, *, is_troubled_only: bool) -> str:
     rows: Sequence[Answer] = answer["nodes"]
     if is_troubled_only:
         rows = [row for row in rows if NodeState(row["state"]) not in UNREMARKABLE]
     parts = [printable(_summary(answer["summary"]))]
     if rows:
         shown = [{**row, **_shown_counts(row)} for row in rows]
-        parts.append(table(shown, columns_of(COLUMNS, wide_only=WIDE_ONLY, output=output)))
-    steps = _next_steps(answer["summary"]["by_state"], namespace)
+        parts.append(table(shown, columns_of(COLUMNS, wide_only=WIDE_ONLY, output=session.output)))
+    steps = _next_steps(answer["summary"]["by_state"], session)
     if steps:
         parts.append(steps)
     return "\n\n".join(parts)
@@ -150,9 +151,10 @@ def _shown_counts(row: Answer) -> dict[str, object]:
     return shown
 
 
-def _next_steps(by_state: Mapping[str, int], namespace: str) -> str:
+def _next_steps(by_state: Mapping[str, int], session: Session) -> str:
+    words = {"kubectl": shlex.join(session.kubectl_words), "plugin": shlex.join(session.plugin_words)}
     lines = []
     for state in NodeState:
         if state in NEXT_STEPS and str(state) in by_state:
-            lines.append(f"{state}: {NEXT_STEPS[state].format(namespace=namespace)}")
+            lines.append(f"{state}: {NEXT_STEPS[state].format(namespace=session.namespace, **words)}")
     return "\n".join(lines)

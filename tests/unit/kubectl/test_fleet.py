@@ -102,6 +102,25 @@ def test_a_missing_right_is_named(desk: Desk) -> None:
     assert desk.run("status")[0] == 4
 
 
+def test_a_next_step_is_of_the_same_cluster(desk: Desk) -> None:
+    """What is below the table can be run as it stands: it has the operator's options, those of kubectl in kubectl's own lines too."""
+    desk.cluster.add("node-loop", None, state=LOOPING, restarts=7)
+    desk.cluster.add("node-empty", page("subnet-full"))
+    plain, special = desk.run("status")[1], desk.run("--context", "prod", "-n", "network", "-l", "app=x", "status")[1]
+    for text, of_kubectl, of_plugin in (
+        (plain, ["kubectl", "-n"], ["kubectl", "ipamd"]),
+        (
+            special,
+            ["kubectl", "--context=prod"],
+            ["kubectl", "ipamd", "--namespace=network", "--selector=app=x", "--context=prod"],
+        ),
+    ):
+        lines = [line.partition(": ")[2].split() for line in text.splitlines() if line.startswith(("crash-loop: ", "empty: "))]
+        assert [line[:2] for line in lines[:1]] == [of_kubectl]
+        assert lines[1][: len(of_plugin)] == of_plugin
+        assert len(lines) == 2
+
+
 def test_versions_are_counted(desk: Desk) -> None:
     """One row for a release; a node without figures is a row with an empty one, and somebody must look."""
     desk.cluster.add("node-0", page("idle"))
