@@ -15,6 +15,9 @@ REPLICAS = 4
 NAME = f"{ECHO}.{objects.NAMESPACE}.svc.cluster.local"
 START_TIMEOUT_S = 120.0
 
+RESPREADS_MAX = 5
+"""How often pods are restarted until both nodes have some. Ours: the second restart comes seconds after the first one."""
+
 
 class Trial:
     """One cluster and its answering pods, the Deployment ECHO. Concurrency: one thread."""
@@ -99,10 +102,23 @@ class Trial:
         }
 
     def respread(self) -> None:
-        """Restart the Deployments, so that their pods are spread over both nodes again."""
-        for name, namespace in ((ECHO, objects.NAMESPACE), ("coredns", NAMESPACE)):
-            self.cluster.kubectl("rollout", "restart", f"deployment/{name}", "--namespace", namespace)
-            self.cluster.wait_rolled_out("deployments", name, namespace=namespace, timeout_s=START_TIMEOUT_S)
+        """Restart the Deployments, so that their pods are spread over both nodes again.
+
+        On a busy machine the scheduler may not know yet that a node takes pods again, so the restart is repeated if a node got none.
+        Raises: ClusterError if a node gets no pod of ECHO in any restart.
+        """
+        self._restart("coredns", NAMESPACE)
+        for _ in range(RESPREADS_MAX):
+            self._restart(ECHO, objects.NAMESPACE)
+            empty = [node for node in self.cluster.workers if not self.pods_on(node)]
+            if not empty:
+                return
+        raise ClusterError(f"{', '.join(empty)} got no pod of {ECHO} in {RESPREADS_MAX} restarts")
+
+    def _restart(self, name: str, namespace: str) -> None:
+        """Restart a Deployment, and wait until all its pods are ready."""
+        self.cluster.kubectl("rollout", "restart", f"deployment/{name}", "--namespace", namespace)
+        self.cluster.wait_rolled_out("deployments", name, namespace=namespace, timeout_s=START_TIMEOUT_S)
 
     def going(self) -> str:
         """Return how many pods of the Deployment ECHO are being deleted, as a sentence; "" if none."""
