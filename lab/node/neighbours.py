@@ -69,6 +69,10 @@ class Kind:
         return Neighbour(node, self.argv, files=self.files(primary))
 
 
+NETWORKD_ON_BUS = ("org.freedesktop.network1", "/org/freedesktop/network1")
+"""networkd's name and object on D-Bus."""
+
+
 def _primary_file(primary: Eni) -> str:
     subnet: IPv4Network = primary.subnet_cidr
     return EKS_PRIMARY.format(address=f"{primary.primary_address}/{subnet.prefixlen}", gateway=gateway(subnet))
@@ -113,8 +117,11 @@ def _nothing(_: Eni) -> dict[str, str]:
 
 
 def _is_configured(neighbour: Neighbour) -> bool:
-    """Whether networkd answers calls and has configured the primary ENI. It adds the ENI's default route last."""
-    return neighbour.answers("networkctl", "list") and bool(
+    """Whether networkd answers calls and has configured the primary ENI. It adds the ENI's default route last.
+
+    It is asked over D-Bus, as `networkctl reload` asks it. On a busy machine networkd has its name there only after all that.
+    """
+    return neighbour.answers("busctl", "call", *NETWORKD_ON_BUS, "org.freedesktop.DBus.Peer", "Ping") and bool(
         neighbour.run("ip", "-4", "route", "show", "default", "metric", "512", "dev", "eth0")
     )
 
