@@ -18,6 +18,7 @@ from itertools import chain
 from typing import cast
 
 from ipamd.kernel import answers, devconf, messages, uapi
+from ipamd.kernel.answer_cache import AnswerCache
 from ipamd.kernel.legs.uplink_survey import incoming_rules, is_uplinked, may_have_uplink, vlan_link, vlans_among, with_uplinks
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
@@ -38,9 +39,9 @@ every entry of every read. While nothing changes, two reads are enough. Ours: wh
 other sandboxes, one read in four lacks a rule, so it is very unlikely that six reads lack the same rule. Every second read uses
 shorter datagrams: otherwise changes in step with the reads could hide the same rule from two successive reads."""
 
-read_link = lru_cache(maxsize=2048)(answers.read_link)
-_route = lru_cache(maxsize=4096)(answers.read_route)
-_rule = lru_cache(maxsize=4096)(answers.read_rule)
+read_link = AnswerCache(answers.read_link, most=4096)
+_route = AnswerCache(answers.read_route, most=8192)
+_rule = AnswerCache(answers.read_rule, most=8192)
 
 
 def survey(
@@ -301,6 +302,9 @@ def _parsed(
         is_whole=is_whole,
         has_own_rule=all(map(_has_own_rule, rules_by_family)),
     )
+    read_link.keep(links)
+    _route.keep(routes)
+    _rule.keep([*chain.from_iterable(rules)])
     return with_uplinks(result, vlans, routes=all_routes, rules=all_rules, names=names)
 
 

@@ -1,0 +1,46 @@
+"""Parsed netlink bodies, kept by their bytes: a dump of a quiet node parses nothing.
+
+The bodies of a link differ with each change of its state, so pods that come and go leave bodies behind that never come again. Each
+survey drops them (`keep`). Rejected: `functools.lru_cache`, which keeps them until it is full: 4 MiB after 300 pods (measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+A = TypeVar("A")
+
+SPARE_COUNT = 128
+"""Number of bodies that are kept in addition to twice those of a survey. Ours: the links, routes and rules that other readers than the
+survey need, such as those of ENIs."""
+
+
+class AnswerCache(Generic[A]):
+    """A function from a body to its parsed answer that remembers its results. From any thread: at worst a body is parsed twice."""
+
+    def __init__(self, read: Callable[[bytes], A], *, most: int) -> None:
+        """`most`: the largest number of remembered bodies, for hosts that have far more routes or rules than ours."""
+        self._read = read
+        self._most = most
+        self._answers: dict[bytes, A] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def __call__(self, body: bytes) -> A:
+        """Return the parsed body. Raises: what the function raises."""
+        answer = self._answers.get(body)
+        if answer is None:
+            answer = self._read(body)
+            if len(self._answers) >= self._most:
+                self._answers = {}
+            self._answers[body] = answer
+        return answer
+
+    def keep(self, bodies: Collection[bytes]) -> None:
+        """Drop the answers of all other bodies, unless these are few. Twice as many as `bodies` stay, so that surveys of IPv4 and IPv6
+        in turn do not drop each other's."""
+        answers = self._answers
+        if len(answers) > 2 * len(bodies) + SPARE_COUNT:
+            self._answers = {body: answers[body] for body in bodies if body in answers}
