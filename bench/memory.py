@@ -4,8 +4,8 @@ While EC2 is called, memory is the number of distinct physical pages of the daem
 pages of a child process count too, and a page that both share counts once. PSS would be smaller here than on a node, because other
 processes with the same Python, such as this one, share the pages of its libraries.
 
-Memory is read SETTLE_S after a burst, so that memory that only the burst needed is free again, and after the process that calls EC2
-has ended.
+Memory is read SETTLE_S after the threads of a burst have ended, so that memory that only the burst needed is free again, and after the
+process that calls EC2 has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from bench.idle import status_mib
 from bench.stage import ONEFILE_PATH, BenchError, Stage
 from bench.whole import BURST_SETTLE_S
 from ipamd.cloud.child import IDLE_S
+from ipamd.threads import IDLE_S as THREADS_IDLE_S
 from lab.node.daemon import PLUGIN_PATH
 
 BURSTS, BURST_COUNT = 3, 100
@@ -40,7 +41,7 @@ def measure(stage: Stage) -> list[Figure]:
     before = rss_mib(stage.daemon.pid)
     path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
     stage.job("bursts", plugins={path: "vpc"}, rounds=BURSTS, count=BURST_COUNT, settle_s=BURST_SETTLE_S, tag="memory")
-    time.sleep(SETTLE_S)
+    time.sleep(THREADS_IDLE_S + SETTLE_S)
     after = rss_mib(stage.daemon.pid)
     return [asking, Figure("rss_after_bursts", after, "MiB", before, "before them", BURSTS, f"of {BURST_COUNT}")]
 

@@ -9,7 +9,6 @@ exits at once. That is safe, because every change is on disk before its request 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from ipamd import logs
 from ipamd.grpc_environment import prepare_grpc
+from ipamd.malloc import limit_arenas, return_free_memory
 from ipamd.model.errors import DatastoreError, IpamError, SettingsError, log_text
 from ipamd.model.words import printable
 from ipamd.settings import CurrentSettings, differences, load, without_meaning
@@ -50,9 +50,6 @@ EXIT_FAILED = 1
 
 END_MAX_S = 15
 """Time from an internal failure until the kernel ends the process, even if it hangs. Ours: a normal end takes a second or two."""
-
-M_ARENA_MAX = -8
-"""The parameter of mallopt for the number of arenas. Source: glibc's malloc.h."""
 
 DESCRIPTORS = 65536
 """The daemon raises its soft limit of descriptors to this, if the hard limit allows it. Ours: far more than it uses, because ADD fails
@@ -198,7 +195,7 @@ def _run_with_settings(vlan_links: VlanLinks | None) -> tuple[int, str]:
     from ipamd.http.listening import listen_early
 
     early = listen_early(settings.daemon.health_address)
-    _limit_arenas()
+    limit_arenas()
     _raise_descriptor_limit(settings.daemon.max_concurrent_rpcs)
     signals = Signals()
     threading.excepthook = partial(end_with_a_thread, signals)
@@ -236,22 +233,6 @@ def _do_without_tls() -> None:
     tls = ModuleType("ssl")
     tls.__getattr__ = attribute  # type: ignore[method-assign]
     sys.modules |= {"ssl": tls, "_hashlib": None}  # type: ignore[dict-item]
-
-
-def _limit_arenas() -> None:
-    """Let all threads share two of malloc's arenas. With an arena per thread the daemon keeps 3 to 4 MiB more (measured)."""
-    try:
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
-    except (OSError, AttributeError):
-        log.debug("this C library has no mallopt; malloc's arenas are not limited")
-
-
-def _return_free_memory() -> None:
-    """Return to the kernel the memory that only imports and the start needed: 0.9 MiB (measured)."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        log.debug("this C library has no malloc_trim; memory of the start is kept")
 
 
 def _raise_descriptor_limit(rpc_count: int) -> None:
@@ -346,7 +327,7 @@ def _start_up(life: Lifecycle) -> None:
     gc.enable()
     life.run()
     gc.freeze()  # the rows and sockets of the start live as long as the process, too
-    _return_free_memory()
+    return_free_memory()
 
 
 def _ports(app: App, early: list[socket.socket], *, is_answered: Callable[[], bool]) -> LatePorts:

@@ -54,10 +54,15 @@ class RequestThreads(Executor):
 
     idle_s = IDLE_S
 
-    def __init__(self, most: int, name: str) -> None:
-        """Start the permanent thread. Raises: RuntimeError if that is not possible."""
+    def __init__(self, most: int, name: str, *, on_rest: Callable[[], None] = lambda: None) -> None:
+        """Start the permanent thread.
+
+        `on_rest`: called by the last thread that ends for want of work, when only the permanent thread is left. It must not raise.
+        Raises: RuntimeError if the thread cannot be started.
+        """
         self._most = most
         self._name = name
+        self._on_rest = on_rest
         self._least = 1
         self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._changed = threading.Condition(threading.Lock())
@@ -177,7 +182,7 @@ class RequestThreads(Executor):
     def _may_end(self) -> bool:
         """Whether this thread may end: no request is queued, and another thread remains, which is not needed after `shutdown`.
 
-        If the thread may end, it is not counted any more.
+        If the thread may end, it is not counted any more. If only the permanent thread is left then, `on_rest` is called.
         """
         with self._changed:
             if not self._queue.empty() or self.thread_count <= self._least:
@@ -186,4 +191,7 @@ class RequestThreads(Executor):
             if self._least == 0 and self.thread_count:
                 self._queue.put(None)
             self._changed.notify_all()
-            return True
+            is_at_rest = self.thread_count == self._least
+        if is_at_rest and self._least:
+            self._on_rest()
+        return True

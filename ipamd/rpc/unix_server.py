@@ -15,6 +15,7 @@ from pathlib import Path
 
 import grpc
 
+from ipamd.malloc import return_free_memory
 from ipamd.model.errors import SettingsError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.rpc.unreadable import UnreadableRequests
@@ -97,7 +98,7 @@ class UnixServer:
     def _make_server(self) -> tuple[grpc.Server, RequestThreads]:
         """Make the gRPC server and its threads, but no socket. Raises: RuntimeError if no thread can be started."""
         max_rpcs, max_connections, max_request_bytes = self._bounds
-        threads = RequestThreads(max_rpcs, "rpc")
+        threads = RequestThreads(max_rpcs, "rpc", on_rest=return_free_memory)
         server = grpc.server(
             threads,  # type: ignore[arg-type]  # grpcio wants a ThreadPoolExecutor in its stubs, and calls `submit` only
             interceptors=[UnreadableRequests()],

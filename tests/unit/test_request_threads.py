@@ -251,6 +251,21 @@ def test_what_waits_can_be_cancelled(threads: RequestThreads) -> None:
     threads.shutdown()
 
 
+def test_the_last_thread_that_ends_reports_rest() -> None:
+    """Once after many requests at once, and not for a pool that is shut."""
+    rests: list[int] = []
+    made = RequestThreads(MOST, "test", on_rest=lambda: rests.append(made.thread_count))
+    for count in (1, 2):
+        made.idle_s = 0.05
+        everyone = threading.Barrier(MOST)
+        for _ in range(MOST):
+            made.submit(everyone.wait)
+        wait_until(lambda count=count: len(rests) == count, what="at rest")
+    made.submit(int).result(PATIENCE_S)
+    made.shutdown()
+    assert rests == [1, 1]
+
+
 def test_a_pool_that_has_no_first_thread_is_an_error(limit: ThreadLimit) -> None:
     """Nobody would serve its requests: who makes it hears of that."""
     limit.is_reached = True
