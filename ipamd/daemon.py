@@ -22,7 +22,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ipamd import logs
@@ -33,6 +32,7 @@ from ipamd.model.words import printable
 from ipamd.settings import CurrentSettings, differences, load, without_meaning
 from ipamd.settings.fields import RUN_DIR
 from ipamd.settings.start_record import StartRecord
+from ipamd.unused_modules import leave_out_unused_modules
 
 if TYPE_CHECKING:
     import socket
@@ -155,7 +155,7 @@ def main(*, vlan_links: VlanLinks | None = None) -> int:
     """
     if sys.argv[1:]:
         return _run_command(sys.argv[1:])
-    _do_without_tls()
+    leave_out_unused_modules()
     prepare_grpc()
     gc.disable()  # imported modules are never freed, and scanning them for garbage took a sixth of the start
     # The default action of SIGHUP would end the process. Nothing is missed, because the settings are read after this.
@@ -216,23 +216,6 @@ def _exit_status(error: IpamError) -> int:
     if isinstance(error, DatastoreError):
         return EXIT_DATASTORE
     return EXIT_FAILED
-
-
-def _do_without_tls() -> None:
-    """Keep OpenSSL out of memory, which saves about 3 MiB (measured).
-
-    Libraries import `ssl`, but only the child process that calls EC2 needs TLS. So in this process `ssl` is a module in which every
-    public name is an error class, and libraries use the interpreter's own digests instead of OpenSSL's.
-    """
-
-    def attribute(name: str) -> object:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return OSError
-
-    tls = ModuleType("ssl")
-    tls.__getattr__ = attribute  # type: ignore[method-assign]
-    sys.modules |= {"ssl": tls, "_hashlib": None}  # type: ignore[dict-item]
 
 
 def _raise_descriptor_limit(rpc_count: int) -> None:

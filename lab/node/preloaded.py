@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ipamd.unused_modules import leave_out_unused_modules
 from lab.node.process import BASE_ENVIRONMENT, START_TIMEOUT_S, Spawner
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -192,7 +193,8 @@ def main() -> None:
 
 def _prepare_daemon() -> None:
     """Import the modules of a daemon."""
-    importlib.import_module(DAEMON)._do_without_tls()  # before the other imports, because a daemon blocks the import of TLS first
+    leave_out_unused_modules()  # before the other imports, as in a daemon
+    importlib.import_module(DAEMON)
     for name in IMPORTED:
         importlib.import_module(name)
     _use_a_datastore()
