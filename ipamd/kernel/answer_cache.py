@@ -39,8 +39,11 @@ class AnswerCache(Generic[A]):
         return answer
 
     def keep(self, bodies: Collection[bytes]) -> None:
-        """Drop the answers of all other bodies, unless these are few. Twice as many as `bodies` stay, so that surveys of IPv4 and IPv6
-        in turn do not drop each other's."""
+        """Drop the answers of all other bodies, unless there are few of them.
+
+        If the cache has at most twice as many answers as there are `bodies`, and SPARE_COUNT more, all stay: surveys of IPv4 and IPv6
+        in turn do not drop each other's answers.
+        """
         answers = self._answers
         if len(answers) > 2 * len(bodies) + SPARE_COUNT:
             self._answers = {body: answers[body] for body in bodies if body in answers}

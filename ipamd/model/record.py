@@ -27,9 +27,8 @@ else:
             return dataclasses.dataclass(frozen=frozen, slots=slots, order=order)
 
         def decorate(cls: type) -> type:
-            cls.__doc__ = (
-                cls.__doc__ or cls.__name__
-            )  # else the standard decorator makes one, which takes a twentieth of the start
+            # Without a docstring the standard decorator would make one, which takes a twentieth of the start.
+            cls.__doc__ = cls.__doc__ or cls.__name__
             new_class = dataclasses.dataclass(slots=slots, eq=False, repr=False)(cls)
             shown_names = [class_field.name for class_field in fields(new_class) if class_field.repr]
             values = attrgetter("__class__", *(class_field.name for class_field in fields(new_class) if class_field.compare))
