@@ -40,7 +40,6 @@ STEPS = (
     "crowd",
     "rolls",
     "kill",
-    "crash-loop",
     "drain",
     "reboot",
     "iptables",
@@ -48,6 +47,7 @@ STEPS = (
     "migration",
     "clean-up",
     "short-of-cpu",
+    "crash-loop",
 )
 """Names of all steps after the first ("pods run"), in the order of `Story._steps`."""
 
@@ -95,7 +95,6 @@ class Story:
             self._crowd,
             self._rolls,
             self._kill,
-            self._crash_loop,
             self._drain,
             Reboot(self._trial, self._report).run,
             self._iptables,
@@ -103,6 +102,7 @@ class Story:
             Migration(self._trial, self._report, now=self._now).run,
             CleanUp(self._trial, self._report, now=self._now).run,
             self._starved_rolls,
+            self._crash_loop,  # last: STATUS bridges a minute in ten, and this step uses all of it
         )
         return dict(zip(STEPS, steps, strict=True))
 
