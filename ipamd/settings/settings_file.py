@@ -43,7 +43,7 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
     return parse(text, source=printable(path))
 
 
-def content_of(path: str) -> bytes:
+def content_of(path: str | Path) -> bytes:
     """Read a file, but at most one byte more than SIZE_MAX, so that the caller notices a file that is too large. Raises: OSError."""
     with opened(path) as file:
         return file.read(SIZE_MAX + 1)

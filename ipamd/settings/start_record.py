@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ipamd.model.words import printable
+from ipamd.settings import settings_file
 
 STARTS_NAME = "starts"
 
@@ -63,16 +64,18 @@ class StartRecord:
             earlier = [start for start in read_starts(self._run_dir) if start.boottime_s != self._this_start.boottime_s]
             lines = [json.dumps(start._asdict()) for start in [*earlier, self._this_start][-STARTS_MAX:]]
             temporary = self._run_dir / f".{STARTS_NAME}"
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w") as stream:
-                stream.write("\n".join(lines) + "\n")
+            with settings_file.created(temporary, 0o600) as stream:
+                stream.write(("\n".join(lines) + "\n").encode())
             temporary.replace(self._run_dir / STARTS_NAME)
 
 
 def read_starts(run_dir: Path) -> tuple[ProcessStart, ...]:
-    """Read the last starts, oldest first. Returns: () if the file does not exist or cannot be read."""
+    """Read the last starts, oldest first. Never blocks, whatever is in the place of the file.
+
+    Returns: () if there is no such file, or it cannot be read.
+    """
     try:
-        lines = (run_dir / STARTS_NAME).read_text().splitlines()
+        lines = settings_file.content_of(run_dir / STARTS_NAME).decode().splitlines()
         starts = tuple(ProcessStart(**json.loads(line)) for line in lines)
     except (OSError, ValueError, TypeError, RecursionError):
         return ()

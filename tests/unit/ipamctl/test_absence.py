@@ -183,6 +183,18 @@ def test_a_record_that_is_none_counts_no_start(run_dir: Path, content: str) -> N
     assert len(read_starts(run_dir)) == 1
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_what_is_in_the_place_of_the_record_does_not_block(run_dir: Path, mode: int) -> None:
+    """A FIFO has neither a writer nor a reader: the start must not wait for one."""
+    run_dir.chmod(mode)
+    os.mkfifo(run_dir / STARTS_NAME)
+    os.mkfifo(run_dir / f".{STARTS_NAME}")
+    assert read_starts(run_dir) == ()
+    StartRecord(run_dir).begin()
+    assert len(read_starts(run_dir)) == (1 if mode == 0o700 else 0)
+
+
 def test_nothing_is_written_to_a_directory_of_others(tmp_path: Path) -> None:
     """A wrong setting may name any: not there, or open to all and in use."""
     StartRecord(tmp_path / "none").begin()
