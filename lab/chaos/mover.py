@@ -36,6 +36,7 @@ class Mover:
         self._history = history
         self._places: dict[str, str] = {}
         self._under_way: dict[str, Callable[[], None]] = {}  # pods that are being moved, each with what ends its move
+        self._stopping: set[str] = set()  # nodes that EC2 calls stopped, or soon will
         self._ways: Mapping[str, Callable[[str, str, float], Callable[[], None]]] = {
             "delete": self._delete,
             "kill": self._kill,
@@ -144,7 +145,10 @@ class Mover:
 
         def say_stopped(is_stopped: bool) -> None:
             self._lab.vpc.stop_instance(node.lab_node.instance_id, is_stopped=is_stopped)
+            if not is_stopped:
+                self._stopping.discard(old)
 
+        self._stopping.add(old)
         node.queue(lambda: node.stop_instance(for_s, say_stopped))
         for name in there:
             self._remake(name, old)
@@ -176,8 +180,10 @@ class Mover:
         return lambda: self._kubelets[old].remove_pod(pod)
 
     def _rival(self, pod: str, old: str, _: float) -> Callable[[], None]:
-        """The other node asks for the address of a pod that lives, and must not get it."""
+        """The other node asks for the address of a pod that lives, and must not get it, unless EC2 calls the pod's node stopped."""
         new = self._other(old)
+        if self._stopping:
+            return self._kill(pod, old, 0.0)
         self._kubelets[new].run_pod(pod)
         return lambda: self._kubelets[new].remove_pod(pod)
 
