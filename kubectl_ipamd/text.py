@@ -15,8 +15,11 @@ cause. `-o json` has the whole text."""
 
 GAP = "  "
 
+EMPTY = "-"
+"""An empty cell."""
+
 LAST_MIN = 16
-"""Least width, in characters, to which the last column is narrowed. Ours: two words; a row that leaves less room is cut off."""
+"""Least width, in characters, to which the last column is narrowed. Ours: two words; with less room it goes below the row."""
 
 _UNPRINTABLE = re.compile(r"[^ -~]")
 
@@ -49,9 +52,9 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
 
 def _cell(value: Any) -> str:
     if value is None or value == "":
-        return "-"
+        return EMPTY
     if isinstance(value, list):
-        value = ", ".join(map(str, value)) or "-"
+        value = ", ".join(map(str, value)) or EMPTY
     text = printable(str(value))
     if len(text) > CELL_MAX:
         return f"{text[: CELL_MAX - 3]}..."
@@ -59,20 +62,49 @@ def _cell(value: Any) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Align cells below each other. On a terminal the last cell goes on in further lines of its column."""
+    """Align cells below each other.
+
+    On a terminal the last cell goes on in further lines of its column. Columns that do not fit are below their row instead, each cell
+    with its heading, because a row that is cut off would lose the reason, which is in the last column.
+    """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     screen_width = _screen_width()
-    last_width = screen_width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)
-    for line in lines:
-        parts = [line[-1]]
-        if screen_width and last_width >= LAST_MIN:
-            parts = textwrap.wrap(line[-1], last_width, break_on_hyphens=False) or [""]
-        start = GAP.join([*map(str.ljust, line[:-1], widths), ""])
-        for number, part in enumerate(parts):
-            text = f"{' ' * len(start) if number else start}{part}".rstrip()
-            if screen_width and len(text) > screen_width:
-                text = f"{text[: screen_width - 3]}..."
-            yield text
+    if not screen_width or _width(widths[:-1]) + len(GAP) + min(widths[-1], LAST_MIN) <= screen_width:
+        for line in lines:
+            yield from _row_lines(line, widths, screen_width)
+        return
+    fitting = max([1, *(count for count in range(1, len(widths)) if _width(widths[:count]) <= screen_width)])
+    headings = lines[0][fitting:]
+    for number, line in enumerate(lines):
+        yield _cut(GAP.join(map(str.ljust, line[:fitting], widths)).rstrip(), screen_width)
+        if number:
+            yield from _cells_below(headings, line[fitting:], screen_width)
+
+
+def _width(widths: Sequence[int]) -> int:
+    """Return the width of columns side by side."""
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _row_lines(line: Sequence[str], widths: Sequence[int], screen_width: int) -> Iterable[str]:
+    start = GAP.join([*map(str.ljust, line[:-1], widths), ""])
+    parts = [line[-1]]
+    if screen_width:
+        parts = textwrap.wrap(line[-1], screen_width - len(start), break_on_hyphens=False) or [""]
+    for number, part in enumerate(parts):
+        yield f"{' ' * len(start) if number else start}{part}".rstrip()
+
+
+def _cells_below(headings: Iterable[str], cells: Iterable[str], screen_width: int) -> Iterable[str]:
+    """Return lines with the cells that have no column of their own; empty cells are left out."""
+    texts = [f"{heading}: {cell}" for heading, cell in zip(headings, cells, strict=True) if cell != EMPTY]
+    return textwrap.wrap("; ".join(texts), screen_width, initial_indent=GAP, subsequent_indent=2 * GAP, break_on_hyphens=False)
+
+
+def _cut(text: str, width: int) -> str:
+    if len(text) > width:
+        return f"{text[: width - 3]}..."
+    return text
 
 
 def _screen_width() -> int:

@@ -75,8 +75,29 @@ def test_a_terminal_shows_the_whole_reason(width: int, monkeypatch: pytest.Monke
     assert len(text.table(rows, columns).splitlines()) == 2
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_cells_without_room_are_below_their_row(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EKS's names of nodes take half a terminal of 80 columns: what does not fit beside them is not lost, each with its heading."""
+    row = {
+        "node": "ip-10-0-100-170.us-west-2.compute.internal",
+        "state": "crash-loop",
+        "most": "27",
+        "zone": "us-west-2a",
+        "why": WHY,
+    }
+    columns = {"NODE": "node", "STATE": "state", "CAN GIVE": "zone", "MOST": "most", "ZONE": "zone", "WHY": "why"}
+    monkeypatch.setattr(text, "_screen_width", lambda: width)
+    lines = text.table([row], columns).splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(" ".join(lines).split())
+    assert WHY in words
+    assert all(cell in words for cell in row.values())
+    assert all(word in words for word in columns)
+
+
 def test_a_row_that_leaves_no_room_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a terminal does not wrap it."""
+    """So that a terminal does not wrap it; the next cell is below it."""
     monkeypatch.setattr(text, "_screen_width", lambda: 40)
     shown = text.table([{"node": "n" * 60, "why": WHY}], {"NODE": "node", "WHY": "why"})
     assert max(map(len, shown.splitlines())) == 40
+    assert WHY in " ".join(shown.split())
