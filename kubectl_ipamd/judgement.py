@@ -51,19 +51,19 @@ UNREMARKABLE = frozenset({NodeState.FULL, NodeState.READY})
 
 NEXT_STEPS: Mapping[NodeState, str] = {
     NodeState.NO_DAEMON: "{kubectl} -n {namespace} describe daemonset: taints, quotas and admission keep its pod away",
-    NodeState.CRASH_LOOP: "{kubectl} -n {namespace} logs POD -c ipamd --previous; then {plugin} bundle NODE --debug",
-    NodeState.DOWN: "{kubectl} -n {namespace} describe pod POD",
-    NodeState.NO_ANSWER: "{plugin} exec NODE status",
-    NodeState.NOT_READY: "{plugin} exec NODE status",
-    NodeState.CUT_OFF: "{plugin} exec NODE audit",
-    NodeState.EMPTY: "{plugin} exec NODE status, and {plugin} top for its subnets",
-    NodeState.BLOCKED: "{plugin} exec NODE status, and {plugin} top for its subnets",
-    NodeState.SHORT: "{plugin} exec NODE plan",
-    NodeState.CONDITIONS: "{plugin} exec NODE status",
-    NodeState.FROZEN: "{plugin} exec NODE status",
+    NodeState.CRASH_LOOP: "{kubectl} -n {namespace} logs {pod} -c ipamd --previous; then {plugin} bundle {node} --debug",
+    NodeState.DOWN: "{kubectl} -n {namespace} describe pod {pod}",
+    NodeState.NO_ANSWER: "{plugin} exec {node} status",
+    NodeState.NOT_READY: "{plugin} exec {node} status",
+    NodeState.CUT_OFF: "{plugin} exec {node} audit",
+    NodeState.EMPTY: "{plugin} exec {node} status, and {plugin} top for its subnets",
+    NodeState.BLOCKED: "{plugin} exec {node} status, and {plugin} top for its subnets",
+    NodeState.SHORT: "{plugin} exec {node} plan",
+    NodeState.CONDITIONS: "{plugin} exec {node} status",
+    NodeState.FROZEN: "{plugin} exec {node} status",
 }
-"""What the operator should run for a node in this state, with the names in place of NODE and POD. {kubectl} and {plugin}
-stand for the words that begin a command line, {namespace} for that of the daemon."""
+"""What the operator should run for a node in this state. {node} and {pod} stand for the names of the node and of the daemon's pod,
+{kubectl} and {plugin} for the words that begin a command line, {namespace} for that of the daemon."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kubectl_ipamd.errors import EXIT_ATTENTION, NoAnswerError, RightMissingError
 from kubectl_ipamd.fleet import NodeReading, Silence
@@ -128,7 +128,7 @@ def _text(answer: Answer, session: Session, *, is_troubled_only: bool) -> str:
     if rows:
         shown = [{**row, **_shown_counts(row)} for row in rows]
         parts.append(table(shown, columns_of(COLUMNS, wide_only=WIDE_ONLY, output=session.output)))
-    steps = _next_steps(answer["summary"]["by_state"], session)
+    steps = _next_steps(answer["nodes"], session)
     if steps:
         parts.append(steps)
     return "\n\n".join(parts)
@@ -151,10 +151,15 @@ def _shown_counts(row: Answer) -> dict[str, object]:
     return shown
 
 
-def _next_steps(by_state: Mapping[str, int], session: Session) -> str:
+def _next_steps(rows: Iterable[Answer], session: Session) -> str:
+    """Return the next step for each state, with the names of its first row, so that the operator can run it as it stands."""
     words = {"kubectl": shlex.join(session.kubectl_words), "plugin": shlex.join(session.plugin_words)}
+    first_rows: dict[NodeState, Answer] = {}
+    for row in rows:
+        first_rows.setdefault(NodeState(row["state"]), row)
     lines = []
-    for state in NodeState:
-        if state in NEXT_STEPS and str(state) in by_state:
-            lines.append(f"{state}: {NEXT_STEPS[state].format(namespace=session.namespace, **words)}")
+    for state, row in first_rows.items():
+        if state in NEXT_STEPS:
+            names = {"node": shlex.quote(row["node"]), "pod": shlex.quote(row["pod"])}
+            lines.append(printable(f"{state}: {NEXT_STEPS[state].format(namespace=session.namespace, **names, **words)}"))
     return "\n".join(lines)

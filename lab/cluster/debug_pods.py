@@ -92,9 +92,9 @@ class DebugPods:
         a bundle. Read that log."""
         lines = self._operator.run(STATUS, {}).stdout.splitlines()
         step = next((line for line in lines if line.startswith(NAMED_FIRST)), "")
-        ok = step == f"{NAMED_FIRST}{PREVIOUS}; then {BUNDLE}"
-        self._report.check("crash loop: it names the next step", ok, step)
         pod = self._trial.daemon_pod(node)["metadata"]["name"]
+        ok = step == f"{NAMED_FIRST}{PREVIOUS}; then {BUNDLE}".replace("POD", pod).replace("NODE", node)
+        self._report.check("crash loop: it names the next step", ok, step)
         log = self._operator.run(PREVIOUS, {"POD": pod}).stdout
         self._report.check("crash loop: which shows the cause", WRONG_SETTING in log, log[-300:])
 

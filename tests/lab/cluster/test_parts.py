@@ -173,9 +173,10 @@ def test_the_commands_of_a_migration_are_those_of_its_page() -> None:
 def test_the_commands_of_debug_pods_are_those_of_the_pages() -> None:
     """What looks into a crash loop, by the plugin's next step or by hand, and what removes the last of ours."""
     pages = {page: " ".join((ROOT / "docs" / page).read_text().split()) for page in ("kubectl.md", "troubleshooting.md")}
-    next_step = NEXT_STEPS[NodeState.CRASH_LOOP].format(namespace="kube-system", kubectl="kubectl", plugin="kubectl ipamd")
-    assert next_step == f"{debug_pods.PREVIOUS}; then {debug_pods.BUNDLE}"
-    assert f"{debug_pods.NAMED_FIRST}{next_step}" in pages["kubectl.md"]
+    words = {"namespace": "kube-system", "kubectl": "kubectl", "plugin": "kubectl ipamd"}
+    next_step = NEXT_STEPS[NodeState.CRASH_LOOP]
+    assert next_step.format(node="NODE", pod="POD", **words) == f"{debug_pods.PREVIOUS}; then {debug_pods.BUNDLE}"
+    assert f"{debug_pods.NAMED_FIRST}{next_step.format(node='node-d', pod='vpc-ipamd-x7k2p', **words)}" in pages["kubectl.md"]
     assert f"`{debug_pods.IN_DEBUG_POD} status`" in pages["troubleshooting.md"]
     assert f"`{debug_pods.BY_HAND}`" in pages["troubleshooting.md"]
     elsewhere = commands("migration.md", Runner.ELSEWHERE)

@@ -121,6 +121,20 @@ def test_a_next_step_is_of_the_same_cluster(desk: Desk) -> None:
         assert len(lines) == 2
 
 
+def test_a_next_step_names_the_first_node_of_its_state(desk: Desk) -> None:
+    """It can be pasted as it stands: a pod's name is not in the table."""
+    desk.cluster.add("node-1", None, state=LOOPING, restarts=7)
+    desk.cluster.add("node-0", None, state=LOOPING, restarts=7)
+    desk.cluster.add("node-empty", page("subnet-full"))
+    text = desk.run("status")[1]
+    (looping,) = [line for line in text.splitlines() if line.startswith("crash-loop: ")]
+    (empty,) = [line for line in text.splitlines() if line.startswith("empty: ")]
+    assert " vpc-ipamd-node-0 " in looping
+    assert " node-0 " in looping
+    assert " node-empty " in empty
+    assert not {"NODE", "POD"} & set(f"{looping} {empty}".split())
+
+
 def test_versions_are_counted(desk: Desk) -> None:
     """One row for a release; a node without figures is a row with an empty one, and somebody must look."""
     desk.cluster.add("node-0", page("idle"))
