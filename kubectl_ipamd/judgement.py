@@ -150,7 +150,10 @@ def _blocked(figures: NodeFigures, _: int) -> str:
 def _short(figures: NodeFigures, short_below: int) -> str:
     if figures.assignable is None or figures.assignable >= short_below:
         return ""
-    return f"fewer than {short_below} addresses can be given"
+    reason = f"fewer than {short_below} addresses can be given"
+    if figures.blocked:
+        return f"{reason}, and no more: {figures.blocked}"
+    return reason
 
 
 def _with_conditions(figures: NodeFigures, _: int) -> str:

@@ -89,6 +89,15 @@ def test_a_short_node_is_named(desk: Desk) -> None:
     assert desk.ask("status", "--short", "1000")[1]["nodes"][0]["state"] == "short"
 
 
+def test_a_short_node_that_cannot_have_more_says_so(desk: Desk) -> None:
+    """A larger type helps it, and one that grows by itself needs nothing."""
+    desk.cluster.add("node-growing", page("idle"))
+    desk.cluster.add("node-packed", page("packed"))
+    _, answer = desk.ask("status", "--short", "1000")
+    reasons = {row["node"]: (row["state"], "node-full" in row["reason"]) for row in answer["nodes"]}
+    assert reasons == {"node-growing": ("short", False), "node-packed": ("short", True)}
+
+
 def test_a_missing_right_is_named(desk: Desk) -> None:
     """Without pods/proxy the table is there and the status is 4; without the right to list nodes the pods' nodes are shown."""
     desk.cluster.add("node-0", page("idle"))
