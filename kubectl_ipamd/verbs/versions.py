@@ -16,9 +16,9 @@ NAMES_MAX = 3
 
 COLUMNS = {
     "VERSION": "version",
-    "IMAGE": "image",
-    "MODE": "mode",
     "COUNT": "count",
+    "MODE": "mode",
+    "IMAGE": "image",
     "AWAITING RESTART": "awaiting",
     "NODES": "names",
 }
