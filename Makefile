@@ -175,8 +175,9 @@ cluster: image ## Kubernetes of Go modules on two lab nodes, vpc-ipamd by its ch
 	timeout -k 30 2400 $(BIN)/python -m lab.cluster
 
 .PHONY: screens
-screens: ready-for-lab ## what ipamctl shows in the tickets of docs/troubleshooting.md, on 80 and 200 columns; docs/screens/
-	VPC_IPAMD_HEAVY=1 VPC_IPAMD_SCREENS=docs/screens $(BIN)/python -m pytest -q tests/lab/tickets/test_tickets.py
+screens: ready-for-lab ## what ipamctl and kubectl ipamd show in the tickets of docs/troubleshooting.md, on 80 and 200 columns; docs/screens/
+	VPC_IPAMD_HEAVY=1 VPC_IPAMD_SCREENS=docs/screens $(BIN)/python -m pytest -q tests/lab/tickets/test_tickets.py \
+	  tests/unit/kubectl/test_tickets.py
 	$(BIN)/python tools/screen_picture.py
 
 # of `make incumbent-tests`: a folder with built tests (docs/upstream_tests.md), without it they are fetched and built; and what to run of

@@ -69,11 +69,12 @@ ELSEWHERE = {
 
 
 class Runner(StrEnum):
-    """Where a command is run: in a lab's node, in one that has the trouble of its section, beside a stand-in for the API server,
-    or not by a test of the pages."""
+    """Where a command is run: in a lab's node, in one that has the trouble of its section, on a fleet of made nodes that has it,
+    beside a stand-in for the API server, or not by a test of the pages."""
 
     NODE = "node"
     TROUBLED = "troubled"
+    FLEET = "fleet"
     CLUSTER = "cluster"
     ELSEWHERE = "elsewhere"
 
@@ -81,6 +82,7 @@ class Runner(StrEnum):
 RUN_BY: Mapping[tuple[str, Runner], str] = {
     **{(page, Runner.NODE): "tests/lab/tickets/test_task_pages.py" for page in PAGES},
     ("troubleshooting.md", Runner.TROUBLED): "tests/lab/tickets/test_tickets.py",
+    ("troubleshooting.md", Runner.FLEET): "tests/unit/kubectl/test_tickets.py",
     ("migration.md", Runner.NODE): "tests/lab/migration/test_back.py",
     **{(page, Runner.CLUSTER): "tests/heavy/test_task_pages_on_a_cluster.py" for page in PAGES},
 }
@@ -135,6 +137,8 @@ def runner(command: str, *, page: str = "") -> Runner:
         return Runner.ELSEWHERE
     if page == "troubleshooting.md" and command.startswith("ipamctl "):
         return Runner.TROUBLED
+    if page == "troubleshooting.md" and command.startswith("kubectl ipamd "):
+        return Runner.FLEET
     first = program(command)
     if first in CLUSTER_PROGRAMS or "manifests/" in command or "eniconfig" in command:
         return Runner.CLUSTER

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lab.node.node import REPOSITORY
@@ -38,16 +38,32 @@ def screen_slug(heading: str) -> str:
 
 def keep_screens(made: Rig, heading: str, command: str, words: Mapping[str, str]) -> None:
     """Run a page's command once more on a terminal of each width, and write what it shows, if somebody asked for screens."""
+    arguments = [words.get(word, word) for word in shlex.split(command)]
+    env = made.driver.environment | {"NO_COLOR": "1", "TERM": "xterm"}
+
+    def run(argv: Sequence[str]) -> str:
+        return made.node.run(list(argv), cwd=str(REPOSITORY), env=env, check=False, timeout_s=120).stdout
+
+    write_screens(heading, command, [sys.executable, "-m", MODULES[arguments[0]], *arguments[1:]], run=run, is_fixed=True)
+
+
+def write_screens(
+    heading: str, command: str, argv: Sequence[str], *, run: Callable[[Sequence[str]], str], is_fixed: bool
+) -> None:
+    """Write what a program shows on a terminal of each width, if somebody asked for screens.
+
+    Args:
+        heading: the page's, and what tells this screen from others of it.
+        command: as the page has it; the first line of the screen.
+        run: runs a command line, and returns what it printed.
+        is_fixed: whether times and IDs are replaced; not where the test makes them.
+    """
     target = folder()
     if target is None:
         return
-    arguments = [words.get(word, word) for word in shlex.split(command)]
-    line = shlex.join([sys.executable, "-m", MODULES[arguments[0]], *arguments[1:]])
-    slug = screen_slug(heading)
     target.mkdir(parents=True, exist_ok=True)
     for width in WIDTHS:
-        on_terminal = ["script", "-qec", f"stty cols {width}; {line}", "/dev/null"]
-        env = made.driver.environment | {"NO_COLOR": "1", "TERM": "xterm"}
-        done = made.node.run(on_terminal, cwd=str(REPOSITORY), env=env, check=False, timeout_s=120)
-        shown = ID.sub(lambda match: f"{match[1]}-{FIXED_ID}", TIME.sub(FIXED_TIME, done.stdout.replace("\r", "")))
-        (target / f"{slug}.{width}.txt").write_text(f"$ {command}\n{shown.rstrip()}\n")
+        shown = run(["script", "-qec", f"stty cols {width}; {shlex.join(argv)}", "/dev/null"]).replace("\r", "")
+        if is_fixed:
+            shown = ID.sub(lambda match: f"{match[1]}-{FIXED_ID}", TIME.sub(FIXED_TIME, shown))
+        (target / f"{screen_slug(heading)}.{width}.txt").write_text(f"$ {command}\n{shown.rstrip()}\n")

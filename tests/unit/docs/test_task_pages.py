@@ -65,8 +65,8 @@ def test_no_command_hides(page: str) -> None:
 
 def test_each_ticket_has_its_screens() -> None:
     """`make screens` was run after a ticket was added: a reviewer finds it at both widths, and no ticket that went."""
-    troubled = set(commands("troubleshooting.md", Runner.TROUBLED))
-    headings = [heading for heading, section in sections("troubleshooting.md").items() if set(section.commands) & troubled]
+    shown_commands = {command for where in (Runner.TROUBLED, Runner.FLEET) for command in commands("troubleshooting.md", where)}
+    headings = [heading for heading, section in sections("troubleshooting.md").items() if set(section.commands) & shown_commands]
     for width in WIDTHS:
         shown = {path.name for path in (DOCS / "screens").glob(f"*.{width}.txt")}
         starts = [screen_slug(heading) for heading in headings]

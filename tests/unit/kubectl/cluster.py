@@ -17,9 +17,10 @@ from tests.recordings.series import SERIES, read
 SILENT_S = 3.0
 """For so long a daemon that does not answer keeps its connection."""
 
+ZONE_LABEL = "topology.kubernetes.io/zone"
 LABELS = {
     "kubernetes.io/os": "linux",
-    "topology.kubernetes.io/zone": "us-west-2a",
+    ZONE_LABEL: "us-west-2a",
     "node.kubernetes.io/instance-type": "m5.large",
 }
 
@@ -53,24 +54,38 @@ class MadeCluster:
     paths: list[str] = field(default_factory=list)
 
     def add(
-        self, name: str, metrics: str | None, *, state: dict[str, Any] | None = None, restarts: int = 0, exit_code: int = 0
+        self,
+        name: str,
+        metrics: str | None,
+        *,
+        state: dict[str, Any] | None = None,
+        restarts: int = 0,
+        exit_code: int = 0,
+        zone: str = LABELS[ZONE_LABEL],
+        image: str = "0.1.0",
+        is_ready: bool = True,
+        pod: str = "",
     ) -> None:
         """Add a node with a daemon.
 
         Args:
             state: of its container; running by default.
             exit_code: with which the container ended before each restart.
+            image: its tag.
+            is_ready: the node's condition.
+            pod: the name of the daemon's pod; one with the node's by default.
         """
-        self.nodes.append({"metadata": {"name": name, "labels": LABELS}, "status": {}})
+        pod = pod or f"vpc-ipamd-{name}"
+        self.add_node(name, zone=zone, is_ready=is_ready)
         status: dict[str, Any] = {"name": "ipamd", "state": state or {"running": {}}, "restartCount": restarts}
         if restarts:
             end = {"exitCode": exit_code, "reason": "Error", "finishedAt": "2026-11-22T01:00:00Z"}
             status["lastState"] = {"terminated": end}
-        container = {"name": "ipamd", "image": "vpc-ipamd:0.1.0", "env": []}
+        container = {"name": "ipamd", "image": f"vpc-ipamd:{image}", "env": []}
         self.daemons.append(
             {
                 "metadata": {
-                    "name": f"vpc-ipamd-{name}",
+                    "name": pod,
                     "namespace": "kube-system",
                     "creationTimestamp": "2026-11-22T00:00:00Z",
                 },
@@ -78,7 +93,13 @@ class MadeCluster:
                 "status": {"phase": "Running", "containerStatuses": [status]},
             }
         )
-        self.pages[f"vpc-ipamd-{name}:61678"] = metrics
+        self.pages[f"{pod}:61678"] = metrics
+
+    def add_node(self, name: str, *, zone: str = LABELS[ZONE_LABEL], is_ready: bool = True) -> None:
+        """Add a node without a daemon."""
+        condition = {"type": "Ready", "status": str(is_ready)}
+        labels = LABELS | {ZONE_LABEL: zone}
+        self.nodes.append({"metadata": {"name": name, "labels": labels}, "status": {"conditions": [condition]}})
 
     def answer(self, path: str, query: dict[str, list[str]]) -> tuple[int, bytes]:
         """Status and body of an answer."""
