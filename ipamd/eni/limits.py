@@ -423,8 +423,7 @@ class Limits:
     def state(self, *, home: SubnetId | None, candidates: Collection[SubnetId], is_urgent: bool, pool: str = "") -> GrowthState:
         """Return the limits of a pool's growth for the planner. `candidates`: subnets for a new ENI, empty before they are known."""
         creation_subnets = candidates or (() if home is None else (home,))
-        room = None if home is None else self.cap(("room", home))
-        home_refusal = self._full_refusal(home) if room == 0 else None
+        room, home_refusal = self._home_room(home)
         stopped, spare_refusal = self._stopped(ALLOCATION, pool), self._spare_refusal(ALLOCATION, is_urgent, pool)
         return GrowthState(
             creation=self._stopped(CREATION, pool)
@@ -449,10 +448,14 @@ class Limits:
         """
         return self.refusal(call_key(kind, "denied", pool), call_key(kind, "error", pool))
 
-    def _full_refusal(self, home: SubnetId | None) -> GrowthRefusal | None:
+    def _home_room(self, home: SubnetId | None) -> tuple[int | None, GrowthRefusal | None]:
+        """Return the room that EC2's refusals left in the default subnet, None if it is not known, and the refusal if none is left."""
         if home is None:
-            return None
-        return self.refusal(("room", home))
+            return None, None
+        room = self.cap(("room", home))
+        if room != 0:
+            return room, None
+        return room, self.refusal(("room", home))
 
     def _spare_refusal(self, kind: str, is_urgent: bool, pool: str) -> GrowthRefusal | None:
         """Return why spare addresses or ENIs are not requested now; None if they may be, or an ADD waits."""

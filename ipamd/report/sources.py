@@ -221,15 +221,7 @@ class Sources:
                 name = attachment.sandbox_name or str(attachment.key)
                 interfaces.append(CutOff(attachment.key.container_id, attachment.address, attachment.eni_id, name, cause))
         interfaces += _unrecorded_without_network(rows, lost, frozen)
-        for veth in self.unplaced():
-            cause = NO_VLAN_LINK
-            if veth.is_of_pool:
-                cause = NOT_PLACED
-            sandbox = str(veth.address)
-            if veth.key is not None:
-                sandbox = veth.key.container_id
-            interfaces.append(CutOff(sandbox, veth.address, None, str(veth.key), cause))
-        return interfaces
+        return [*interfaces, *map(_unplaced_without_network, self.unplaced())]
 
 
 def sandbox_count(interfaces: Iterable[CutOff]) -> int:
@@ -245,6 +237,17 @@ def _unrecorded_without_network(rows: Iterable[Address], lost: Set[IpAddress], f
         if cause and row.state is AddressState.QUARANTINED:
             interfaces.append(CutOff(str(row.address), row.address, row.eni_id, "not recorded", cause))
     return interfaces
+
+
+def _unplaced_without_network(veth: HostVeth) -> CutOff:
+    """Return the interface of an unplaced veth."""
+    cause = NO_VLAN_LINK
+    if veth.is_of_pool:
+        cause = NOT_PLACED
+    sandbox = str(veth.address)
+    if veth.key is not None:
+        sandbox = veth.key.container_id
+    return CutOff(sandbox, veth.address, None, str(veth.key), cause)
 
 
 def _cause(address: IpAddress, eni_id: EniId, lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> str:

@@ -69,7 +69,7 @@ class MultiNicChoice:
         Raises: MultiNicError if the pod may not ask, if the annotation names no cards, or if the runtime handed over no annotations of
             a pod that may ask.
         """
-        if not self._is_on or request.is_wired_by_caller or request.key.ifname != POD_IFNAME:
+        if not self._may_concern(request):
             return None
         is_listed = bool(request.names.pod) and request.names.pod_namespace in self._namespaces
         if request.annotations is None:
@@ -81,10 +81,14 @@ class MultiNicChoice:
         if named is None and request.annotations.get(NIC_CONFIG) != MULTI_NIC:
             return None
         if not is_listed:
-            annotation = f"{NIC_CONFIG}={MULTI_NIC}" if named is None else f"{CARDS}={printable(named, most=40)}"
-            namespace = request.names.pod_namespace or "(unknown)"
-            raise refusal(RefusalCode.MULTI_NIC_NOT_ALLOWED, pod=pod_of(request), annotation=annotation, namespace=namespace)
-        return ALL_CARDS if named is None else _named_cards(named, request)
+            raise _not_allowed(named, request)
+        if named is None:
+            return ALL_CARDS
+        return _named_cards(named, request)
+
+    def _may_concern(self, request: AttachRequest) -> bool:
+        """Whether further cards are managed, and we wire the request's interface, which is the pod's first one."""
+        return self._is_on and not request.is_wired_by_caller and request.key.ifname == POD_IFNAME
 
     def refuse_for_uplink(self, request: AttachRequest) -> None:
         """Refuse the annotation that names cards, of a pod that has an ENI of its own. Raises: MultiNicError.
@@ -105,6 +109,15 @@ def _named_cards(text: str, request: AttachRequest) -> AskedCards:
             raise _value_unknown(text, request)
         cards.append(int(number))
     return tuple(sorted(cards))
+
+
+def _not_allowed(named: str | None, request: AttachRequest) -> IpamError:
+    """Refuse a pod whose namespace may not ask. `named`: the annotation that names cards; None if the pod asks for all."""
+    annotation = f"{NIC_CONFIG}={MULTI_NIC}"
+    if named is not None:
+        annotation = f"{CARDS}={printable(named, most=40)}"
+    namespace = request.names.pod_namespace or "(unknown)"
+    return refusal(RefusalCode.MULTI_NIC_NOT_ALLOWED, pod=pod_of(request), annotation=annotation, namespace=namespace)
 
 
 def _value_unknown(text: str, request: AttachRequest) -> IpamError:
