@@ -1,7 +1,8 @@
 """The ENIs that EC2 gave this node, with their addresses and prefixes: our calls for them, and the checks that they still exist.
 
-- `enis` compares EC2's answers with the rows. `resync` schedules the comparisons: `links` and `external_changes` request one when
-  something differs, and so does `enis` after an answer that leaves a doubt. `differences` keeps the contradictions.
+- `enis` compares EC2's answers with the rows of the datastore. `resync` schedules the comparisons: `links` and `external_changes`
+  request one when something differs, and so does `enis` after an answer that leaves a doubt. `differences` keeps the contradictions
+  between EC2 and the rows.
 - `provisioner` carries out the plan of `ipamd/pool/`. `operations` has the table of the next step after each answer of EC2, and
   `steps` makes the calls. `limits` has the calls that are not made for a while because EC2 refused them, `subnets` chooses the subnet
   of a new ENI, and `release_guard` decides whether a release may go on.

@@ -27,10 +27,10 @@ from ipamd.model.record import dataclass, field, replace
 
 VIEW_S = 750.0
 """The addresses of all ENIs in metadata can confirm that EC2 has lost an object (as one of the `Witnesses`) only if each ENI was read
-less than this long ago. Ours: each turn reads at least two ENIs, so 15 ENIs are read within 600 s. Two in a turn are too few for a
-spot instance with 24 ENIs: there the readings are often too old, and metadata then confirms nothing. The readings are also newer than
-our own changes of an object whose loss they confirm: EC2 has not shown the object for MASS_LOSS_AGE_S (600 s), and our last change is
-at least RECENT_S (300 s) older, so it was made at least 150 s before the oldest reading."""
+less than this long ago. Ours: each turn of `external_changes.py` reads at least two ENIs, so 15 ENIs are read within 600 s. Two in a
+turn are too few for a spot instance with 24 ENIs: there the readings are often too old, and metadata then confirms nothing. The
+readings are also newer than our own changes of an object whose loss they confirm: EC2 has not shown the object for MASS_LOSS_AGE_S
+(600 s), and our last change is at least RECENT_S (300 s) older, so it was made at least 150 s before the oldest reading."""
 
 Place = tuple[int, int]
 """Network card and device index."""
@@ -41,7 +41,8 @@ PLACE = "place"
 
 @dataclass(frozen=True, slots=True)
 class OwnChange:
-    """A change, by a call of ours, of the ENI whose facts contain it, or of one of its addresses (the object).
+    """A change that a call of ours made to an ENI or to one of its addresses. The changed ENI or address, called the object here, is
+    the key of the entry in `EniFacts.own_changes`.
 
     `is_added`: the call added the object. False: it is not on this ENI any more, because the call removed it, or added it to another
         ENI.
@@ -67,8 +68,8 @@ RETURNED = "external changes: its link is back; it is used again as soon as EC2 
 class MissingLink:
     """The state of a frozen ENI's link: missing, or back but not yet confirmed by EC2 or metadata.
 
-    `was_there`: the kernel showed the link earlier, so the ENI was attached. If EC2 does not show the ENI then, the reason is not that
-        Describe lags behind our Attach.
+    `was_there`: the kernel showed the link earlier, so the ENI was attached. If EC2 nevertheless does not show the ENI, the reason is
+        not that Describe lags behind our Attach.
     `back_monotonic_s`: when the link came back; None while it is missing.
     """
 
@@ -83,7 +84,8 @@ class Reading:
     mac: the key of the ENI in metadata.
     metadata_eni: the ENI as it was read at `monotonic_s`; None before it was read.
     tried_monotonic_s: when it was last requested, whether or not metadata answered.
-    described: the ENI as EC2 described it at the start, kept until the first reading, which then needs only the addresses.
+    described: the ENI as EC2 described it at the start, so that the first reading needs only the addresses. None once that reading was
+        tried.
     """
 
     mac: MacAddress
@@ -108,7 +110,7 @@ class EniFacts:
     is_unplugged: its host routing was in place when it was frozen, so its link was there before, and somebody detached the ENI.
     trunk_mac: the MAC of an attached trunk ENI, None for other ENIs.
     link: the state of its missing link, None if nothing is wrong.
-    unready_since: since when its host routing has not been in place (monotonic).
+    unready_since: since when its host routing has not been in place (monotonic); None if it is in place.
     unready_why: the error that keeps its host routing from being set up.
     security_groups: those that EC2 showed last.
     connection_tracking: timeouts that are set on the primary ENI, which new ENIs get too.
@@ -156,7 +158,7 @@ NOTHING = EniFacts()
 class EniBook(Service):
     """Holds the facts about each ENI (`EniFacts`). Safe from any thread.
 
-    No other lock is taken while its own is held, and no ADD or DEL takes it.
+    While its lock is held, no other lock is taken. ADD and DEL never take its lock.
 
     `Backoffs` has, under the key PLACE, the places of the instance that EC2 refused because an unrecorded ENI is there. If Describe
     does not show that ENI (a foreign one, or one of ours after a lost datastore), the refusal is its only sign. The place is tried
@@ -229,7 +231,7 @@ class EniBook(Service):
         return added
 
     def added_enis(self) -> dict[EniId, float]:
-        """Return the ENIs among `added`.
+        """Return the ENIs in the result of `added`, with the same seconds.
 
         Each plan calls this method, so it reads only one change per ENI. `added` would read a change for each address during the
         300 s after a warm pool was filled.
@@ -292,7 +294,7 @@ class EniBook(Service):
         """Return the ENIs on which EC2 shows addresses that are recorded elsewhere: on another ENI, as a primary address, or as that
         of a sandbox with an ENI of its own.
 
-        Each such address uses a slot of the ENI that our rows show as free, so the ENI is returned once for each of these slots.
+        Each such address uses a slot that is free according to our rows, so its ENI is returned once for each of these slots.
         """
         taken: set[IpAddress] = {eni.primary_address for eni in self._datastore.enis()}
         taken |= {attachment.address for attachment in self._datastore.attachments() if not attachment.is_of_pool}
@@ -355,7 +357,7 @@ class EniBook(Service):
     # The ENIs in instance metadata, which is a second source if EC2's answer is in doubt.
 
     def list_metadata(self, macs: Collection[MacAddress]) -> None:
-        """Replace metadata's list of the instance's ENIs. An ENI without a row gets a record under its MAC."""
+        """Replace our copy of metadata's list of the instance's ENIs. An ENI without a row gets a record under its MAC."""
         recorded = {eni.mac: eni for eni in self._datastore.enis()}
         is_first = math.isinf(self.listed_monotonic_s)
         self.listed_monotonic_s = self._clock.monotonic()

@@ -2,9 +2,9 @@
 
 A comparison with EC2 is made only on request, and on a quiet node that may be hours later. A condition that only the next comparison
 ends would last too long: an operator deletes the pods with lost addresses, as the condition's page advises, and the condition stays.
-So each difference names its objects. It ends when the rows that caused it are gone, or when an audit that called EC2 does not find it.
-If the datastore could not record an object because of such a row, a comparison is requested when the row is gone. Rejected: a
-comparison every few minutes while a condition lasts, which costs calls and shows only what the rows show too (I13).
+So each difference names its ENI or address. It ends when the rows no longer contradict EC2's answer, or when an audit that called EC2
+does not find it. If a row prevented the datastore from recording an object, a comparison is requested when this row is gone. Rejected:
+a comparison every few minutes while a condition lasts, which costs calls and shows only what the rows show too (I13).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ipamd.model.words import counted, first_of
 
 ANSWER, DIFFERENCES, LOST, MASS_LOSS = "ec2 answer", "ec2 differences", "lost addresses", "mass loss"
 """Conditions. ANSWER: the last answer was not believed. DIFFERENCES: EC2 and the datastore contradict each other about objects. LOST:
-EC2 no longer shows addresses. MASS_LOSS: a loss was concluded from implausible answers."""
+EC2 no longer shows addresses that are recorded. MASS_LOSS: a loss was concluded from implausible answers."""
 
 NAMED_COUNT = 5
 """How many differences a condition names. Ours: few are enough, because `ipamctl audit` has all."""
@@ -55,7 +55,7 @@ class CloudDifference:
     `subject`: the address or the ENI.
     `blocking`: only for NOT_RECORDED: the address whose row, or whose ENI, prevents the datastore from recording the subject. None if
         no row prevents it, and for all other kinds.
-    `eni_id`: the ENI on which EC2 has the address, "" if it has none.
+    `eni_id`: the ENI on which EC2 has the address; "" if EC2 does not have the address, or the subject is an ENI.
     """
 
     kind: Contradiction

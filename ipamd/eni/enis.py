@@ -2,8 +2,8 @@
 
 Only a complete and plausible Describe decides which addresses are on which ENI. Addresses in the answer are recorded at once.
 Addresses that are missing count as absent only after a second answer (`ipamd/model/cloud_evidence.py`, docs/adr/0017), and a
-sandbox keeps even an absent address (I2). An address that is recorded on another ENI or is a primary address, and a prefix that is
-recorded elsewhere, are left out and reported as contradictions. The rest of the answer is recorded.
+sandbox keeps even an absent address (I2). An address that is recorded on another ENI, as a primary address or as that of a branch ENI,
+and a prefix that is recorded elsewhere, are left out and reported as contradictions. The rest of the answer is recorded.
 
 A doubted address, which only one answer lacks so far, is not assigned. When addresses are absent, free ones are removed and all others
 are marked lost: their sandbox keeps them, or they go on cooling (I2, I8), and they are removed when they would become free. An absent
@@ -68,8 +68,8 @@ class EniService(Service):
     `resync_due` and `sync_with_ec2` compare all ENIs with a Describe. `record` and `add_addresses` store the answer to one call of
     ours. `forget_unused` removes ENIs that are gone and have no address left.
 
-    Comparisons need no lock: the cloud loop makes the comparisons of the start, before the pool has limits, and the pool's
-    thread makes all later ones. `forget_unused` may be called from any thread.
+    Comparisons need no lock: the cloud loop makes the comparisons of the start, before the pool has the limits of the instance type,
+    and the pool's thread makes all later ones. `forget_unused` may be called from any thread.
 
     `book`: facts about each ENI beside its row.
     `routing`: the host routing of each ENI.
@@ -130,7 +130,7 @@ class EniService(Service):
         result = self._resyncs.run_due(lambda: self.sync_with_ec2(identity))
         if result is not None:
             self.set_up_adopted(result)
-            self._demand.trigger()  # its changes may need another plan
+            self._demand.trigger()  # the resync's changes may need another plan
 
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
@@ -160,7 +160,7 @@ class EniService(Service):
             now_s=self._clock.monotonic(),
         )
         outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, missing=weighed.missing)
-        if primary:  # even an implausible answer proves what it shows
+        if primary:  # even an implausible answer with the primary ENI proves that the ENIs which it shows are attached
             outcome.attached = _attached_ids(described)
         outcome.compare_again(weighed.again_s)
         self._withhold(weighed.doubted | weighed.absent)
@@ -250,7 +250,7 @@ class EniService(Service):
         """Return the pool of an ENI, "" for the node's own pool.
 
         If further network cards are managed, an ENI on such a card is in the card's pool. Any other ENI is in the pool that its row
-        has, or else its tag, but not in the pool of a managed card.
+        names, or else in the one that its tag names. If that is the pool of a managed card, the ENI is in the node's own pool.
         """
         if self._has_cards and described.network_card:
             return card_pool(described.network_card)
@@ -258,10 +258,11 @@ class EniService(Service):
         return "" if self._has_cards and card_of_pool(pool) else pool
 
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
-        """Store one ENI from the answer to a call of ours. Its new addresses become free, and none of its rows is removed.
+        """Store one ENI as EC2 showed it after our creation or allocation. Its new addresses become free; none of its rows is removed.
 
-        If the ENI is recorded already, the answer is a Describe, which may show addresses that are older than the call. So for one
-        cooldown after a boot or a lost datastore, the addresses of such an ENI that have no row cool first (I8).
+        An ENI that is recorded already was described because the answer to an allocation was lost. The description may also contain
+        addresses that are older than this allocation. So for one cooldown after a boot or a lost datastore, the addresses of such an
+        ENI that have no row cool first (I8).
         Raises: InvariantError if the ENI contradicts a record; KernelDumpError.
         """
         self._record_groups(described)
@@ -283,7 +284,7 @@ class EniService(Service):
             asked_count: how many addresses the call requested. EC2 may return old addresses with the new ones. If more addresses than
                 requested have no row, some are older, and it is not known which: for one cooldown after a boot or a lost datastore,
                 all of them cool first (I8).
-            eni: the ENI itself, to be recorded too.
+            eni: the ENI itself, to be recorded too; None if it is recorded already.
         Returns: the changes, with one contradiction per address that stays recorded on another ENI.
         Raises: InvariantError if the ENI is not recorded; KernelDumpError.
         """
@@ -487,7 +488,7 @@ class EniService(Service):
         is_address_taken = is_taken(eni.primary_address, self._datastore.snapshot(), by_other_than=eni.eni_id)
         blocking = eni.primary_address if is_address_taken else None
         outcome.add_contradiction(CloudDifference(Contradiction.NOT_RECORDED, eni.eni_id, text, blocking=blocking))
-        # Nothing else would request a comparison: metadata reports no difference for an ENI whose place is counted.
+        # Nothing else would request a comparison: the comparison with metadata skips the ENIs that the book has as unrecorded.
         pause_s = DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S
         outcome.compare_again(pause_s)
 
@@ -506,8 +507,8 @@ class EniService(Service):
     def _left_of_cooldown(self) -> timedelta | None:
         """Return how long an address without a row must still cool when EC2 shows it; None if it need not.
 
-        The address may have been released shortly before the boot, or before the datastore was lost (I8). Addresses that EC2 has just
-        assigned in answer to a call of ours do not cool.
+        The address may have been released shortly before the boot, or before the datastore was lost (I8). An address that EC2 has
+        certainly just assigned in answer to a call of ours need not cool, so its caller does not ask this.
         """
         left_s = self._unrecorded_cool_deadline - self._clock.monotonic()
         if left_s > 0:
@@ -562,7 +563,7 @@ class EniService(Service):
     def _remove_stale_prefix_rules(
         self, eni: Eni, addresses: Collection[IpAddress], prefixes: Collection[IpNetwork], wired: Collection[IpAddress]
     ) -> None:
-        """Remove the rules of prefixes that would misroute the addresses and prefixes that are new to the datastore.
+        """Remove the routing rules of earlier prefixes, if they would misroute addresses or prefixes that are new to the datastore.
 
         Raises: WiringError, KernelDumpError.
         """
@@ -586,7 +587,7 @@ class EniService(Service):
     def _prefixes_for_pods(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:
         """Return the /80s of an ENI from which pods get addresses: those that are recorded or have a sandbox.
 
-        If there are none, and `_is_for_pods` allows a new one, it is the lowest /80, so that each start chooses the same.
+        If there are none, and `_is_for_pods` allows a new one, return only the lowest /80, so that each start chooses the same one.
         """
         recorded_prefixes = {row.prefix for row in self._datastore.addresses()}
         used_prefixes = []
@@ -710,8 +711,8 @@ class EniService(Service):
         self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> frozenset[CloudKey]:
-        """Record that ENIs and addresses are gone. If the datastore refuses to record an object, that is reported, and all other
-        objects are recorded. Returns: the objects that it refused; their addresses must stay withheld (I7).
+        """Record that ENIs and addresses are gone. If the datastore refuses to record the loss of an object, the refusal is reported,
+        and the other losses are recorded. Returns: the objects whose loss it refused; their addresses must stay withheld (I7).
         """
         refused = set()
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]

@@ -6,9 +6,9 @@ thread makes the resync between two plans (`ipamd/eni/resync.py` explains why), 
 While nothing differs, EC2 is not called at all (I13). docs/pool.md, External changes, describes what follows from each difference.
 
 A turn of metadata refreshes the node's identity (VPC CIDRs, security groups), reads a spot instance's notices, lists the ENIs, and
-reads the ENIs that were not read for longest, as many as REQUESTS_PER_TURN allows. Metadata is throttled for the whole instance
-(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too.
-If a turn fails, nothing is concluded about what it did not read (I11).
+reads the ENIs whose last reading is oldest, as many as REQUESTS_PER_TURN allows. Metadata is throttled for the whole instance
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too. If
+a turn fails, nothing is concluded about what it did not read (I11).
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class CloudReconciler(Service):
         return self._metadata.request_count() - count_before
 
     def _read_enis(self, read: set[MacAddress], *, count_before: int) -> None:
-        """Read the ENIs that were not read for longest, as many as the turn's budget allows, and add their MACs to `read`.
+        """Read the ENIs whose last reading is oldest, as many as the turn's budget allows, and add their MACs to `read`.
 
         `count_before`: requests before this turn. Raises: CloudError; `read` then has the ENIs that were read before the error.
         """

@@ -49,8 +49,8 @@ Key = tuple[str, ...]
 CREATION, ALLOCATION = "creation", "allocation"
 PREFIXES, PREFIX_COUNT, ENI_SIZE, ENI_COUNT = ("prefixes",), ("prefixes at once",), ("addresses of a new ENI",), ("ENIs",)
 RELEASE_DENIED, RELEASE_FAILED = ("release", "denied"), ("release", "error")
-"""Keys of refused releases: EC2 denied a release, or a release failed otherwise. Recovered releases have the same keys. After the
-pause of a denial one release is tried. Neither refusal stops growth."""
+"""Keys of refused releases: EC2 denied a release, or a release failed otherwise. Releases that are resumed from an open intent have
+the same keys. After the pause of a denial one release is tried. Neither refusal stops growth."""
 
 FAULT = ("fault",)
 """An error of our own code, which stops everything for a moment."""
@@ -148,20 +148,20 @@ class Ec2Request:
         return self.kind == CREATION and bool(self.half) and is_about_slots
 
     def _is_refused_prefix(self, error: BaseException) -> bool:
-        """Whether EC2 refused to allocate prefixes with an unknown code, perhaps because this instance cannot have prefixes."""
+        """Whether EC2 refused, with a code that we do not know, to allocate prefixes, perhaps because it supports none here."""
         is_unknown_answer = type(error) is CloudError and bool(error.code) and not error.may_have_happened
         return is_unknown_answer and self.kind == ALLOCATION and bool(self.action.prefix_count)
 
 
 def call_key(kind: str, stopped: str, pool: str) -> Key:
-    """Return the key of a refused kind of call. A pool of pods has its own, so that its refusals stop no other pool."""
+    """Return the key of a refused kind of call. A pool of pods has a key of its own, so that its refusals stop no other pool."""
     if pool:
         return kind, pool, stopped
     return kind, stopped
 
 
 def prefix_key(key: Key, pool: str) -> Key:
-    """Return the key of a refusal of /28s. A pool of pods has its own, because its /28s are of other subnets."""
+    """Return the key of a refusal of /28s. A pool of pods has a key of its own, because its /28s come from other subnets."""
     if pool:
         return *key, pool
     return key
@@ -180,7 +180,7 @@ class LimitRule:
 
     `error`: the class of the error.
     `applies_to`: a word for the requests that the row is about (`Ec2Request.is_matched_by` has the words).
-    `stops`: the subject of the requests that pause (`Ec2Request.key` makes the key of it).
+    `stops`: a word for what pauses; `Ec2Request.key` makes the refusal's key from it.
     `schedule`: how long they pause.
     `cap`: the field of `Ec2Request` with the number that may still be requested; "": nothing may be.
     `is_lasting`: the refusal is no short disturbance, so the planner grows in another way.
@@ -203,7 +203,7 @@ TABLE = (
     LimitRule(EniLimitError, "large", *ENI_SIZE, LIMIT, "half"),
     LimitRule(EniLimitError, CREATION, *ENI_COUNT, LIMIT, "attached_count", is_lasting=True),
     LimitRule(EniLimitError, ALLOCATION, "slots", LIMIT, "used_slot_count", is_lasting=True),
-    LimitRule(CloudNotFoundError, ALLOCATION, "slots", ROOM, "used_slot_count"),  # a comparison with EC2 shows what the ENI is
+    LimitRule(CloudNotFoundError, ALLOCATION, "slots", ROOM, "used_slot_count"),  # a comparison will show if the ENI is gone
     LimitRule(CloudCredentialsError, "any", "error", CREDENTIALS),
     LimitRule(CloudDeniedError, "stale keys", "error", EC2),
     LimitRule(PERSON, "any", "denied", DENIED, is_lasting=True),
@@ -256,7 +256,7 @@ class _Limit:
 
 @dataclass(frozen=True, slots=True)
 class CountedRoom:
-    """How many addresses of a subnet are free, by EC2's answer at `answered_monotonic_s`. Never negative."""
+    """How many addresses of a subnet are free: EC2's answer at `answered_monotonic_s`, less those that we have allocated since."""
 
     free_count: int
     answered_monotonic_s: float
@@ -359,8 +359,8 @@ class Limits:
             self.took_room(request.home, request.action)
 
     def drop_stale_cap(self, attached_count: int, pool: str = "") -> bool:
-        """Drop the cap on ENIs if a pool's card has more ENIs than it allows. Returns: whether it was dropped. The pool then plans
-        again.
+        """Drop the cap on the ENIs of a pool's network card if the card has more ENIs than the cap allows. Returns: whether it was
+        dropped, so that the pool must plan again.
 
         The cap is the number of ENIs that we knew when EC2 refused another one. If the datastore had just been lost and Describe
         lagged, that number is too low.
@@ -449,7 +449,7 @@ class Limits:
         return self.refusal(call_key(kind, "denied", pool), call_key(kind, "error", pool))
 
     def _home_room(self, home: SubnetId | None) -> tuple[int | None, GrowthRefusal | None]:
-        """Return the room that EC2's refusals left in the default subnet, None if it is not known, and the refusal if none is left."""
+        """Return the room that EC2's refusals left in the default subnet, None if no refusal limits it, and the refusal if it is 0."""
         if home is None:
             return None, None
         room = self.cap(("room", home))
@@ -473,7 +473,7 @@ class Limits:
         return caps
 
     def _creation_room(self, candidates: Collection[SubnetId]) -> int | None:
-        """Return the free addresses of the candidate with most room; None if there is a candidate without a limit on its room."""
+        """Return the free addresses of the candidate with most room; None without candidates, or if the room of one is unlimited."""
         caps = []
         for subnet_id in candidates:
             cap = self.cap(("room", subnet_id))
@@ -487,7 +487,7 @@ class Limits:
     # the count does not explain the refusal. The count does not show whether a whole /28 is free.
 
     def room_refused(self, subnet_id: SubnetId, action: Growth, error: SubnetExhaustedError) -> None:
-        """Limit requests to a subnet to its free addresses, or to half of the refused number if the free count does not explain it."""
+        """Limit requests to a subnet to its free addresses, or to half of the refused number if they do not explain the refusal."""
         limit = self._limits.get(("room", subnet_id))
         free_count = self._free_count(subnet_id) if limit is None else limit.cap
         cap = needs(action) // 2
@@ -500,7 +500,7 @@ class Limits:
         """After the pause of a refusal, read the subnet's free count before the next request.
 
         `free_count`: the count, if it is known already. Returns: whether the subnet has too few addresses for the action; False also
-        if nothing was checked, because EC2 has not refused, or the pause still runs.
+        if EC2 does not answer, or if nothing was checked, because EC2 has not refused, or the pause still runs.
         """
         key = ("room", subnet_id)
         if key not in self._limits or self.cap(key) is not None:

@@ -7,9 +7,10 @@ list. If the list lacks the primary ENI's link, it is of another namespace, or M
 (I11). If the list is not usable, however, the event that a link is gone is enough to freeze its ENI. Other notifications of the kernel
 are passed to the host network reconciler.
 
-EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, that of an ENI
-that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these contradictions
-too, but its answers may be out of date, or missing. A link that comes and goes costs few calls: each ENI has an allowance of them.
+EC2's answer may lag behind the link. While link and row contradict each other (the link of an attached ENI is gone, or the link of an
+ENI that others detached is there), EC2 is asked again, after pauses that grow to an hour. Metadata would show most of these
+contradictions too, but its answers may be out of date, or missing. A link that comes and goes costs few calls: each ENI has an
+allowance of them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ FAILPOINTS = (
 
 GONE_AFTER_S = 60.0
 """EC2's NotFound for the ENI of an intent is believed only if the intent is at least this old. Before that, Describe may lag behind
-Create. Ours: twice the time for which the adapter retries (cloud/calls.py, FRESH_S), because a crash ends those retries."""
+Create. Ours: twice the time for which the adapter repeats a call after NotFound (cloud/calls.py, FRESH_S). A crash ends these
+repetitions, so the age of the intent must take their place."""
 
 
 class State(Enum):

@@ -1,4 +1,4 @@
-"""Obtain from EC2 the addresses that pods ask for, and release them when their time is over (docs/adr/0083).
+"""Obtain from EC2 the addresses that pods ask for, and release those that no pod has used for long enough (docs/adr/0083).
 
 An ADD registers the address that it wants and waits. The pool's thread makes the calls, which docs/adr/0083 bounds to three for one
 ADD. An address is obtained only by an AssignPrivateIpAddresses that names it. EC2 refuses this call while any ENI has the address, so
@@ -50,8 +50,9 @@ ROOM_S = 60.0
 repeats the ADD."""
 
 RELEASE, RELEASE_AGAIN_S = ("release of pinned addresses",), 5.0
-"""Back-off key of the releases, and the pause after a release that changed nothing, for example because an ADD waited. After a refusal
-of EC2, the pause is that for this kind of error (I13). Ours: short, because such a release has usually made no call."""
+"""Back-off key of the releases, and the pause after a release that changed nothing, for example because an ADD waited. Ours: short,
+because a release that changed nothing has usually made no call. If EC2 refused the release, the pause depends on the error instead
+(I13)."""
 
 SUBJECT = "pinned addresses"
 """Name of the condition, which has the parts `ranges` and `release`."""
@@ -119,7 +120,7 @@ class PinnedAddresses(Service):
 
         Args:
             ranges: the pinned ranges of all namespaces.
-            release: releases free addresses to EC2; returns False if it made no call.
+            release: releases free addresses to EC2; returns False if the release was skipped, or stopped by a freeze.
             cooldown_s: returns how long an address cools, in seconds.
         """
         super().__init__(context)

@@ -87,9 +87,9 @@ class _Ramp:
 class EniProvisioner(Service):
     """Creates ENIs, allocates and releases addresses. Used by one thread, the pool maintainer's.
 
-    All open operations that IAM denied (`is_denied`), and all open releases that were not tried yet, wait for the same pause
-    (`limits.RELEASE_DENIED`). After this pause one of them is tried: one that was not tried yet, or else the one whose last try is
-    longest ago. If IAM denies it, the next pause begins for all of them. Otherwise all other ones are tried at once.
+    All open operations that IAM denied (`is_denied`), and all open releases that this process has not tried yet, wait for the same
+    pause (`limits.RELEASE_DENIED`). After this pause one of them is tried: one that was not tried yet, or else the one whose last try
+    is longest ago. If IAM denies it, the next pause begins for all of them. Otherwise all other ones are tried at once.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class EniProvisioner(Service):
         self.steps = OperationRunner(context, ec2=ec2, enis=enis, operations=self._log, guard=self._guard)
         self._odd = FailureIsolation(context.health, work="recovery")
         self._untracked: set[EniId] = set()
-        """ENIs that were created without the primary ENI's timeouts."""
+        """ENIs that were created without the primary ENI's timeouts of connection tracking."""
         self._failed: dict[str, IpamError | None] = {}
         """By intent ID: the error of the last try, None if the try left the intent open without an error. Oldest try first."""
         self._limits = subnets.limits
@@ -204,8 +204,8 @@ class EniProvisioner(Service):
     def release(self, action: Release) -> bool:
         """Release the addresses or the ENI of a plan, unless the pool is frozen, or an ADD waits or took an address after the plan.
 
-        Returns: whether EC2 was called. Raises: CloudError; if the outcome is not known, the intent stays open, otherwise the
-        release is undone.
+        Returns: False if the release was skipped, or stopped by a freeze. Raises: CloudError; if the outcome is not known, the intent
+        stays open, otherwise the release is undone.
         """
         if self._demand.waiting()[0] or self._guard.why_frozen():
             return False
@@ -278,7 +278,7 @@ class EniProvisioner(Service):
                     "operation pending, will retry kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error)
                 )
             return error
-        except Exception as error:  # noqa: BLE001  # top of the work on one intent, which another release may have written
+        except Exception as error:  # noqa: BLE001  # top of the work on one intent, which another version may have written
             self._odd.report(_name(intent), error)
         return None
 

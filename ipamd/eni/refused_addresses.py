@@ -19,9 +19,9 @@ REFUSED_ADDRESS = Schedule("refused address", 1.0, 30.0)
 has become available after a few repetitions at most."""
 
 PACE = Schedule("pace of refused addresses", 0.25, 3.0)
-"""Pauses after a refusal in which EC2 is asked for no address that it has refused before. They grow until the node obtains such an
-address. Ours: however many pods ask, EC2 is finally asked 20 times in a minute, which is at most 60 calls. A single address never
-waits for the pace, because its own pauses are longer."""
+"""After each refusal comes a pause, in which EC2 is asked for no address that it has refused before. The pauses grow until the node
+obtains such an address. Ours: however many pods ask, with the longest pause EC2 is asked 20 times in a minute, by at most 60 calls. A
+single address never waits for the pace, because its own pauses are longer."""
 
 PACE_KEY = ("refused addresses",)
 

@@ -90,7 +90,8 @@ class EniSyncResult:
     implausible: why the answer was not believed, so that nothing was added; "" if it was believed.
     again_s: seconds until the next comparison is useful, None without a doubt.
     missing: the recorded ENIs and addresses that EC2's answer did not show, whether or not the answer was believed. If the answer
-        lacked the primary ENI, the value of the last answer that showed it. Objects that our calls changed lately are left out.
+        lacked the primary ENI, this is the value from the last answer that showed it. Objects that our calls changed lately
+        are left out.
     attached: the ENIs that the answer showed attached; empty if it lacked the primary ENI.
     """
 
@@ -171,21 +172,23 @@ class ResyncScheduler(Service):
         self._demand.trigger()
 
     def is_answered(self, since_monotonic_s: float) -> bool:
-        """Whether a comparison that began at that time or later left no doubt, and no resync is requested."""
+        """Whether a comparison that began at `since_monotonic_s` or later left no doubt, and no resync is requested."""
         last = self._result
         is_clear = last.again_s is None and not last.implausible
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and is_clear
 
     def is_shown(self, eni_id: EniId, *, since_monotonic_s: float) -> bool:
-        """Whether a resync that began at that time or later showed an ENI attached, whatever else is in doubt, and no other
-        resync is requested.
+        """Whether a comparison that began at `since_monotonic_s` or later showed an ENI attached, whatever else is in doubt, and no
+        other resync is requested.
         """
         last = self._result
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and eni_id in last.attached
 
     @property
     def is_asked(self) -> bool:
-        """Whether a resync is under way, or is requested and not backed off, or the last answer was not believed."""
+        """Whether a resync is under way, or is requested and not backed off. Also True if the last answer was not believed, or there
+        was none yet.
+        """
         last = self._result
         is_unanswered = last.began_monotonic_s == -math.inf or bool(last.implausible)
         return is_unanswered or (bool(self._reasons) and self._backoffs.is_due(AGAIN))

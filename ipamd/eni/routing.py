@@ -134,8 +134,8 @@ class EniRouting(Service):
     def remove_stale_prefix_rules(
         self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], rejected: Collection[IpNetwork] = ()
     ) -> None:
-        """Remove the rules of prefixes that would route new addresses of an ENI by another ENI's table (I7), and the rules of prefixes
-        that are no longer used.
+        """Remove the rule of a prefix if it would route new addresses of an ENI by another ENI's table (I7), or if the prefix is in
+        the subnet of a recorded ENI and is no longer used.
 
         Args:
             fresh: the new addresses.

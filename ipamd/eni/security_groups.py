@@ -36,7 +36,7 @@ class SecurityGroups(Service):
     """
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, book: EniBook, follows_primary: Callable[[Eni], bool]) -> None:
-        """`follows_primary` returns whether an ENI must have the primary ENI's groups, not those of custom networking."""
+        """`follows_primary` returns whether an ENI must have the primary ENI's groups, not groups that the network file names."""
         super().__init__(context)
         self._ec2 = ec2
         self._book = book

@@ -63,8 +63,8 @@ account's limit.
 Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
 NOT_VISIBLE = "ENI not shown"
-"""Back-off key, with an intent's ID: EC2 did not show the ENI, or the /80, of this intent. The object counts as absent if an answer
-after the pause does not show it."""
+"""Back-off key, with an intent's ID: EC2 did not show the ENI, or the /80, of this intent. It counts as absent if an answer after the
+pause does not show it either."""
 
 OUTCOMES = {
     DeleteReason.UNATTACHED: "not attached: deleted",
@@ -155,7 +155,7 @@ class OperationRunner(Service):
         self._refused = {part: context.health.claim(RELEASE_REFUSED, part=part) for part in (ENIS, ADDRESSES)}
         self.counts: Counter[str] = Counter()
         self._throttled: dict[str, DescribedEni] = {}
-        """By intent ID: new ENIs for which EC2 throttled the next call. They are resumed without a Describe."""
+        """By intent ID: new ENIs for which EC2 throttled the next call. Their creation is resumed without a Describe."""
         self._adopted_for = ""
         """Intent ID of the creation for which attached ENIs were adopted last."""
         self._methods: Mapping[Call, Callable[[Work], State | None]] = {
@@ -192,7 +192,7 @@ class OperationRunner(Service):
             work.described = described
             state = State.NAMED
         if state is State.UNANSWERED and isinstance(work.operation, Create) and self._guard.why_shared():
-            # If the first call never reached EC2, the repeated one would create an ENI while another daemon may use this node's.
+            # If the first call never reached EC2, the repeated one would create an ENI while another daemon may use this node's ENIs.
             state = State.UNREPEATABLE
         self._walk(work, state)
         return work
@@ -372,7 +372,8 @@ class OperationRunner(Service):
     def _record(self, work: Work) -> None:
         """Record the ENI. An ENI that contradicts a row is useless, and is deleted.
 
-        Raises: UselessEniError if it is useless; InvariantError if EC2's answer does not show it in its place.
+        Raises: UselessEniError if it is useless; InvariantError if it contradicts a row and a comparison with EC2 does not show it on
+            this instance.
         """
         eni = replace(self._enis.eni_of(work.seen, work.node), created_by_us=not work.seen.operator)
         work.eni, work.outcome = eni, f"attached {eni.eni_id} as device {eni.device_index}"

@@ -163,7 +163,7 @@ class Subnets(Service):
         return "delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1"
 
     def _own_groups(self, pool: str, identity: InstanceIdentity) -> tuple[str, ...]:
-        """Return the security groups that the file names for a pool's ENIs; () if they get those of the primary ENI."""
+        """Return the security groups that the network file names for a pool's ENIs; () if they get those of the primary ENI."""
         if subnet_pool(pool):
             return self._pools.by_name[pool].security_group_ids
         zone = self._zone(identity)
@@ -336,7 +336,7 @@ class Subnets(Service):
         )
 
     def _has_no_prefix(self, subnet_id: SubnetId, identity: InstanceIdentity) -> bool:
-        """Whether EC2 has just refused a /28: for a new ENI, or for an ENI of the default subnet."""
+        """Whether EC2 has lately refused a /28 of a subnet: for a new ENI, or, in the default subnet, for an attached ENI."""
         if not self._backoffs.is_due(("prefixes", subnet_id)):
             return True
         refusal = self.limits.refusal(PREFIXES)

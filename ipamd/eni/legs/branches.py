@@ -62,8 +62,8 @@ CLAIMED = "branch claim"
 pause."""
 
 SEEN = "branch contradicted"
-"""Back-off key, with a sandbox's key and the objection: a contradiction that one answer showed. Once it is due, a second answer
-counts."""
+"""Back-off key, with a sandbox's key and the objection: one answer contradicted the claim. A second answer with the same objection
+counts only after this pause."""
 
 CALL = ("branch call",)
 """Back-off key: the next call, for any sandbox."""
