@@ -77,9 +77,9 @@ def described_enis(interfaces: Iterable[Mapping[str, Any]], family: Family = IPV
 
 
 def address_holder(reservations: Iterable[Mapping[str, Any]], address: IpAddress) -> AddressHolder | None:
-    """Find the instance and the ENI that have an address, in the Reservations of DescribeInstances; None if none there has it.
+    """Find the instance and the ENI that have an address, in the Reservations of DescribeInstances; None if there is none.
 
-    Raises: CloudError if an entry is malformed, up to that of the holder.
+    Raises: CloudError if the entry of the holder, or an entry before it, is malformed.
     """
     try:
         for reservation in reservations:

@@ -70,7 +70,7 @@ class _BoundedBuffer(io.BufferedReader):
         self._bytes_max = bytes_max
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read up to `size` bytes, or all if it is None or -1. Raises: AnswerTooLongError if `size` is above the bound."""
+        """Read up to `size` bytes, or all if it is None or -1. Raises: AnswerTooLongError if `size` is above the bound or below -1."""
         if size is not None and not -1 <= size <= self._bytes_max:  # a chunk's size comes unchecked, and may be negative
             raise AnswerTooLongError(f"the answer announces {size} bytes, over {self._bytes_max}")
         return super().read(size)

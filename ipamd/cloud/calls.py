@@ -82,7 +82,9 @@ class Ec2Calls:
     def call(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
     ) -> Mapping[str, Any]:
-        """Call with retries. Raises: an error of `ipamd/model/errors.py`."""
+        """Call with retries. `about`: the ID of the object that must exist; its NotFound is retried for FRESH_S after we created it.
+        Raises: an error of `ipamd/model/errors.py`.
+        """
         try:
             return self.attempts(api, subject, params, policy, about=about)
         except AttemptError as failed:

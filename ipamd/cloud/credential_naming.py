@@ -42,7 +42,7 @@ _ENDED_ALREADY = "still expired"
 """Words that show that botocore's text is about new keys that have expired already (botocore/credentials.py, _protected_refresh)."""
 
 NO_ANSWER = (theirs.ConnectionError, theirs.HTTPClientError)
-"""Base classes of botocore's exceptions without a complete answer."""
+"""Base classes of the exceptions that botocore raises if no complete answer came."""
 
 
 def chosen_party(environ: Mapping[str, str]) -> Party:

@@ -247,7 +247,7 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
     rule = _rule_for(code, message, status)
     message, _, encoded = message.partition(ENCODED)
     quoted = printable(message, most=MESSAGE_MAX)
-    # Create sends tags along, which is an action of its own.
+    # CreateNetworkInterface also sends tags, for which IAM requires a second action.
     actions = f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
     prefix, instead = "/28", "single addresses"
     if "Ipv6" in api:

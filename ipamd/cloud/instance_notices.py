@@ -39,7 +39,7 @@ def read_notices(read: Callable[[str], str | None]) -> Mapping[FreezeCause, str]
     """Read the notices of a spot instance: that it will be interrupted, and that EC2 recommends to rebalance it.
 
     Args:
-        read: gives the text at a path, None for a 404; raises CloudError.
+        read: returns the text at a path, None for a 404; raises CloudError.
     Returns: cause -> sentence with the time that EC2 names; empty if there is no notice. Raises: CloudError naming a path whose text
     is malformed.
     """

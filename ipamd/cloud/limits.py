@@ -250,8 +250,8 @@ pkg/vpc/vpc_ip_resource_limit.go. That file gives no hypervisor for cr1 and hs1,
 
 DEFAULT_ENIS, DEFAULT_ADDRESSES = 2, 4
 """ENIs, and addresses per ENI, of the smallest Nitro size of the general families (a1.medium, c6g.medium, m7a.medium, ...). Ours: only
-nano and micro of the T families, d3 and hpc6id have less, and these are in the table. EC2's first refusal corrects a value that is
-too high; only a later answer of DescribeInstanceTypes corrects one that is too low."""
+nano and micro of the T families, d3 and hpc6id have fewer ENIs or addresses, and these are in the table. EC2's first refusal corrects
+a value that is too high; only a later answer of DescribeInstanceTypes corrects one that is too low."""
 
 
 def from_ec2(instance_type: str, answer: Mapping[str, Any]) -> InstanceLimits | None:

@@ -92,7 +92,7 @@ def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None, fam
     """Read one interface: two requests, and two more for its ID and device index unless `settled` has them.
 
     For a pool of IPv6, which has no single addresses, only the primary address is returned besides the prefixes.
-    Raises: CloudError if a leaf that every interface has is missing, or a value is malformed.
+    Raises: CloudError if a path that every interface has is missing, or a value is malformed.
     """
     path = f"{MACS}/{mac}"
     try:
