@@ -702,7 +702,9 @@ class PoolMaintainer(Service):
         return soonest_s(pauses)
 
     def _pauses_of(self, planned: PlannedPool, now_s: float) -> list[float | None]:
-        """Seconds until each thing of one pool is due that is due without an event; an entry None stands for nothing."""
+        """Return, for each work of one pool that becomes due without an event, the seconds until then; None for work that does not
+        become due.
+        """
         settings = self._settings_of(planned)
         pauses = [planned.window.next_change_s(settings, now_s=now_s)]
         if planned.last_cycle is not None:

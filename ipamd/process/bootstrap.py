@@ -171,7 +171,9 @@ class App:
             self.runtime.list_soon()
 
     def _apply_restrictions(self) -> None:
-        """Freeze the pool, and report unfiltered pods, if settings that need a restart require it."""
+        """Freeze the pool if DISABLE_NETWORK_RESOURCE_PROVISIONING is set. Report it as a condition if the settings leave pods without
+        network policy. These settings take effect only at a start, so this is done once.
+        """
         settings, context = self.current.now, self.context
         if settings.pool.provisioning_disabled:
             context.freeze.set(FreezeCause.SETTING, "DISABLE_NETWORK_RESOURCE_PROVISIONING=true")
@@ -188,8 +190,8 @@ class App:
     def rpc_limit(self) -> int:
         """The largest number of requests at once.
 
-        It is the value of the setting, plus the numbers of ADDs that may wait for a branch ENI or for an address that their pod asks
-        for.
+        It is the value of the setting `max_concurrent_rpcs`, plus the numbers of ADDs that may wait for a branch ENI or for an address
+        that their pod asks for.
         """
         limit = self.settings.daemon.max_concurrent_rpcs
         if self.branches is not None:
@@ -661,7 +663,7 @@ def _pinned(
 ) -> PinnedAddresses | None:
     """Make the service that requests from EC2 the addresses that pods ask for; None, without importing its code, if not needed."""
     network, datastore = settings.network, context.datastore
-    # If the setting is off, the service is needed for addresses that are still kept for pods, or that a later DEL will keep.
+    # Even if the setting is off, the service is needed for addresses that are still kept for pods, or that a later DEL will keep.
     has_marks = bool(datastore.pinned()) or any(attachment.kept_s is not None for attachment in datastore.attachments())
     if not (network.has_pinned_addresses or has_marks):
         return None

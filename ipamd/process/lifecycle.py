@@ -261,7 +261,8 @@ class Lifecycle:
         self._drain_hook.check()  # before the pool may grow
         self._files.follow(self._drain_hook)
         self._cloud.loop.start()
-        # This comes before the first sandbox is wired, and without EC2. If the kernel refuses, the start goes on with a condition.
+        # Confine sandboxes before the first one is wired; this needs no answer of EC2. If the kernel refuses the tables, a condition
+        # is reported and the start goes on.
         log.info("confinement repaired=%s", repair_texts(app.host_network.confine()) or "in place")
         self._until_done("spool", self._replay_spool)
         listed = self._first_list()

@@ -34,9 +34,10 @@ log = logging.getLogger(__name__)
 
 
 SWEEP_QUIET_S = 0.2
-"""A sweep waits until no request has come for this long, in seconds. A sweep holds the kernel's lock of all links for about 20 ms
-(measured), and an ADD or DEL at that time waits for the lock. Ours: longer than the pauses between the sandboxes of a busy node, and
-longer than a runtime takes to start the next plugin of a chain, so a sweep seldom meets an ADD or DEL."""
+"""A sweep deletes all marked links in one call. It waits until no request has come for this long, in seconds. It holds the kernel's
+lock of all links for about 20 ms (measured), and an ADD or DEL at that time waits for the lock. Ours: longer than the pauses between
+the sandboxes of a busy node, and longer than a runtime takes to start the next plugin of a chain, so a sweep seldom meets an ADD or
+DEL."""
 
 SWEEP_QUIET_TRIES = 3
 """After this many waits the sweep starts even if requests still come. Ours: that is 0.6 s after the first DEL, and so within the

@@ -59,7 +59,7 @@ class SandboxJudge(Service):
             attachments: the recorded sandboxes, read before the list was requested, so that the list can have all of them.
             listed: the container IDs of a complete and plausible list.
             unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read. With None, the
-                sandboxes that earlier lists lacked are taken as still wired, so that their absence is counted on.
+                sandboxes that earlier lists lacked are taken as still wired, so that this list can count as a further absence.
         """
         recorded = _container_ids(attachments)
         with self._lock:
@@ -186,7 +186,7 @@ class SandboxJudge(Service):
             listed: container IDs of the runtime's sandboxes, None if it did not answer.
             survey: None if the kernel could not be read.
             is_declared_gone: whether the sandbox is missing from the runtime's list of valid attachments in a GC.
-        Returns: the evidence, and the judgement by it.
+        Returns: the evidence, and the judgement that follows from it.
         """
         container_id = attachment.key.container_id
         host_veth = Presence.UNKNOWN
@@ -267,9 +267,7 @@ class SandboxJudge(Service):
         return self._absences.count(container_id), self._absences.age_s(container_id, now_s=self._clock.monotonic())
 
     def age_s(self, attachment: Attachment) -> float:
-        """Return the seconds since the ADD by the monotonic clock, or since our start if an old release did not record the ADD's
-        time.
-        """
+        """Return the seconds since the ADD by the monotonic clock; since our start if an older version did not record the ADD's time."""
         row = self._datastore.address(attachment.address)
         since_s = attachment.since_monotonic_s
         if row is not None and row.owner == attachment.key:

@@ -36,7 +36,7 @@ class LastPods:
             self._prune()
 
     def addresses_of(self, pod: PodId) -> tuple[IpAddress, ...]:
-        """Return the addresses for which this pod was the last to get them. They may be in use or cooling."""
+        """Return the addresses that this pod was the last to get. They may be in use or cooling."""
         with self._lock:
             return tuple(self._addresses.get(pod, ()))
 

@@ -64,7 +64,8 @@ class MultiNicChoice:
         return tuple(card_pool(card) for card in cards if card and (asked == ALL_CARDS or card in asked))
 
     def asked_cards(self, request: AttachRequest) -> AskedCards | None:
-        """Return the cards of which a pod asks an interface; None if it asks for none. Named cards count before all cards.
+        """Return the cards on which a pod asks for an interface; None if it asks for none. If it has both annotations, the one that
+        names cards counts.
 
         Raises: MultiNicError if the pod may not ask, if the annotation names no cards, or if the runtime handed over no annotations of
             a pod that may ask.
@@ -91,9 +92,9 @@ class MultiNicChoice:
         return self._is_on and not request.is_wired_by_caller and request.key.ifname == POD_IFNAME
 
     def refuse_for_uplink(self, request: AttachRequest) -> None:
-        """Refuse the annotation that names cards, of a pod that has an ENI of its own. Raises: MultiNicError.
+        """Refuse a pod that has an ENI of its own and names network cards in its annotation. Raises: MultiNicError.
 
-        The annotation of amazon-vpc-cni-k8s is ignored on such a pod, as that does.
+        The annotation of amazon-vpc-cni-k8s, which asks for all cards, is ignored on such a pod, as amazon-vpc-cni-k8s ignores it.
         """
         if self.asked_cards(request):  # neither None nor ALL_CARDS
             raise refusal(RefusalCode.MULTI_NIC_NOT_APPLICABLE, pod=pod_of(request), annotation=CARDS)

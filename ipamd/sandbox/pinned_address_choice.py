@@ -102,7 +102,8 @@ class PinnedAddressChoice:
         return SAME if request.names.pod in self.listed else None
 
     def _address(self, request: AttachRequest, value: str) -> IpAddress | None:
-        """Return the address in the operator's list or in the annotation; None if the pod asks for the address that it had last.
+        """Return the address that the annotation names. With SAME return the address in the operator's list; None if the list does not
+        name the pod, which then asks for the address that it had last.
 
         Raises: PinnedAddressError if list and annotation differ, if the list names the address for another pod, or if the settings do
             not allow the address.

@@ -53,7 +53,7 @@ class QuarantineService(Service):
         self._unplaced: dict[str, HostVeth] = {}
         # Names of host veths whose sandbox has no row and no uplink.
         self._without_uplink: frozenset[str] = frozenset()
-        # Names of host veths that the start had to remove, usually of ADDs that were never answered. The kernel refused that.
+        # Names of host veths that the start had to remove, usually of ADDs that were never answered. The kernel refused the removal.
         self._leftovers: frozenset[str] = frozenset()
         self.on_list: Callable[[], None] = lambda: None
         """Called after all quarantined and unplaced sandboxes have been judged by a plausible list."""

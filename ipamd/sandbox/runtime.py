@@ -164,7 +164,7 @@ class RuntimeReconciler(Service):
         return RELIST_WITH_EVENTS_S if self._stream.missed_events.is_open else RELIST_WITHOUT_EVENTS_S
 
     def reconcile_once(self) -> list[AttachmentKey]:
-        """Ask the runtime once for its sandboxes, and reap the attachments that are gone by this list and by earlier lists.
+        """Ask the runtime once for its sandboxes, and reap the attachments that are gone according to this list and earlier ones.
 
         The same list decides about quarantined addresses. An attachment is judged if it is absent from enough lists
         (`SandboxJudge.suspects`).

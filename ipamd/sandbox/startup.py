@@ -326,7 +326,7 @@ class StartupReconciler(Service):
         """Resolve the links of extra legs.
 
         If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended before it had made or removed all links,
-        and the link is removed. If a recorded sandbox has a link that its row does not have, a release without such legs wrote the
+        and the link is removed. If a recorded sandbox has a link that its row does not have, a version without such legs wrote the
         row, and the address of the link is recorded.
         """
         keys_with_first_link = {veth.key for veth in self._survey.firsts}

@@ -71,7 +71,7 @@ class PoolSource(Service):
             delay: returns why a pool that is growing has no address yet.
             names: names host veths.
             pod_names: names host veths after pods, for a caller that wires the sandbox itself and names the link after the pod.
-            repeated: records the sandboxes of each pod, and refuses a pod that has too many of them.
+            repeated: counts the earlier sandboxes of each pod, and refuses a pod that has too many of them.
             snat: chooses how connections of a new sandbox to outside the VPC are translated.
             pools: chooses the pool of a new sandbox's address.
             has_source_tree: returns whether the routing rules from single addresses are sorted into buckets
@@ -227,9 +227,10 @@ class PoolSource(Service):
         return status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < remaining_s
 
     def _cooled_s(self, pool: str) -> float | None:
-        """Return a lower bound of the seconds until an address of a pool has cooled; None if none of its addresses is cooling.
+        """Return a lower bound of the time, in seconds, until an address of a pool has cooled; None if none of its addresses is
+        cooling.
 
-        The bound is the time until any address has cooled. That address may be of another pool.
+        The bound is the time until the first address of any pool has cooled.
         """
         due_s = self._cooldown.next_free_s()
         if due_s is None or not self._pools.is_on or counts_of_pool(self._datastore.stock(), pool).cooling:
