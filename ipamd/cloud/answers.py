@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 def described_eni(interface: Mapping[str, Any], family: Family = IPV4) -> DescribedEni:
     """Read one NetworkInterface of Create or Describe; `family`: the IP family of the pool.
 
-    An ENI without IPv4 address (EFA-only, IPv6-only) is no error, but an ENI with secondary addresses must name its primary one.
-    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-efa.html; amazon-vpc-cni-k8s issues 3122 and 3681.
+    An ENI without IPv4 address (EFA-only, IPv6-only) is no error, but an ENI with secondary addresses or prefixes must name its
+    primary address. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-efa.html; amazon-vpc-cni-k8s issues 3122 and
+    3681.
     Raises: CloudError if ID, MAC or subnet are missing, or an address is malformed.
     """
     try:
@@ -187,8 +188,8 @@ def incomplete(subject: str, cause: object) -> CloudError:
 def _addresses(interface: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IpAddress]]:
     """Separate the primary address from all other addresses, by the ENI's own field and by the flag on each address.
 
-    Returns: the primary address, None if the ENI has no address; and the other addresses. Raises: KeyError if there are addresses, and
-        none is marked as the primary one.
+    Returns: the primary address, None if the ENI has no address; and the other addresses. Raises: KeyError if there are addresses or
+        prefixes, and no address is marked as the primary one.
     """
     listed = interface.get("PrivateIpAddresses") or ()
     flagged = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}

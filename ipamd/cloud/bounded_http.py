@@ -91,7 +91,8 @@ class _BoundedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read the bytes that have arrived, or wait for some. Returns: how many; 0 at the end of the answer; None as `RawIOBase`.
+        """Read the bytes that have arrived, or wait for some. Returns: how many; 0 at the end of the answer; None if the socket does
+        not block and has no bytes.
 
         Raises: AnswerLimitError; the errors of the socket.
         """

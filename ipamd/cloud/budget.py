@@ -52,7 +52,7 @@ CUT = 0.5
 """Factor after a throttled answer: the usual halving of AIMD (Chiu and Jain, 1989)."""
 
 CUT_INTERVAL_S = 1.0
-"""At most one halving in this time. Ours: calls in flight at the same moment are one signal, not several."""
+"""At most one halving in this time. Ours: calls that EC2 throttles at the same moment must not reduce the rate several times."""
 
 MAX_WAIT_S = 20.0
 """A call that would have to wait longer than this for a token is refused at once. Ours: this is the time for one token at
@@ -70,7 +70,7 @@ class CallBudget:
     def reserve(self, api: str) -> float:
         """Take a token of an API, if necessary in advance.
 
-        Returns: seconds that the caller must sleep first (0 if a token was there), jittered upwards.
+        Returns: seconds that the caller must sleep first (0 if a token is available), with jitter added.
         Raises: ThrottledError if the wait would exceed `MAX_WAIT_S`; no token is taken.
         """
         bucket = self._refilled(api)

@@ -131,7 +131,8 @@ class Ec2Client:
     def built(self) -> Any:
         """Return the client, with credentials for the next call.
 
-        Raises: NotCalledError if the client cannot be made, or if a party did not provide credentials; the error names the party.
+        Raises: NotCalledError if the client cannot be made, or if there are no credentials; the error then names the party that failed
+            to provide them.
         """
         from botocore.exceptions import BotoCoreError
 

@@ -39,7 +39,7 @@ def _malformed(path: str, value: object) -> CloudError:
 def _identity(text: Callable[[str], str]) -> InstanceIdentity:
     """Build the node's identity from the texts of several paths.
 
-    `text`: returns the text of a path. Raises: AttemptError if a text does not have the expected form; and as `text`.
+    `text`: returns the text of a path. Raises: AttemptError if a text does not have the expected form; and what `text` raises.
     """
     path = DOCUMENT
 
@@ -77,7 +77,7 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
 def read_macs(read: Read) -> frozenset[MacAddress]:
     """Read the MACs of all interfaces: one request.
 
-    Raises: CloudError if a MAC is malformed, or if the list is empty, because every instance has an interface; or as `read`.
+    Raises: CloudError if a MAC is malformed, or if the list is empty, because every instance has an interface; and what `read` raises.
     """
     try:
         macs = frozenset(parse_mac(line.rstrip("/")) for line in (read(f"{MACS}/") or "").split())

@@ -5,8 +5,8 @@ service account's role), the endpoint rules of EC2 and STS, and the global files
 documentation and enum lists, which neither serialiser, validator nor parser reads. The daemon and `vpc-ipamd-inventory` have a
 directory each, so that the daemon's data do not grow by the operations of the inventory. If the command names a directory, only the
 daemon's data are written, into that directory.
-`make setup` and the image build run it; the result is not committed. Rejected: a hand-written EC2 client, because signing,
-credentials and endpoints are better shared.
+`make setup` and the image build run it; the result is not committed. Rejected: a hand-written EC2 client, because signing, credentials
+and endpoints are better taken from botocore.
 """
 
 from __future__ import annotations

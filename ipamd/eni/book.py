@@ -1,11 +1,11 @@
 """Keep one record of facts for each ENI, beside its row in the datastore.
 
 A row holds what EC2 assigned and what sandboxes use. An ENI that has a row is called recorded. Every other fact about an ENI is in its
-record here: changes by our own calls (until Describe must show them), the place of an ENI without a row, a missing link, the reason of
-a freeze. The records are in memory only, and a restart may lose them: a new address that Describe does not show yet is still safe,
-because it counts as absent only after a second answer (docs/adr/0017), and released addresses are read again from their intents and
-the ledger. Rejected: a separate map for each kind of fact in the class that learns it, because every change would have to prove again
-that the maps agree.
+record here: changes by our own calls (until Describe must show them), the place of an ENI without a row, a missing link, the reason
+why an ENI is frozen. The records are in memory only, and a restart may lose them: a new address that Describe does not show yet is
+still safe, because it counts as absent only after a second answer (docs/adr/0017), and `earlier_changes.py` reads released addresses
+again from the intents and the ledger of the datastore. Rejected: a separate map for each kind of fact in the class that learns it,
+because every change would have to prove again that the maps agree.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ VIEW_S = 750.0
 """The addresses of all ENIs in metadata can confirm that EC2 has lost an object (as one of the `Witnesses`) only if each ENI was read
 less than this long ago. Ours: each turn of `external_changes.py` reads at least two ENIs, so 15 ENIs are read within 600 s. Two in a
 turn are too few for a spot instance with 24 ENIs: there the readings are often too old, and metadata then confirms nothing. The
-readings are also newer than our own changes of an object whose loss they confirm: EC2 has not shown the object for MASS_LOSS_AGE_S
-(600 s), and our last change is at least RECENT_S (300 s) older, so it was made at least 150 s before the oldest reading."""
+readings are also newer than our own changes: when metadata confirms the loss of an object, EC2 has not shown the object for
+MASS_LOSS_AGE_S (600 s), and our last change of it is at least RECENT_S (300 s) older. So even the oldest reading was made at least 150
+s after that change."""
 
 Place = tuple[int, int]
 """Network card and device index."""
@@ -104,7 +105,8 @@ class EniFacts:
     shown_at: where EC2 shows the ENI attached, if it is not recorded.
     is_bare: EC2 shows it without an IPv4 address.
     mac: its MAC, if metadata has shown the ENI and it is not recorded; else None.
-    elsewhere: addresses that EC2 shows on it and that are recorded elsewhere; of a prefix only one address, because it uses one slot.
+    elsewhere: addresses that EC2 shows on it and that are recorded elsewhere; of a prefix only one address, because a prefix uses one
+        slot.
     is_absent: enough answers have shown that EC2 does not have it any more.
     is_leaked: EC2 showed it detached once, although we created it and no record or intent names it.
     is_unplugged: its host routing was in place when it was frozen, so its link was there before, and somebody detached the ENI.
@@ -113,7 +115,7 @@ class EniFacts:
     unready_since: since when its host routing has not been in place (monotonic); None if it is in place.
     unready_why: the error that keeps its host routing from being set up.
     security_groups: those that EC2 showed last.
-    connection_tracking: timeouts that are set on the primary ENI, which new ENIs get too.
+    connection_tracking: the timeouts of connection tracking that are set on this ENI, if it is the primary one; new ENIs get them too.
     """
 
     own_changes: Mapping[CloudKey, OwnChange] = field(default_factory=dict)
@@ -161,8 +163,8 @@ class EniBook(Service):
     While its lock is held, no other lock is taken. ADD and DEL never take its lock.
 
     `Backoffs` has, under the key PLACE, the places of the instance that EC2 refused because an unrecorded ENI is there. If Describe
-    does not show that ENI (a foreign one, or one of ours after a lost datastore), the refusal is its only sign. The place is tried
-    again after a pause, because nothing announces that it has become free.
+    does not show that ENI (a foreign one, or one of ours after a lost datastore), only the refusal shows that it is there. The place
+    is tried again after a pause, because nothing announces that it has become free.
     """
 
     def __init__(self, context: ServiceContext) -> None:

@@ -34,10 +34,10 @@ NAMED_COUNT = 5
 class Contradiction(StrEnum):
     """How EC2 and the datastore contradict each other about one object."""
 
-    LOST_IN_USE = "lost-in-use"  # EC2 does not have an address any more that a sandbox uses
+    LOST_IN_USE = "lost-in-use"  # EC2 no longer has an address that a sandbox uses
     ELSEWHERE = "elsewhere"  # EC2 has an address on one ENI, and its row names another ENI
-    PRIMARY = "primary"  # EC2 shows an address as secondary that is recorded as the primary address of an ENI
-    UPLINK = "uplink"  # EC2 shows an address on an ENI of the pool that is recorded as the address of a branch ENI
+    PRIMARY = "primary"  # an address that EC2 shows as secondary is recorded as the primary address of an ENI
+    UPLINK = "uplink"  # an address that EC2 shows on an ENI of the pool is recorded as that of a branch ENI
     NOT_FORGOTTEN = "not-forgotten"  # EC2 does not have an ENI or address any more, and the datastore refused to record that
     NOT_RECORDED = "not-recorded"  # an ENI contradicts a row, or EC2 did not return its subnet
     UNREADABLE = "unreadable"  # EC2's description of an ENI could not be read

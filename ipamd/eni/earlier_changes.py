@@ -37,7 +37,7 @@ LastRecords = dict[tuple[CloudKey, EniId], HistoryRecord]
 
 
 def remember_released(book: EniBook, read_since: Callable[[datetime], RecordedHistory], clock: Clock) -> None:
-    """Read the last `RECENT_S` of the ledger or the history, and record in the book what our calls removed."""
+    """Read the records of the last RECENT_S seconds from the ledger or the history, and record in the book what our calls removed."""
     now = clock.now()
     records = sorted(read_since(now - timedelta(seconds=RECENT_S)).records, key=lambda record: record.at)
     last: LastRecords = {}
@@ -95,7 +95,7 @@ def _enis_with_release_intents(records: Iterable[HistoryRecord]) -> set[str]:
 
 
 def remember_open_releases(book: EniBook, context: ServiceContext) -> None:
-    """Record in the book the addresses that an earlier process released or was about to release, by its open intents.
+    """Record in the book the addresses that an earlier process released or was about to release according to its open intents.
 
     EC2 may show an address for RECENT_S after its release, whichever process released it. A malformed intent is left out here, and is
     reported by its recovery.

@@ -278,7 +278,7 @@ class EniService(Service):
         asked_count: int = 0,
         eni: Eni | None = None,
     ) -> EniSyncResult:
-        """Record addresses that EC2 allocated for us. They become free; lost ones are healed.
+        """Record addresses that EC2 allocated for us. They become free. Addresses that were marked lost lose the mark.
 
         Args:
             asked_count: how many addresses the call requested. EC2 may return old addresses with the new ones. If more addresses than
@@ -507,8 +507,8 @@ class EniService(Service):
     def _left_of_cooldown(self) -> timedelta | None:
         """Return how long an address without a row must still cool when EC2 shows it; None if it need not.
 
-        The address may have been released shortly before the boot, or before the datastore was lost (I8). An address that EC2 has
-        certainly just assigned in answer to a call of ours need not cool, so its caller does not ask this.
+        The address may have been released shortly before the boot, or before the datastore was lost (I8). An address that EC2 has just
+        assigned in answer to a call of ours need not cool (`add_addresses`).
         """
         left_s = self._unrecorded_cool_deadline - self._clock.monotonic()
         if left_s > 0:

@@ -57,7 +57,7 @@ FAULT = ("fault",)
 
 SLOTS_CODE = "PrivateIpAddressLimitExceeded"
 """EC2's code for more addresses and /28s than an ENI takes. For a creation it means that the request named too many at once, not that
-the instance takes no further ENI. The only bound of a call that EC2 documents is the instance type's
+the instance takes no further ENI. The only bound that EC2 documents for the addresses in one call is that of the instance type
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateNetworkInterface.html)."""
 
 PERSON = (CloudDeniedError, CloudQuotaError, SubnetChoiceError)
@@ -148,7 +148,7 @@ class Ec2Request:
         return self.kind == CREATION and bool(self.half) and is_about_slots
 
     def _is_refused_prefix(self, error: BaseException) -> bool:
-        """Whether EC2 refused, with a code that we do not know, to allocate prefixes, perhaps because it supports none here."""
+        """Whether EC2 refused, with a code that we do not know, to allocate prefixes, perhaps because the instance supports none."""
         is_unknown_answer = type(error) is CloudError and bool(error.code) and not error.may_have_happened
         return is_unknown_answer and self.kind == ALLOCATION and bool(self.action.prefix_count)
 
@@ -331,7 +331,7 @@ class Limits:
         self._put(key, _refusal_of(error, is_lasting=is_lasting, cause=cause), cap, schedule)
 
     def learn_release(self, error: BaseException) -> None:
-        """Put the refusal of a release in force. Refusals of several objects share one pause, which has each reason."""
+        """Put the refusal of a release in force. Refusals of several objects share one pause, which keeps the reason of each."""
         key, schedule = (RELEASE_DENIED, DENIED) if isinstance(error, PERSON) else (RELEASE_FAILED, EC2)
         if is_about_keys(error):
             key, schedule = RELEASE_FAILED, schedule_of(error)
@@ -473,7 +473,7 @@ class Limits:
         return caps
 
     def _creation_room(self, candidates: Collection[SubnetId]) -> int | None:
-        """Return the free addresses of the candidate with most room; None without candidates, or if the room of one is unlimited."""
+        """Return the free addresses of the candidate with most room; None without candidates, or if no refusal limits one of them."""
         caps = []
         for subnet_id in candidates:
             cap = self.cap(("room", subnet_id))

@@ -79,7 +79,7 @@ class _LinkRecord:
         return max((1.0 - self.call_count) * LINK_CALL_S - (now_s - self.counted_monotonic_s), 0.0)
 
     def count_call(self, now_s: float) -> None:
-        """Subtract a call. It also answers a postponed change."""
+        """Subtract a call. The call also answers a postponed change."""
         self.call_count = min(self.call_count + (now_s - self.counted_monotonic_s) / LINK_CALL_S, LINK_CALLS) - 1.0
         self.counted_monotonic_s = now_s
         self.is_postponed = False
@@ -294,7 +294,7 @@ class LinkWatch(Service):
             link = self._book.facts_of(eni.eni_id).link
             was_there = eni.host_ready or eni.mac == gone
             is_frozen = link is not None and link.back_monotonic_s is None and link.was_there >= was_there
-            if not is_frozen or eni.host_ready:  # a frozen ENI is still ready if the disk refused the change
+            if not is_frozen or eni.host_ready:  # a frozen ENI is still marked ready if the disk refused that change
                 self._routing.freeze(eni.eni_id, was_there=was_there)
                 self._request_or_postpone(eni.eni_id, f"the link of {eni.eni_id} is gone")
 

@@ -249,7 +249,7 @@ class OperationLog(Service):
     def open(self, operation: Operation, *, token: str = "", also: Callable[[UnitOfWork], None] | None = None) -> Intent:
         """Open the intent of an operation.
 
-        `token`: "" for a new one.
+        `token`: the token of the request to EC2; "": a new one is made.
         `also`: a further change in the same transaction.
         Raises: InvariantError if the operation releases an address that is not free; then nothing is stored.
         """

@@ -177,7 +177,9 @@ class PinnedAddresses(Service):
         return not wish.may_take or self._clock.monotonic() - confirmed_s <= CERTAIN_S
 
     def serve(self, limits: InstanceLimits) -> None:
-        """Obtain the addresses that ADDs wait for, and release those whose time is over. Raises nothing for EC2's answers."""
+        """Obtain the addresses that ADDs wait for, and release those whose time is over (`_due_s`). Raises nothing for EC2's
+        answers.
+        """
         self._expire()
         while True:
             with self._changed:
@@ -241,7 +243,7 @@ class PinnedAddresses(Service):
     # Obtaining
 
     def _obtain_if_due(self, want: _Want, limits: InstanceLimits) -> None:
-        """Obtain an address, unless EC2 refused it so recently that it must not be asked yet.
+        """Obtain an address, unless EC2 refused the address so recently that it must not be asked for it again yet.
 
         Raises: PinnedAddressError, for every reason why the node did not obtain it.
         """
@@ -452,7 +454,7 @@ class PinnedAddresses(Service):
     # Addresses whose time is over
 
     def _expire(self) -> None:
-        """Let addresses go whose time is over: release those of a pinned range to EC2, and let any pod get the others.
+        """Let go of the addresses whose time is over: release those of a pinned range to EC2, and let any pod get the others.
 
         EC2 is called at most once.
         """

@@ -297,7 +297,7 @@ class EniProvisioner(Service):
 
     def next_retry_s(self) -> float | None:
         """Seconds until the first of these: an open intent is tried again, a settled one is closed, or a device index that EC2 refused
-        may be tried again. None without any.
+        may be tried again. None if none of these will happen.
 
         An intent that is due already does not count: it is tried as soon as no ADD waits, and not at a certain time.
         """

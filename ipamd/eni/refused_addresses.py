@@ -1,9 +1,10 @@
-"""How often EC2 is asked again for addresses that pods ask for and EC2 refuses (I13).
+"""Limit how often EC2 is asked again for an address that a pod asks for and EC2 has refused (I13).
 
 The runtime repeats a refused ADD for as long as the pod exists, and each try would cost up to three EC2 calls. So after a refusal EC2
 is asked for that address again only after a pause, which grows with each refusal. As the pause is never much longer than the time for
-which the address has been refused, a pod that moves waits at most about twice as long as without pauses. The addresses also share one
-pace, because there may be as many of them as pods. An ADD that comes earlier gets the last refusal again, without a call.
+which the address has been refused, a pod that moves waits at most about twice as long as without pauses. All refused addresses also
+share one pause (`PACE`), because there may be as many of them as pods. An ADD that comes earlier gets the last refusal again, without
+a call.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def _key(address: IpAddress) -> tuple[str, IpAddress]:
 
 
 def _repeated(refusal: IpamError, *, age_s: float, left_s: float) -> PinnedAddressError:
-    """Return a refusal for another ADD. Its details also say how old EC2's answer is, and when EC2 is asked again."""
+    """Return the last refusal of an address as the answer to another ADD. Its details also say how old EC2's answer is, and when EC2
+    is asked again.
+    """
     details = f"{refusal.details} (EC2 was asked {age_s:.0f} s ago; the first ADD after {left_s:.0f} s asks it again)"
     repeated = PinnedAddressError(refusal.message, details=details)
     repeated.refusal, repeated.fields = refusal.refusal, refusal.fields

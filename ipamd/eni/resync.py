@@ -26,8 +26,8 @@ from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
 
 PATIENCE_S = 720.0
-"""While a doubt is younger than this, resyncs are made as soon as they are useful. Later each pause is the age of the doubt minus
-this. Ours: a real mass loss is believed after ten minutes, so it is believed before the pauses grow."""
+"""While a doubt is younger than this, resyncs are made as soon as they are useful. Later each pause is as long as the age of the doubt
+minus PATIENCE_S. Ours: a real mass loss is believed after ten minutes, so it is believed before the pauses grow."""
 
 DOUBT_MAX_S = 3600.0
 """Longest pause between two resyncs because of a doubt. Ours: as long as `ASK_AGAIN_S`, the longest pause between two resyncs because
@@ -150,7 +150,7 @@ class ResyncScheduler(Service):
     """
 
     def __init__(self, context: ServiceContext, *, unplaced: Callable[[], frozenset[str]]) -> None:
-        """`unplaced` returns the names of the sandboxes that are wired with an address without a row."""
+        """`unplaced` returns the names of the host veths of sandboxes that are wired with an address of the pool without a row."""
         super().__init__(context)
         self.changed = threading.Event()
         self._reasons: dict[str, ResyncReason] = {}

@@ -636,7 +636,7 @@ class OperationRunner(Service):
         return None
 
     def _require_release_allowed(self, work: Work) -> None:
-        """Check that the release may be made now; the next call checks again before each attempt. Raises: FrozenError."""
+        """Check that the release may be made now. The next call to EC2 repeats this check before each attempt. Raises: FrozenError."""
         self._ec2.before_release = partial(self._guard.require_release_allowed, work.intent)
         self._ec2.before_release()
 

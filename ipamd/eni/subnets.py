@@ -212,7 +212,9 @@ class Subnets(Service):
         return exclusion(eni, policy, self._listed, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
 
     def check_network(self, custom: CustomNetwork, identity: InstanceIdentity) -> SubnetCheck:
-        """Check whether ENIs could be created after a start with this file, by at most one DescribeSubnets. From any thread."""
+        """Check whether ENIs could be created after a start with `custom` in the network file, by at most one DescribeSubnets. From
+        any thread.
+        """
         zone = custom.of_zone(identity.availability_zone)
         if zone is None:
             return SubnetCheck(_no_zone(identity))
@@ -347,7 +349,7 @@ class Subnets(Service):
         """Describe the subnets, unless the last answer is recent and no refusal contradicts it.
 
         Returns: subnets by ID; those of the last answer if EC2 does not answer; None if IAM has always denied the call: then the
-        node's own subnet is used, and a condition reports it.
+        node's own subnet is used, and a condition reports the denial.
         Raises: CloudError if EC2 has never answered, if the credentials are wrong, or if IAM denies the call with custom networking.
         """
         now_s = self._clock.monotonic()
@@ -418,7 +420,8 @@ class Subnets(Service):
         usable = by_room(subnet for subnet in listed.values() if not reasons[subnet.subnet_id])
         if usable:
             return [(subnet.subnet_id, None if subnet.free_count < 0 else subnet.free_count) for subnet in usable]
-        # EC2 may leave out a subnet that another account shares, and `home` may be one: an answer without it does not exclude it.
+        # EC2 may leave out a subnet that another account shares, and `home` may be such a subnet: an answer without it does not
+        # exclude it.
         if home not in listed:
             return [(home, None)]
         raise self._no_subnet("; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items())))
@@ -447,7 +450,7 @@ class Subnets(Service):
             raise self._no_subnet(excluded)
 
     def _listed_for_choice(self, identity: InstanceIdentity) -> Mapping[SubnetId, DescribedSubnet] | None:
-        """Return the described subnets; None if EC2 does not answer, or IAM denies the call, and the node's own subnet will do.
+        """Return the described subnets; None if EC2 does not answer, or IAM denies the call, and the node's own subnet may be used.
 
         Raises: CloudError if there is no answer, and the choice needs one.
         """

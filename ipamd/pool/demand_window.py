@@ -44,7 +44,7 @@ RATE_S, LONG_RATE_S = 60.0, 600.0
 
 MERGE_S = 0.1
 """Rises of the peak of the busy count within this time after a first rise are recorded together with it. Ours: this bounds the
-number of records, and is short beside the times over which rises are added up (SHORT_S, LONG_S)."""
+number of records, and is short compared with the times over which rises are added up (SHORT_S, LONG_S)."""
 
 GROW_MAX_S = 120.0
 """An action of growth that takes longer than this is recorded as if it took this long. Ours: so a disturbance of EC2 does not make the

@@ -376,12 +376,13 @@ class PoolMaintainer(Service):
         return decided
 
     def _act(self, planned: PlannedPool, decided: Plan, snapshot: PoolSnapshot, *, is_urgent: bool) -> bool:
-        """Recover open calls, or else do the plan's first action. If there is no action, check whether an ENI is still excluded.
+        """Recover open operations that are due, or else do the plan's first action. If there is no action, check whether an ENI is
+        still excluded.
 
         Returns: whether to plan again now.
         """
         if self._provisioner.has_due_intents():
-            problems = self._provisioner.recover_due()  # the outcome of open calls changes the plan
+            problems = self._provisioner.recover_due()  # the outcome of open operations changes the plan
             self._note_recovery(problems, is_urgent=is_urgent)
             return True
         if not decided.actions:

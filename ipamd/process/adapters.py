@@ -335,7 +335,8 @@ def _wiring(
         host,
         veth_prefix=settings.network.veth_prefix,
         families=lambda: ruleset.families(settings.network, datastore.attachments()),
-        failpoint=None if failpoint is no_failpoint else kernel_failpoint,  # None saves a call for every message of every ADD
+        # None saves a call for every netlink message of every ADD.
+        failpoint=None if failpoint is no_failpoint else kernel_failpoint,
         is_strict=not settings.network.extra_sources,
         state_reader=state_reader,
         vlan_links=vlan_links,
@@ -344,8 +345,8 @@ def _wiring(
 
 
 def _set_aside_overtaken(path: Path, clock: Clock) -> None:
-    """Rename the datastore, because amazon-vpc-cni-k8s has assigned addresses since. With the old rows our daemon would free or assign
-    addresses that pods of amazon-vpc-cni-k8s use (I1).
+    """Rename the datastore, because amazon-vpc-cni-k8s has assigned addresses since our rows were written. With these rows our daemon
+    would free or assign addresses that pods of amazon-vpc-cni-k8s use (I1).
 
     Raises: DatastoreError.
     """

@@ -1,8 +1,8 @@
-"""Compose the use cases over the ports, package by package.
+"""Make the services of the daemon and connect them with the adapters, package by package.
 
-Tests compose the same graph over fakes, so they test the graph that ships. A restarted daemon must serve DEL at once. So this module
-imports nothing that takes long to import and that DEL does not need. botocore is imported only in the child process that calls EC2,
-and the HTTP ports are imported when DEL is served already (docs/life.md, Start).
+Tests make the same services over fake adapters, so they test the composition that ships. A restarted daemon must serve DEL at once. So
+this module imports nothing that takes long to import and that DEL does not need. botocore is imported only in the child process that
+calls EC2, and the HTTP ports are imported when DEL is served already (docs/life.md, Start).
 """
 
 from __future__ import annotations

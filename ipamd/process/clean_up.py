@@ -46,7 +46,7 @@ PROGRAM = "ipamd clean-up"
 
 
 def main(arguments: Sequence[str], *, is_served_by_other: Callable[[Settings], bool] | None = None) -> int:
-    """Run the command. Returns: the exit status. Raises: SystemExit with 2 for wrong arguments, with 0 after the usage.
+    """Run the command. Returns: the exit status. Raises: SystemExit with 2 for wrong arguments, with 0 after --help or --version.
 
     `is_served_by_other`: returns whether amazon-vpc-cni-k8s answers on this node. If it is None, the sockets of that daemon are tried.
     """
@@ -83,7 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _settings(host_root: str) -> Settings:
-    """Return the settings in SETTINGS, with paths below the directory `host_root`. All other settings have defaults.
+    """Read the settings that SETTINGS names, and move their paths below the directory `host_root`. All other settings have defaults.
 
     Raises: SettingsError.
     """

@@ -1,4 +1,5 @@
-"""Record when this daemon last served. From this mark the plugin counts how long STATUS may bridge an absence (I17, docs/adr/0033).
+"""Record when this daemon last served. The plugin's STATUS bridges a short absence of the daemon: it succeeds although no daemon
+serves. The absence begins at this mark (I17, docs/adr/0033).
 
 The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in milliseconds. It is replaced by a rename. /run is a
 tmpfs, so no disk is written. The mark is written only by a daemon that is *ready*, or that blocks ADD because amazon-vpc-cni-k8s is

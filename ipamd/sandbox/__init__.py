@@ -9,7 +9,7 @@ Modules:
 - DEL is `detach`. Then `cooldown` deletes the links, and frees the address when it has cooled. `spooled_deletes` carries out the DELs
   that the plugin wrote to disk.
 - CHECK is `check`, and GC is `gc`. `hooks` is the Protocol by which ADD and DEL reach the network policy agent.
-- `runtime` lists the sandboxes of the container runtime again and again, and reaps recorded sandboxes that are gone by the verdict of
+- `runtime` lists the sandboxes of the container runtime again and again, and reaps recorded sandboxes that are gone according to
   `judge`. An event in `event_stream` makes the next list come earlier. `missed_events` counts changes that no event announced.
 - `startup` compares rows, kernel and runtime after a start. If these disagree about a sandbox, `quarantine` keeps it until it is
   adopted (`legs/adoption.py`) or proven gone.

@@ -1,9 +1,9 @@
 """Give a sandbox an address and wire it, or undo all of it: after any failure, or if the caller cancels (I1, I4, I5).
 
 Order of effects: claim a first leg (`ipamd/sandbox/legs/`), wire all legs in the kernel, have the network policy agent filter the link
-if a setting requires it, record everything in one transaction, reply. The runtime has no claim to the address before the transaction,
-so after a failure the wiring is undone, and the address cools if it was used. A pod that may have interfaces of further network cards
-gets all its interfaces in this way, each with an attachment of its own (docs/adr/0086).
+if a setting requires it, record everything in one transaction, reply. Before the reply nothing has been promised to the runtime, so
+after a failure the wiring is undone, and the address cools if it was used. A pod that may have interfaces of further network cards
+gets all its interfaces in this way, each with an attachment (the record of one interface) of its own (docs/adr/0086).
 """
 
 from __future__ import annotations

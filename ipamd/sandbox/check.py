@@ -29,7 +29,7 @@ class _Problems:
     `lost`: for each interface to which the VPC delivers no packets, a sentence that says why, and what to do.
     `result`: sentences about differences between the record and the result that the runtime passes.
     `wiring`: differences between the record and the sandbox's own links, routes and rules.
-    `host`: differences of the node's networking by which the sandbox loses packets.
+    `host`: differences of the node's networking because of which the sandbox loses packets.
     """
 
     lost: list[str] = field(default_factory=list)
@@ -107,7 +107,7 @@ class CheckService(Service):
         return [difference for difference in differences if difference.loses_packets]
 
     def _lost_at_ec2(self, attachment: Attachment) -> str:
-        """Return why the VPC does not deliver packets to this sandbox, and what to do; "" if the records have no reason for that.
+        """Return why the VPC does not deliver packets to this sandbox, and what to do; "" if the records show no such reason.
 
         CHECK makes no EC2 call. The records say that an address is lost only after two plausible answers of EC2 proved it (I11). So
         CHECK does not fail because one answer lacks an address, nor because EC2 does not answer.

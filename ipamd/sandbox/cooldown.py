@@ -1,10 +1,10 @@
 """Let addresses cool after their DEL, and free them again (I4, I8).
 
-The dying link is deleted, the address cools (it is not assigned for some time), the tracked connections that name it are deleted, and
-then it is free. Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks the link, and the thread of the cooldown
-deletes all marked links in one call. Cooldowns are measured on the monotonic clock, so a stepped wall clock changes none of them. The
-datastore stores the end of each cooldown by the monotonic clock too. That clock continues while no daemon runs, and starts over at a
-boot, after which the datastore is empty as well.
+The link of the sandbox, which DEL has only marked (a dying link), is deleted. The address cools, which means that it is not assigned
+for some time. Then the tracked connections that name it are deleted, and it is free. Deleting a link costs 16 to 20 ms of waiting in
+the kernel, so the thread of the cooldown deletes all marked links in one call. Cooldowns are measured on the monotonic clock, so a
+stepped wall clock changes none of them. The datastore stores the end of each cooldown by the monotonic clock too. That clock continues
+while no daemon runs, and starts over at a boot, after which the datastore is empty as well.
 """
 
 from __future__ import annotations

@@ -267,7 +267,10 @@ class SandboxJudge(Service):
         return self._absences.count(container_id), self._absences.age_s(container_id, now_s=self._clock.monotonic())
 
     def age_s(self, attachment: Attachment) -> float:
-        """Return the seconds since the ADD by the monotonic clock; since our start if an older version did not record the ADD's time."""
+        """Return the seconds since the ADD by the monotonic clock.
+
+        If an old version of the daemon did not record the time of the ADD, return the seconds since our start.
+        """
         row = self._datastore.address(attachment.address)
         since_s = attachment.since_monotonic_s
         if row is not None and row.owner == attachment.key:

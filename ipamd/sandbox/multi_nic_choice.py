@@ -1,7 +1,7 @@
-"""Decide of which managed network cards a new sandbox gets an interface (docs/adr/0086).
+"""Decide on which managed network cards a new sandbox gets an interface (docs/adr/0086).
 
 Pure, except that a callable returns the cards that are managed at present. A pod asks by an annotation, which its author writes: for
-an interface of each card, or of the cards that it names. The settings allow that by namespace, which is taken from CNI_ARGS, because
+an interface on each card, or on the cards that it names. The settings allow that by namespace, which is taken from CNI_ARGS, because
 the runtime writes these and no author can change them. If the annotation is not allowed or cannot be followed, the ADD is refused,
 because a pod that gets fewer interfaces than it asked for would fail much later.
 """
@@ -88,7 +88,7 @@ class MultiNicChoice:
         return _named_cards(named, request)
 
     def _may_concern(self, request: AttachRequest) -> bool:
-        """Whether further cards are managed, and we wire the request's interface, which is the pod's first one."""
+        """Whether further cards are managed, the interface of the request is the pod's first one, and we wire it ourselves."""
         return self._is_on and not request.is_wired_by_caller and request.key.ifname == POD_IFNAME
 
     def refuse_for_uplink(self, request: AttachRequest) -> None:

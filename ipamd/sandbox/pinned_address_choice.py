@@ -46,7 +46,9 @@ class PinnedAddressChoice:
     listed: PinnedList = field(default_factory=dict)
 
     def by_annotation(self, request: AttachRequest) -> PinnedWish | None:
-        """Return the pod's wish for an address, None if it has none. Raises: PinnedAddressError."""
+        """Return the pod's wish for an address, by its annotation or the operator's list; None if it has none. Raises:
+        PinnedAddressError.
+        """
         value = self._annotation_of(request)
         if value is None:
             return None

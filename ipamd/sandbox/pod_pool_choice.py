@@ -54,7 +54,7 @@ class PodPoolChoice:
         return chosen
 
     def refuse_for_uplink(self, request: AttachRequest) -> None:
-        """Refuse the annotation of a pod that has an ENI of its own. Raises: PoolAnnotationError."""
+        """Refuse a pod that has an ENI of its own and chooses a pool by its annotation. Raises: PoolAnnotationError."""
         chosen = self._by_annotation(request)
         if chosen is not None:
             raise _refused(RefusalCode.POOL_NOT_APPLICABLE, request, value=chosen, cause=OF_UPLINK)

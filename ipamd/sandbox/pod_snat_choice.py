@@ -91,7 +91,7 @@ class PodSnatChoice:
         return None
 
     def refuse_for_uplink(self, request: AttachRequest) -> None:
-        """Refuse the annotation of a pod that has an ENI of its own. Raises: SnatAnnotationError."""
+        """Refuse a pod that has an ENI of its own and chooses its translation by annotation. Raises: SnatAnnotationError."""
         choice = self.by_annotation(request)
         if choice is not None:
             raise _refused(RefusalCode.SNAT_NOT_APPLICABLE, request, value=choice, cause=OF_UPLINK)

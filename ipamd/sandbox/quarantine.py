@@ -1,9 +1,9 @@
-"""Adopt sandboxes that are wired but not recorded once kernel and runtime agree about them; until then quarantine their addresses.
+"""Adopt wired sandboxes that have no row, as soon as kernel and runtime agree about them; until then quarantine their addresses.
 
 `ipamd/model/evidence.py` decides about a quarantined address. Its sandbox is adopted if the runtime lists the sandbox. The address
 cools if the wiring is gone. The wiring is removed and the address cools if the DEL was done, or if the sandbox has been absent from
-the lists for an hour. An *unplaced* sandbox is decided about in the same way. It is wired and not recorded, and its address has no
-row: EC2 did not show the address when the datastore was rebuilt, or the address is that of a branch ENI, which never has a row.
+the lists for an hour. The same rules decide about an *unplaced* sandbox. It is wired and not recorded, and its address has no row: EC2
+did not show the address when the datastore was rebuilt, or the address is that of a branch ENI, which never has a row.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.adoption import ADOPTERS, adopter_of, seen_wiring
 
 RESOLVE_WAIT_S = 1.0
-"""How many seconds the removal of a link waits for another operation on the same sandbox. Ours: this need not be long enough, because
-the removal is tried again at the next list."""
+"""How many seconds the removal of a link waits for another operation on the same sandbox. Ours: a short time is enough, because the
+removal is tried again at the next list."""
 
 FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled", "adopt.vlan-removed")
 
@@ -144,7 +144,7 @@ class QuarantineService(Service):
     def remember_leftover(self, veth: HostVeth) -> None:
         """Remember a veth that the start had to remove and the kernel refused to remove.
 
-        Later verdicts take the veth for that of an ADD that was never answered. The caller quarantines its address.
+        Later judgements count the veth as that of an ADD that was never answered. The caller quarantines its address.
         """
         self._leftovers |= {veth.name}
 

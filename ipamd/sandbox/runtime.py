@@ -51,9 +51,9 @@ s.
 """
 
 LIST_GAP_S = 1.0
-"""Least number of seconds from the start of one list to the start of the next. If a list takes more than half of this time, the time
-is twice the duration of the list. Ours: after a quiet second an event causes a list at once. On a busy node there is one list a
-second, and not one for each event."""
+"""Least number of seconds from the start of one list to the start of the next. If a list takes more than half of this time, the next
+one starts after twice the duration of the list. Ours: after a quiet second an event causes a list at once. On a busy node there is one
+list a second, and not one for each event."""
 
 SUBSCRIBE_PATIENCE_S = 5.0
 """How many seconds the first list waits for the event stream. If no stream is open then, the lists begin without one. Ours: twice as

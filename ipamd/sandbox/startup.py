@@ -2,8 +2,8 @@
 
 `ipamd/model/evidence.py` decides about a wired sandbox without a row. If the datastore is intact and the row of the address has no
 owner, an ADD ended before it replied. The wiring of that ADD is removed before its address becomes assignable. If the datastore was
-lost, the row is restored from the alias of the veth, which is a second copy of the sandbox's identity, if the runtime lists the
-sandbox. If the sources disagree or do not answer, the address is quarantined (docs/adr/0010).
+lost and the runtime lists the sandbox, the row is restored from the alias of the veth, which is a second copy of the sandbox's
+identity. If the sources disagree or do not answer, the address is quarantined (docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class StartupReconciler(Service):
         Args:
             survey: one uninterrupted dump, taken after the datastore was opened.
             listed: sandboxes by container ID, or None if the runtime did not answer.
-        The outcome names each object that cannot be resolved, and the address of the object is quarantined.
+        Returns: the outcome, which names each object that cannot be resolved; the address of such an object is quarantined.
         Raises: DatastoreError if the quarantine cannot be recorded.
         """
         self._outcome = outcome = StartupOutcome()

@@ -64,7 +64,7 @@ def trunk_capacity(instance_type: str) -> int | None:
 
 
 def _count_of_size(size: str, counts: str) -> int | None:
-    """Find the number of a size in a paragraph's `number:size,size` parts; None if no number has it."""
+    """Find the number of a size in a paragraph's `number:size,size` parts; None if the paragraph does not list the size."""
     for part in counts.split():
         count, _, sizes = part.partition(":")
         if size in sizes.split(","):

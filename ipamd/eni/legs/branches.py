@@ -34,15 +34,16 @@ SETTLED_S = 10.0
 shows the tags of the new branch ENI."""
 
 SPACING_S = 1.0
-"""Least time between two calls. Ours: sandboxes that start together share a call, and a second is short beside a pod's start."""
+"""Least time between two calls. Ours: sandboxes that start together share a call, and a second is short compared with the start of a
+pod."""
 
 FRUITLESS_SPACING_S = 5.0
 """Least time to the next call after an answer that did not confirm a new sandbox's claim. Ours: if somebody creates pods with forged
 annotations again and again, that costs one call in 5 s, a hundredth of the account's limit; other pods wait up to 5 s longer."""
 
 CALL_MAX = 199
-"""Most ENIs in one call, beside the trunk. Ours: a filter of EC2 takes 200 values. A trunk carries at most 120 branches, so one call
-is enough for all."""
+"""Most ENIs in one call, in addition to the trunk. Ours: a filter of EC2 takes 200 values. A trunk carries at most 120 branches, so
+one call is enough for all."""
 
 NAMED_COUNT = 5
 """How many sandboxes the condition names."""
@@ -52,7 +53,7 @@ REPORTED_AFTER_S = 10.0
 answers in a second, so the new sandboxes of a rollout do not appear in the condition."""
 
 ABSENT = "it does not exist"
-"""The objection to a branch ENI that two answers did not show."""
+"""The objection to a claim if two answers did not show the branch ENI."""
 
 CONDITION = UPLINKS
 """Name of the condition. Also the back-off key, with a sandbox's key, of the next call about that sandbox."""

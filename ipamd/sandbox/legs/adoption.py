@@ -25,7 +25,7 @@ class LegAdopter(Protocol):
     """Adopts the sandboxes with one kind of first leg."""
 
     why_without_row: str
-    """Why such a sandbox has no row of its address, for people."""
+    """Why a sandbox of this kind may have no row of its address, for people."""
 
     def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
         """Return the wiring of the unrecorded sandbox of a first host veth; or one sentence with the reason not to record it."""

@@ -203,7 +203,7 @@ class BranchSource(Service):
         raise refusal(RefusalCode.POD_FACTS_UNKNOWN, pod=pod, cause=decision.reason, step=decision.advice)
 
     def _learn(self, facts: PodFacts) -> None:
-        """Report or end the conditions FACTS and MARKS by the facts about one pod.
+        """Report or end the conditions FACTS and MARKS according to the facts about one pod.
 
         If this pod has the mark of the admission policy, record that pods of this node are marked.
         """
