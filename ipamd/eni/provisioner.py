@@ -85,7 +85,7 @@ class _Ramp:
 
 
 class EniProvisioner(Service):
-    """Creates ENIs, allocates and releases addresses. Used by one thread, the pool maintainer's.
+    """Creates ENIs, allocates and releases addresses. Used by the pool maintainer's thread; any thread may call `failures`.
 
     All open operations that IAM denied (`is_denied`), and all open releases that this process has not tried yet, wait for the same
     pause (`limits.RELEASE_DENIED`). After this pause one of them is tried: one that was not tried yet, or else the one whose last try
@@ -283,10 +283,10 @@ class EniProvisioner(Service):
         return None
 
     def failures(self) -> dict[str, IpamError]:
-        """Return the last errors of open intents, by ID, without those that a freeze stopped."""
+        """Return the last errors of open intents, by ID, without those that a freeze stopped. From any thread."""
         open_ids = {intent.intent_id for intent in self._log.all_open()}
         failures = {}
-        for intent_id, error in self._failed.items():
+        for intent_id, error in self._failed.copy().items():  # a copy, because the pool's thread may add an error meanwhile
             if error is not None and intent_id in open_ids and not isinstance(error, FrozenError):
                 failures[intent_id] = error
         return failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ipamd.eni.steps import ADDRESSES, ENIS
 from ipamd.ipamctl.client import plain
 from ipamd.model.condition_messages import condition_text
 from ipamd.model.conditions import ConditionCode, problem
-from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
+from ipamd.model.errors import CloudDeniedError, CloudError, IpamError, ThrottledError
 from ipamd.model.intent import Assign
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import introspection_pb2 as pb
@@ -158,6 +159,22 @@ def test_throttling_beside_a_denial_is_still_quiet(short: FakeNode) -> None:
     refuse(short, create_eni=CREATE, assign_addresses=ThrottledError("slow down"))
     ask(short)
     assert "slow down" not in short.health.conditions_by_subject().get("ec2", "")
+
+
+class Growing(dict[str, IpamError | None]):
+    """Errors of open operations. While their items are read one by one, the pool's thread adds another one."""
+
+    def items(self) -> Iterator[tuple[str, IpamError | None]]:  # type: ignore[override]
+        for item in super().items():
+            yield item
+            self["another"] = CREATE
+
+
+def test_a_failure_that_is_recorded_while_another_thread_reads(short: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ipamctl retry` reads the failures in a thread of its own, so that read must not fail if the pool's thread adds one."""
+    intent = short.provisioner._log.open(Assign(PRIMARY, 1))
+    monkeypatch.setattr(short.provisioner, "_failed", Growing({intent.intent_id: ASSIGN}))
+    assert short.provisioner.failures() == {intent.intent_id: ASSIGN}
 
 
 def test_two_open_calls_that_failed(short: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
