@@ -35,8 +35,8 @@ THROTTLING_OVER_S = 3600.0
 """Throttling is reported for this long after the last throttled call. Ours: longer than any pause that throttling causes."""
 
 CODES_MAX = 24
-"""The largest number of codes of EC2 that are counted by name, over all APIs: the first ones that occur. Ours: `errors.py` has about
-as many."""
+"""The largest number of codes of EC2 that are counted by name, over all APIs: the first ones that occur. Ours: enough, because a node
+meets only some of the codes in `errors.py`."""
 
 CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,63}\Z")
 """The form of an EC2 code. Ours, from https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html."""

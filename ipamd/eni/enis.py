@@ -133,7 +133,8 @@ class EniService(Service):
             self._demand.trigger()  # the resync's changes may need another plan
 
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
-        """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
+        """Describe this instance's ENIs, weigh the answer, and update the datastore. EC2 is called once, and once more for each
+        subnet of its ENIs whose CIDR is not known yet.
 
         What the answer shows and lacks is stored before anything that follows from it. Otherwise, if the process then died or the
         kernel did not answer, an older doubt about an object that this answer shows would stay. A later answer without the object
@@ -142,8 +143,9 @@ class EniService(Service):
         Args:
             identity: names the primary ENI, without which no answer is believed.
         Returns: the changes, and when to compare again. An answer that is not believed is a result, not an error.
-        Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then no row has changed (I11). If what follows
-            from an answer could not be recorded, a resync is requested, because nothing else would end what the answer left in doubt.
+        Raises: CloudError if EC2 did not answer; then no row has changed (I11). KernelDumpError, WiringError or DatastoreError if the
+            kernel or the disk failed; then a part of the answer may not be recorded, and a resync is requested, because nothing else
+            would end what the answer left in doubt.
         """
         began_monotonic_s = self._clock.monotonic()
         described = self._ec2.describe_enis(identity.instance_id)
@@ -180,7 +182,7 @@ class EniService(Service):
     def _take_weighed(
         self, weighed: Weighed, described: Collection[DescribedEni], identity: InstanceIdentity, outcome: EniSyncResult
     ) -> None:
-        """Record what follows from an answer that was weighed. Raises: KernelDumpError, DatastoreError."""
+        """Record what follows from an answer that was weighed. Raises: KernelDumpError, WiringError, DatastoreError."""
         wired = self.wired_addresses()
         # Record the losses on all ENIs before the additions, because an address may have moved from one ENI to another.
         refused = self._lose(weighed.absent, outcome)
@@ -263,7 +265,7 @@ class EniService(Service):
         An ENI that is recorded already was described because the answer to an allocation was lost. The description may also contain
         addresses that are older than this allocation. So for one cooldown after a boot or a lost datastore, the addresses of such an
         ENI that have no row cool first (I8).
-        Raises: InvariantError if the ENI contradicts a record; KernelDumpError.
+        Raises: InvariantError if the ENI contradicts a record; WiringError, KernelDumpError.
         """
         self._record_groups(described)
         described = self._without_released(described)
@@ -286,7 +288,7 @@ class EniService(Service):
                 all of them cool first (I8).
             eni: the ENI itself, to be recorded too; None if it is recorded already.
         Returns: the changes, with one contradiction per address that stays recorded on another ENI.
-        Raises: InvariantError if the ENI is not recorded; KernelDumpError.
+        Raises: InvariantError if the ENI is not recorded; WiringError, KernelDumpError.
         """
         new = self.lose_elsewhere(eni_id, addresses, prefixes)
         is_new_eni = eni is not None and self._datastore.eni(eni_id) is None

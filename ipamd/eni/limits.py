@@ -222,15 +222,15 @@ at least YIELD_SHARE times the time for which EC2 has throttled this node so far
 multiplied by a random number from 1 to 2, so that nodes do not call EC2 again together.
 
 Ours, from the fleet simulation (docs/performance.md): without the pause, 150 nodes that start at once took twice as long as EC2's
-limit allows until all pods had ENIs, because the first nodes spent half of EC2's tokens on spare ENIs. While 5,000 nodes are replaced
-within 20 min, ADDs need five of every six Attach calls that EC2 accepts, so spare ENIs must wait long: with a pause of a minute, like
-that of addresses, the slowest hundredth of the nodes waited 346 s, and with a quarter of an hour they waited 49 s."""
+limit requires until all pods had addresses, because the first nodes spent half of EC2's tokens on spare ENIs. While 5,000 nodes are
+replaced within 20 min, ADDs need five of every six Attach calls that EC2 accepts, so spare ENIs must wait long: with a pause of a
+minute, like that of addresses, the slowest hundredth of the nodes waited 346 s, and with a quarter of an hour they waited 49 s."""
 
 YIELDS = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
 
 OTHERS_MAX = 4
-"""How many further reasons one pause names, beside its first. Ours: EC2 has five calls that release or delete something, so one reason
-of each call is named."""
+"""How many further reasons one pause names after its first. Ours: a release makes five kinds of calls at most (Describe, Detach,
+Delete, and Unassign of IPv4 or IPv6), so one reason of each kind is named."""
 
 ROOM_ENOUGH = 64
 """Room for any creation: the most addresses that an ENI of any type takes, its primary one included."""
@@ -398,8 +398,8 @@ class Limits:
 
         The room of subnets and the caps are checked again as after a pause, spare requests still wait, and all calls stay within the
         budget.
-        `reasons`: reasons of pauses that other parts of the daemon began. Returns: for each reason the key of its pause, and the
-        refusal with the seconds that were left.
+        `reasons`: by back-off key, the reasons of pauses that other parts of the daemon began. Returns: for each refusal whose pause
+        was ended, the key of the pause, and the refusal with the seconds that were left.
         """
         back_off = {key: left_s for key, left_s in self._backoffs.of_ec2().items() if key[-1] != "spare"}
         limits = dict(self._limits)

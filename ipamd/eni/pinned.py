@@ -3,7 +3,7 @@
 An ADD registers the address that it wants and waits. The pool's thread makes the calls, which docs/adr/0083 bounds to three for one
 ADD. An address is obtained only by an AssignPrivateIpAddresses that names it. EC2 refuses this call while any ENI has the address, so
 if two nodes want it at once, only one of them gets it. If another ENI has the address, and the instance of that ENI is proven gone or
-the operator allows to take the address, the address is first withdrawn from that ENI by a call that fails if the address is not there
+the operator allows taking the address, the address is first withdrawn from that ENI by a call that fails if the address is not there
 any more. Rejected: AllowReassignment, because two nodes that want an address at once would both succeed, and the first one would lose
 it after it has answered its ADD. Guards I1, I7, I12.
 """

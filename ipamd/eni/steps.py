@@ -58,9 +58,8 @@ attached.
 Ours: longer than a disturbance of EC2 usually lasts."""
 
 DETACHING_S = 3.0
-"""Least time between a Detach and the Delete. EC2 refuses a Delete that comes too early, and the refused call counts against the
-account's limit.
-Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
+"""Least time between the Detach and the Delete of a released ENI. EC2 refuses a Delete that comes too early, and the refused call
+counts against the account's limit. Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
 NOT_VISIBLE = "ENI not shown"
 """Back-off key, with an intent's ID: EC2 did not show the ENI, or the /80, of this intent. It counts as absent if an answer after the

@@ -201,7 +201,7 @@ class Subnets(Service):
         return self._exclusion(eni, self._policy, self._pools)
 
     def exclusion_under(self, eni: Eni, network: NetworkFile) -> str:
-        """Return `exclusion` as it would be after a start with this network file. Makes no EC2 call."""
+        """Return `exclusion` as it would be after a start with the network file `network`. Makes no EC2 call."""
         return self._exclusion(eni, replace(self._policy, custom=network.custom), network.pools)
 
     def _exclusion(self, eni: Eni, policy: SubnetPolicy, pools: PodPools) -> str:
@@ -233,7 +233,7 @@ class Subnets(Service):
     def recheck_before_create(self, action: Action, identity: InstanceIdentity) -> bool:
         """Describe the subnets before the pool grows for the first time, and before each new ENI.
 
-        Returns: whether an ENI's exclusion changed; then the pool must plan again. Raises nothing.
+        Returns: whether an ENI's exclusion changed; then the pool must plan again. Raises nothing for EC2's answers.
         """
         if not isinstance(action, CreateEni) and self._listed is not None:
             return False
@@ -243,7 +243,7 @@ class Subnets(Service):
         """Describe the subnets once after a start, for a pool that need not grow.
 
         A tag may have changed while no daemon ran, and a pool that does not grow may not describe the subnets for days.
-        Returns: whether an exclusion changed. Raises nothing.
+        Returns: whether an exclusion changed. Raises nothing for EC2's answers.
         """
         if self._listed is not None or not self._backoffs.is_due(FIRST):
             return False
@@ -252,9 +252,9 @@ class Subnets(Service):
 
     def recheck_excluded(self, identity: InstanceIdentity) -> bool:
         """Check from time to time whether an ENI is still excluded, for a pool that lacks addresses and cannot grow. With custom
-        networking nothing is checked, because exclusions then follow from its file and not from tags.
+        networking nothing is checked, because exclusions then follow from the network file and not from tags.
 
-        Returns: whether an exclusion changed. Raises nothing.
+        Returns: whether an exclusion changed. Raises nothing for EC2's answers.
         """
         if self._policy.custom is not None or not any(eni.managed and eni.excluded for eni in self._datastore.enis()):
             return False
@@ -277,8 +277,8 @@ class Subnets(Service):
     def retry_denied_call(self, identity: InstanceIdentity) -> None:
         """Repeat the call that IAM denied, once its pause is over or a person has ended the pause (`ipamctl retry`).
 
-        Otherwise the condition would last until the next creation of an ENI. No timer is set, so that an idle pool does not wake
-        for it (I13). Raises nothing.
+        Otherwise the condition would last until the next creation of an ENI. No timer is set, so that an idle pool does not wake for
+        it (I13). Raises nothing for EC2's answers.
         """
         if self._is_denied and self._backoffs.is_due(DESCRIBE) and self.learn(identity):
             self._demand.trigger()
@@ -381,8 +381,8 @@ class Subnets(Service):
     def _describe(self, identity: InstanceIdentity) -> Sequence[DescribedSubnet]:
         """Describe the subnets of the node's zone.
 
-        With custom networking, only the subnet that its file names is described, unless there are pools of pods, which need all
-        subnets of the zone.
+        With custom networking, only the subnet that the network file names for the zone is described, unless there are pools of pods,
+        which need all subnets of the zone.
 
         Raises: SubnetChoiceError if the file names no subnet for the zone; CloudError.
         """

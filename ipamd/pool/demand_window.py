@@ -59,7 +59,8 @@ WINDOW_S = 5.0
 (pkg/ipamd/ipamd.go, StartNodeIPPoolManager) and so combines the ADDs of 5 s in one call."""
 
 SETTLE_S = WINDOW_S
-"""The pool is topped up to WARM_IP_TARGET this long after the last ADD, or earlier if it is low. Ours: as long as `WINDOW_S`."""
+"""The pool is topped up to WARM_IP_TARGET this long after the last ADD, or at once if no more than half of the target is free. Ours:
+as long as `WINDOW_S`."""
 
 BURST_S = 600.0
 """A burst has ended if the busy count has fallen enough within this time. Ours: this is long enough, because the pods of a burst end
@@ -228,8 +229,8 @@ class DemandWindow:
         if now_s < self._batch[0] + hold_s:
             surplus = min(surplus, self._batch[1])
         if kept_count is not None:
-            # An ENI costs five calls, so none is released while the demand for it may come back by chance. If no ADD has come lately,
-            # no demand is expected back.
+            # A new ENI costs four calls, so none is released while the demand for it may come back by chance. If no ADD has come
+            # lately, no demand is expected back.
             chance = ceil(CHANCE_SPREAD * sqrt(self._busy.so_far(lately_s, now_s=now_s)))
             surplus = max(surplus - min(chance, self._served_within(lately_s, now_s)), 0)
             negative_lately = self._negative_surplus.over(eni_hold_s, now_s=now_s)

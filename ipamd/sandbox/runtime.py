@@ -56,8 +56,8 @@ one starts after twice the duration of the list. Ours: after a quiet second an e
 list a second, and not one for each event."""
 
 SUBSCRIBE_PATIENCE_S = 5.0
-"""How many seconds the first list waits for the event stream. If no stream is open then, the lists begin without one. Ours: twice as
-long as the adapter waits for an open stream."""
+"""How many seconds the first list waits for the event stream. If no stream is open then, the lists begin without one. Ours: the
+adapter waits at most 2.2 s until it knows whether the stream is open."""
 
 REAP_WAIT_S = 1.0
 """How many seconds a reap waits for another operation on the same sandbox. If that is not enough, the reap is tried again at the next
