@@ -24,8 +24,8 @@ from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of
 
 ANSWER, DIFFERENCES, LOST, MASS_LOSS = "ec2 answer", "ec2 differences", "lost addresses", "mass loss"
-"""Conditions. ANSWER: the last answer was not believed. DIFFERENCES: EC2 and the datastore contradict each other about objects. LOST:
-EC2 no longer shows addresses that are recorded. MASS_LOSS: a loss was concluded from implausible answers."""
+"""Conditions. ANSWER: the last answer was not believed. DIFFERENCES: EC2 and the datastore contradict each other about an ENI or
+address. LOST: EC2 no longer shows addresses that are recorded. MASS_LOSS: a loss was concluded from implausible answers."""
 
 NAMED_COUNT = 5
 """How many differences a condition names. Ours: few are enough, because `ipamctl audit` has all."""

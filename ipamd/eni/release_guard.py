@@ -49,7 +49,7 @@ class ReleaseGuard(Service):
         return self._freeze.reason
 
     def why_shared(self) -> str:
-        """Return why another daemon may use this node's ENIs, by the last look for one; "" if none may."""
+        """Return why another daemon may use this node's ENIs, according to the last look for one; "" if none may."""
         if self._freeze.is_shared:
             return self._freeze.reason
         return ""
@@ -69,7 +69,7 @@ class ReleaseGuard(Service):
         self._backoffs.clear((STOPPED, intent.intent_id))
 
     def require_creation_allowed(self) -> None:
-        """Check, by the last look for it, that no other daemon may use this node's ENIs. Raises: FrozenError."""
+        """Check that no other daemon may use this node's ENIs, according to the last look for one. Raises: FrozenError."""
         reason = self.why_shared()
         if reason:
             raise FrozenError("no ENI is created or attached", details=reason)

@@ -284,7 +284,9 @@ class Subnets(Service):
             self._demand.trigger()
 
     def mark_exclusions(self) -> bool:
-        """Record which ENIs get no new sandbox, by the last answer. Returns: whether one changed. Makes no EC2 call."""
+        """Record which ENIs get no new sandbox, by the last answer of DescribeSubnets. Returns: whether an exclusion changed. No EC2
+        call.
+        """
         is_any_changed = False
         for recorded_eni in self._datastore.enis():
             if self.exclusion(recorded_eni) == recorded_eni.excluded:

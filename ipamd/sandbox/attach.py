@@ -191,7 +191,7 @@ class AttachService(Service):
     def _further_claimed(
         self, first: _Interface, card_pools: Sequence[str], deadline: Deadline, steps: StepTimer
     ) -> Iterator[list[_Interface]]:
-        """Reserve an address of each of these pools of further network cards, in the order of the cards.
+        """Reserve an address of each pool in `card_pools`, in the order of the network cards.
 
         If one of them cannot be reserved, all addresses that were reserved before, also that of the first interface, are freed. The
         locks of the further interfaces are taken after the lock of the first one, in the order of the cards.
@@ -290,7 +290,7 @@ class AttachService(Service):
     def _wire(self, interface: _Interface, identity: NetnsIdentity, deadline: Deadline) -> Wired:
         """Wire one interface. If the caller (the plugin of amazon-vpc-cni-k8s) wires it after our reply, only return empty MACs.
 
-        Raises: NothingWiredError, WiringError, NetnsError, DeadlineError.
+        Raises: NothingWiredError, WiringError, NetnsError, DeadlineError; UplinkPendingError if the trunk ENI's link is not there.
         """
         spec = interface.spec
         if interface.request.is_wired_by_caller:

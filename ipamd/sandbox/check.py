@@ -57,8 +57,8 @@ class CheckService(Service):
     def check_sandbox(self, request: AttachRequest, *, deadline: Deadline) -> None:
         """Compare a sandbox with its record.
 
-        Raises: UnknownAttachmentError if there is no record; CheckFailedError with every difference; KernelDumpError if the
-            kernel could not be read.
+        Raises: UnknownAttachmentError if there is no record; CheckFailedError with every difference; KernelDumpError if the kernel
+            could not be read; BusyError if another operation on the sandbox goes on until the deadline.
         """
         with self._locks.hold(request.key, "CHECK", deadline):
             attachment = self._datastore.attachment(request.key)
@@ -96,7 +96,7 @@ class CheckService(Service):
         problems.host += [difference for difference in self._host_problems(interface) if difference not in problems.host]
 
     def _host_problems(self, attachment: Attachment) -> list[RoutingDifference]:
-        """List the faults of the node, and of the ENI that has the address, that keep packets from the sandbox.
+        """List the faults that keep packets from the sandbox: faults of the node, and of the ENI that has the address.
 
         Returns: [] also if the ENI of an address of the pool is not recorded, because `_lost_at_ec2` reports that.
         """

@@ -80,8 +80,8 @@ class DetachService(Service):
             reason: the request (DEL, GC) or the reasons of the verdict, for the ledger.
             event: the event for the ledger; `reaped` if no runtime requested the DEL.
         Returns: whether an attachment was there.
-        Raises: BusyError if another operation holds the lock of the key until the deadline; WiringError, DatastoreError. After each of
-            these the attachment of `key` is still recorded, and a retry is safe.
+        Raises: BusyError if another operation holds the lock of the key until the deadline; WiringError, KernelDumpError,
+            DatastoreError. After each of these the attachment of `key` is still recorded, and a retry is safe.
         """
         with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
             for further in reversed(self._datastore.card_interfaces(key)):

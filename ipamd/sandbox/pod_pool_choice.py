@@ -69,7 +69,7 @@ class PodPoolChoice:
         namespace = request.names.pod_namespace
         allowed = self._allowed.get(namespace, ())
         if request.annotations is None:
-            # The network of a further interface has a configuration of its own, which possibly does not request annotations.
+            # The network of a further interface has a configuration of its own, which need not request annotations.
             if allowed and request.key.ifname == POD_IFNAME:
                 raise _refused(RefusalCode.POOL_ANNOTATION_UNKNOWN, request)
             return None

@@ -67,7 +67,7 @@ class PodSnatChoice:
             return None
         if request.annotations is not None:
             return request.annotations.get(SNAT)
-        # The network of a further interface has a configuration of its own, which possibly does not request annotations.
+        # The network of a further interface has a configuration of its own, which need not request annotations.
         is_expected = request.names.pod_namespace in self.annotated_namespaces and request.key.ifname == POD_IFNAME
         if is_expected:
             raise _refused(RefusalCode.SNAT_ANNOTATION_UNKNOWN, request)

@@ -317,7 +317,7 @@ class StartupReconciler(Service):
         self._outcome.removed_count += 1
 
     def _address_to_unwire(self, veth: HostVeth) -> IpAddress | None:
-        """Return the veth's address, or None if another sandbox owns it, because its routes and rules must stay then (I2)."""
+        """Return the veth's address; None if another sandbox owns the address, because its routes and rules must stay then (I2)."""
         row = self._datastore.address(veth.address) if veth.address else None
         is_owned_by_another = row is not None and row.owner not in (None, veth.key)
         return None if is_owned_by_another else veth.address

@@ -265,7 +265,8 @@ class BranchSource(Service):
         If the VLAN link of a deleted sandbox is dying, it is deleted before the block. The wiring replaces any other link with this
         VLAN ID.
         Yields: the spec to wire. Raises: UplinkPendingError if there is no trunk, or if an earlier sandbox still has the branch ENI;
-            BranchAnnotationError if its ENI, VLAN or address is in use elsewhere; VethNameTakenError, BusyError, WiringError.
+            BranchAnnotationError if its ENI, VLAN or address is in use elsewhere, or if the address is in no CIDR of the VPC;
+            VethNameTakenError, BusyError, WiringError, KernelDumpError, DatastoreError.
         """
         branch, trunk_mac = eni.branch(self._mode), self._trunk_mac()
         if not trunk_mac:  # possible although the MAC was known when the source decided
