@@ -648,7 +648,9 @@ class EniService(Service):
         return is_any_wired
 
     def _rows_of_batch(self, prefix: IpNetwork | None, addresses: Iterable[IpAddress]) -> BatchRows:
-        """Return the row of each address that EC2 shows, None if it has none. For a /80 include the rows of its other addresses."""
+        """Return the row of each address that EC2 shows, None if it has none. `addresses` has only the last address of a /80
+        (`members`), so the rows of its other addresses are added.
+        """
         rows = {address: self._datastore.address(address) for address in addresses}
         if self.family.is_sparse and prefix is not None:
             rows |= {row.address: row for row in self._datastore.addresses() if row.prefix == prefix}

@@ -487,7 +487,9 @@ class Limits:
     # the count does not explain the refusal. The count does not show whether a whole /28 is free.
 
     def room_refused(self, subnet_id: SubnetId, action: Growth, error: SubnetExhaustedError) -> None:
-        """Limit requests to a subnet to its free addresses, or to half of the refused number if they do not explain the refusal."""
+        """Limit requests to a subnet to its free addresses, or to half of the refused number if the free addresses do not explain the
+        refusal.
+        """
         limit = self._limits.get(("room", subnet_id))
         free_count = self._free_count(subnet_id) if limit is None else limit.cap
         cap = needs(action) // 2

@@ -81,8 +81,9 @@ class SandboxJudge(Service):
     def is_second_list_due(self, attachments: Collection[Attachment], listed: Collection[str]) -> bool:
         """Whether the next list should come soon, because it may free the address of a pod's earlier sandbox.
 
-        That is so if a pod has several recorded sandboxes, and one of them was absent from a list, but not from enough lists to be
-        reaped. The pod's other sandbox is a reason to request a list, and no evidence that the earlier sandbox is gone (I2).
+        That is so if a pod has several recorded sandboxes, and one of them is absent from this list, but was not absent from enough
+        lists to be reaped. The pod's other sandbox is a reason to request a list, and no evidence that the earlier sandbox is gone
+        (I2).
         """
         recorded = recorded_by_pod(attachments)
         for attachment in attachments:
