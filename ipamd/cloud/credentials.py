@@ -49,7 +49,7 @@ class HeldCredentials(Credentials):
         self._failure: tuple[float, Exception] | None = None
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return the keys with which botocore signs. Raises: NoCredentialsError before the first successful `renew`."""
+        """Return the keys with which botocore signs. Raises: NoCredentialsError before a successful `renew`, or after `forget`."""
         if self._keys is None:
             raise NoCredentialsError
         return self._keys
