@@ -230,8 +230,8 @@ class BotoEc2(Ec2Calls, Ec2):
         except AttemptError as failed:
             is_answered = isinstance(failed.error, DeviceIndexTakenError) and not failed.error.may_have_happened
             if failed.outcome not in (CallOutcome.BUSY, CallOutcome.LIMIT) or is_answered:
-                # If every attempt was answered, no attempt of ours whose answer was lost has taken the index, so another ENI is there.
-                # Nor did an earlier process attach this ENI: EC2 would refuse the call with another code then (BUSY: in use).
+                # If every attempt was answered, no attempt of ours has taken the index unnoticed, so another ENI is there. An earlier
+                # process has not attached this ENI either: otherwise EC2 would have refused the call with another code (BUSY: in use).
                 raise failed.error from failed
             # The refusal may be due to our own first attempt, whose answer was lost. Then the ENI is already where we want it.
             eni = self.describe_eni(eni_id)

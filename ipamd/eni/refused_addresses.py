@@ -22,7 +22,7 @@ has become available after a few repetitions at most."""
 PACE = Schedule("pace of refused addresses", 0.25, 3.0)
 """After each refusal comes a pause, in which EC2 is asked for no address that it has refused before. The pauses grow until the node
 obtains such an address. Ours: however many pods ask, with the longest pause EC2 is asked 20 times in a minute, by at most 60 calls. A
-single address never waits for the pace, because its own pauses are longer."""
+single address never waits for this pause, because its own pauses are longer."""
 
 PACE_KEY = ("refused addresses",)
 
@@ -65,7 +65,7 @@ class RefusedAddresses:
     def discard(self, address: IpAddress) -> None:
         """Forget the refusals of an address that the node has obtained.
 
-        The common pace ends, because other refused addresses may be available now too.
+        The common pause ends, because other refused addresses may be available now too.
         """
         if self._refused.pop(address, None) is not None:
             self._backoffs.clear(_key(address), PACE_KEY)

@@ -3,7 +3,8 @@
 A plan checks the freeze, but a release can stay open for long after its plan, because EC2 failed or the daemon restarted. Meanwhile an
 operator may have frozen the pool, or amazon-vpc-cni-k8s may have been started, which assigns the same addresses to its own pods (I20,
 I2). So the guard checks again before each call, and looks for that daemon each time. A release that began before that daemon ran here
-is never continued, because it is not known which addresses it has assigned. Such a release is undone, and the pool plans again.
+is never continued, because it is not known which addresses that daemon has assigned. Such a release is undone, and the pool plans
+again.
 """
 
 from __future__ import annotations

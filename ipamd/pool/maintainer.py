@@ -214,7 +214,7 @@ class PoolMaintainer(Service):
         self.pools = with_cards(without_cards(self.pools), cards)
 
     def managed_cards(self) -> tuple[int, ...] | None:
-        """Return the network cards of which pods may get interfaces now; None before they are known. From any thread.
+        """Return the network cards on which pods may get interfaces now; None before they are known. From any thread.
 
         Limits that are only the safe default for an unknown instance type do not show the cards.
         """
