@@ -498,15 +498,23 @@ class Limits:
         log.info("subnet short of addresses subnet=%s addresses=%d", subnet_id, cap)
         self.back_off(("room", subnet_id), error, ROOM, cap=cap, is_lasting=True)
 
-    def recheck_room(self, subnet_id: SubnetId, action: Growth, *, free_count: int | None = None) -> bool:
-        """After the pause of a refusal, read the subnet's free count before the next request.
-
-        `free_count`: the count, if it is known already. Returns: whether the subnet has too few addresses for the action; False also
-        if EC2 does not answer, or if nothing was checked, because EC2 has not refused, or the pause still runs.
+    def is_room_due(self, subnet_id: SubnetId) -> bool:
+        """Whether the pause after a refusal for want of room is over, so that the subnet's free count must be read before the next
+        request.
         """
         key = ("room", subnet_id)
-        if key not in self._limits or self.cap(key) is not None:
+        return key in self._limits and self.cap(key) is None
+
+    def recheck_room(self, subnet_id: SubnetId, action: Growth, *, free_count: int | None = None) -> bool:
+        """After the pause of a refusal, compare the subnet's free count with the next request.
+
+        `free_count`: the count that EC2 showed; negative if it did not answer, None if it is to be read here. Returns: whether the
+        subnet has too few addresses for the action; False also if EC2 does not answer, or if nothing was checked, because EC2 has not
+        refused, or the pause still runs.
+        """
+        if not self.is_room_due(subnet_id):
             return False
+        key = ("room", subnet_id)
         if free_count is None:
             free_count = self._free_count(subnet_id)
         if free_count < 0 or free_count >= needs(action):

@@ -101,7 +101,8 @@ class Subnets(Service):
         self._listed_monotonic_s = -math.inf  # time of the last answer; reset when a refusal contradicts it
         self._answered_monotonic_s = -math.inf  # time of the last answer, even if a refusal contradicts it
         self._is_denied = False
-        self._candidates: dict[str, tuple[SubnetId, ...]] = {}
+        self._is_asked = False  # whether a person asked that the subnets are described again; set by any thread
+        self._candidates: dict[str, tuple[SubnetId, ...]] = {}  # by pool: those of the last choice, empty after each new answer
 
     def home(self, identity: InstanceIdentity) -> SubnetId:
         """Return the default subnet of new ENIs: the one that custom networking's file names for this zone, else the node's own."""
@@ -125,8 +126,8 @@ class Subnets(Service):
     def candidates_of(self, pool: str) -> tuple[SubnetId, ...]:
         """Return the subnets for a new ENI of a pool, the one with most room first; () before EC2 has described the subnets.
 
-        Before the first creation they follow from EC2's last answer. Without that, the default subnet would seem to be the only one,
-        and as soon as it is full, no ENI would be created in another subnet.
+        They follow from EC2's last answer, also before the first creation. Without that, the default subnet would seem to be the only
+        one, and as soon as it is full, no ENI would be created in another subnet, nor in one that was tagged later.
         """
         chosen, identity, listed = self._candidates.get(pool, ()), self._identity(), self._listed
         if chosen or identity is None or listed is None:
@@ -274,14 +275,38 @@ class Subnets(Service):
             log.info("describing subnets failed error=%s", log_text(error))  # `choose` raises it if it matters
         return self.mark_exclusions()
 
-    def retry_denied_call(self, identity: InstanceIdentity) -> None:
-        """Repeat the call that IAM denied, once its pause is over or a person has ended the pause (`ipamctl retry`).
+    def describe_again(self) -> None:
+        """Have the subnets described at the next run of the pool: tags may have changed (`ipamctl retry`). From any thread."""
+        self._is_asked = True
 
-        Otherwise the condition would last until the next creation of an ENI. No timer is set, so that an idle pool does not wake for
-        it (I13). Raises nothing for EC2's answers.
+    def describe_if_asked(self, identity: InstanceIdentity) -> None:
+        """Describe the subnets if a person has asked for it, or if IAM denied the last call and the pause after that is over.
+
+        Without this, the condition about a denied call would last until the next creation of an ENI, and a new tag would count only
+        after some minutes. No timer is set, so that an idle pool does not wake for it (I13). Raises nothing for EC2's answers.
         """
-        if self._is_denied and self._backoffs.is_due(DESCRIBE) and self.learn(identity):
+        if self._is_asked:
+            self._is_asked = False  # before the call, so that no later request is lost
+            self._listed_monotonic_s = -math.inf
+            self.learn(identity)
             self._demand.trigger()
+        elif self._is_denied and self._backoffs.is_due(DESCRIBE) and self.learn(identity):
+            self._demand.trigger()
+
+    def describe_for_room(self, subnet_id: SubnetId, identity: InstanceIdentity) -> int:
+        """Describe the subnets after the pause of a refusal for want of room, and return the free addresses of one subnet.
+
+        All subnets of the zone are described, not only the full one, because somebody may have tagged another one, which the pool can
+        use instead. It is one EC2 call in both cases.
+
+        Returns: -1 if EC2 did not answer, or did not show the subnet. Raises nothing for EC2's answers.
+        """
+        before = self._listed
+        self._listed_monotonic_s = -math.inf
+        self.learn(identity)
+        if self._listed is None or self._listed is before or subnet_id not in self._listed:
+            return -1
+        return self._listed[subnet_id].free_count
 
     def mark_exclusions(self) -> bool:
         """Record which ENIs get no new sandbox, by the last answer of DescribeSubnets. Returns: whether an exclusion changed. No EC2
@@ -377,6 +402,7 @@ class Subnets(Service):
         self._is_denied = False
         self._health.report(CONDITION, None)
         self._listed = {subnet.subnet_id: subnet for subnet in listed}
+        self._candidates.clear()
         self._listed_monotonic_s = self._answered_monotonic_s = now_s
         return self._listed
 

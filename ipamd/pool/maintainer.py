@@ -254,7 +254,7 @@ class PoolMaintainer(Service):
 
         First `cycle` plans the pools, grows them, and releases surplus. Once the limits of the instance type are known, other due work
         follows: resyncs, the check of CIDR reservations for pinned addresses, leaked ENIs, the security groups of secondary ENIs, and
-        the repetition of a denied DescribeSubnets.
+        DescribeSubnets, if it was denied or a person asked for it.
 
         Returns: the monotonic time at which the plan must be made again even if nothing happens; None if there is no such time.
         """
@@ -275,7 +275,7 @@ class PoolMaintainer(Service):
             identity = self._identity()  # read it again: the check of leaked ENIs may take seconds
             if identity is not None:
                 self.security_groups.follow(identity)
-                self._subnets.retry_denied_call(identity)
+                self._subnets.describe_if_asked(identity)
         return due_deadline
 
     def cycle(self) -> Plan | None:
@@ -595,8 +595,10 @@ class PoolMaintainer(Service):
         eni = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
         request = self._ec2_request(action, snapshot, home=home, eni=eni)
         is_single_at_home = eni is not None and not action.prefix_count and not request.is_other_subnet
-        if home and is_single_at_home and self._refused.recheck_room(home, action):
-            return
+        if home and identity is not None and is_single_at_home and self._refused.is_room_due(home):
+            free_count = self._subnets.describe_for_room(home, identity)
+            if self._refused.recheck_room(home, action, free_count=free_count):
+                return  # plan again: another subnet may have room
         self._execute_growth(request, snapshot)
 
     @staticmethod

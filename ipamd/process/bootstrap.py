@@ -491,11 +491,14 @@ class App:
         )
 
     def _retry(self) -> list[tuple[str, GrowthRefusal]]:
-        """End the pauses after refusals of EC2, so that the refused calls are repeated now. Safe from any thread.
+        """End the pauses after refusals of EC2, so that the refused calls are repeated now, and have the subnets described again.
+
+        Safe from any thread.
 
         Returns: for each pause that was ended, its subject and the refusal.
         """
         failures = {(PAUSE, intent_id): log_text(error) for intent_id, error in self.pool.provisioner.failures().items()}
+        self.pool.subnets.describe_again()
         ended = self.pool.subnets.limits.retry(failures | self.pool.maintainer.security_groups.refusals())
         self.context.demand.trigger()
         self.pool.resyncs.changed.set()

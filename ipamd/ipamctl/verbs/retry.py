@@ -1,4 +1,4 @@
-"""`ipamctl retry`: repeat now the requests that EC2 refused, after IAM, a subnet or a quota was mended."""
+"""`ipamctl retry`: repeat now the requests that EC2 refused, after IAM, a subnet, its tags or a quota was mended."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ def render_retry(answer: Answer, layout: Layout) -> str:
         for wait in answer["retried"]
     ]
     none = "no request was waiting for a retry; while EC2 throttles, only what pods wait for is requested"
-    lines = [*(lines or [none]), "next       `ipamctl status` shows what EC2 says"]
+    subnets = "asked now  DescribeSubnets: new tags of subnets count from its answer on"
+    lines = [*(lines or [none]), subnets, "next       `ipamctl status` shows what EC2 says"]
     return "\n".join(filled(line, layout, indent=11) for line in lines)
 
 
 RETRY = Verb(
     help="ask EC2 now for what it refused: after IAM, a subnet or a quota was mended",
-    about="Ends the pauses after refusals of EC2. Run it after the cause was mended; otherwise each call waits until its pause ends.",
+    about="Ends the pauses after refusals of EC2, and describes the subnets again. Run it after the cause was mended, or a subnet was "
+    "tagged; otherwise each call waits until its pause ends.",
     examples=("ipamctl retry",),
     lay_out=render_retry,
     rpc="Retry",

@@ -96,6 +96,60 @@ def test_vacant_slots_in_another_subnet_are_used_while_the_nodes_own_is_full(sta
     node.assert_sound()
 
 
+def start_with_full_subnet(started: list[FakeNode], path: Path, *, is_full_after_creation: bool) -> tuple[FakeNode, FakeEc2]:
+    """Bring a node up that lacks addresses: its own subnet is full, and the other one of the zone has no tag.
+
+    `is_full_after_creation`: the subnet still had room for one ENI, so EC2 refuses only what comes after it.
+    """
+    ec2 = FakeEc2(pool_size=5 + 10 * is_full_after_creation)
+    ec2.add_subnet(LARGE, "10.0.33.0/24", free_count=240)
+    node = start(started, path, ec2, settings=PoolSettings(warm_ip_target=2 + 10 * is_full_after_creation))
+    for number in range(4):
+        node.add(f"s{number}")
+        node.pool.run_once()
+    ec2.left_count = 0
+    own = ec2.subnets[SUBNET]
+    ec2.subnets[SUBNET] = replace(own, free_count=0)
+    node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=20))
+    node.pool.run_once()
+    assert node.demand.status.kind is Blocked.SUBNET_FULL
+    assert LARGE not in subnets_of(node)
+    return node, ec2
+
+
+def tag(ec2: FakeEc2, subnet_id: str) -> None:
+    """Tag a subnet for ENIs, as an operator does when the node's own is full."""
+    ec2.subnets[SubnetId(subnet_id)] = replace(ec2.subnets[SubnetId(subnet_id)], tags={"kubernetes.io/role/cni": "1"})
+
+
+@pytest.mark.parametrize("is_full_after_creation", [False, True])
+def test_a_subnet_that_was_tagged_is_used_after_retry(
+    started: list[FakeNode], tmp_path: Path, *, is_full_after_creation: bool
+) -> None:
+    """The operator tags a subnet, and `ipamctl retry` makes an ENI there, however recent the last answer about subnets is."""
+    node, ec2 = start_with_full_subnet(started, tmp_path, is_full_after_creation=is_full_after_creation)
+    tag(ec2, LARGE)
+    node.app._retry()
+    for _ in range(3):
+        node.pool.run_once()
+    assert LARGE in subnets_of(node)
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("is_full_after_creation", [False, True])
+def test_a_subnet_that_was_tagged_is_used_by_itself(
+    started: list[FakeNode], tmp_path: Path, *, is_full_after_creation: bool
+) -> None:
+    """Nobody runs `ipamctl retry`: the tag counts within the longest pause after a refusal for want of room."""
+    node, ec2 = start_with_full_subnet(started, tmp_path, is_full_after_creation=is_full_after_creation)
+    tag(ec2, LARGE)
+    for _ in range(121):
+        node.clock.advance(30)
+        node.pool.run_once()
+    assert LARGE in subnets_of(node)
+    node.assert_sound()
+
+
 def test_without_discovery_the_nodes_own_is_taken(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
     """ENABLE_SUBNET_DISCOVERY=false: tags of other subnets do not matter."""
     assert subnets_of(start(started, tmp_path, ec2, subnets=SubnetsConfig(discovery=False))) == [str(SUBNET)]
