@@ -49,7 +49,8 @@ class QuarantineService(Service):
         self.judge = judge
         self._mtu = mtu
         self._failures = FailureIsolation(context.health, work="quarantine")
-        # The first host veths, by name, of wired sandboxes whose address has no row.
+        # The first host veths, by name, of wired sandboxes whose address has no row. Two threads change it, the runtime's reconciler
+        # and the host's, so entries are put and removed one by one, and readers take a copy.
         self._unplaced: dict[str, HostVeth] = {}
         # Names of host veths whose sandbox has no row and no uplink.
         self._without_uplink: frozenset[str] = frozenset()
@@ -121,25 +122,26 @@ class QuarantineService(Service):
 
     def remember_unplaced(self, veth: HostVeth) -> None:
         """Remember a wired sandbox whose address has no row, so that every later `resolve` judges it."""
-        self._set_unplaced({**self._unplaced, veth.name: veth})
+        self._unplaced[veth.name] = veth
+        self._report_unplaced()
 
     def unplaced(self, *, is_of_pool: bool) -> frozenset[str]:
         """Return the names of the host veths of unplaced sandboxes. Safe from any thread.
 
         `is_of_pool`: True selects the sandboxes with an address of the pool, False those with another address.
         """
-        return frozenset(name for name, veth in self._unplaced.items() if veth.is_of_pool == is_of_pool)
+        return frozenset(name for name, veth in self._unplaced.copy().items() if veth.is_of_pool == is_of_pool)
 
     def unplaced_keys(self) -> list[AttachmentKey]:
         """Return the keys of the unplaced sandboxes."""
-        return [veth.key for veth in self._unplaced.values() if veth.key]
+        return [veth.key for veth in self._unplaced.copy().values() if veth.key]
 
     def without_network(self) -> list[HostVeth]:
         """Return the host veths of unplaced sandboxes that have no network. Safe from any thread.
 
         A sandbox has no network if EC2 does not show its address of the pool, or if its uplink is gone.
         """
-        return [veth for veth in self._unplaced.values() if veth.is_of_pool or veth.name in self._without_uplink]
+        return [veth for veth in self._unplaced.copy().values() if veth.is_of_pool or veth.name in self._without_uplink]
 
     def remember_leftover(self, veth: HostVeth) -> None:
         """Remember a veth that the start had to remove and the kernel refused to remove.
@@ -205,35 +207,49 @@ class QuarantineService(Service):
                 carried out.
         Raises nothing. A condition names each address that cannot be resolved, and the next call tries again.
         """
-        rows = self._datastore.addresses(state=AddressState.QUARANTINED)
-        if rows or self._unplaced:
+        rows, unplaced = self._datastore.addresses(state=AddressState.QUARANTINED), frozenset(self._unplaced)
+        if rows or unplaced:
             survey = self.survey()
             if survey is None:
                 return
-            self._resolve_by(survey, rows, listed)
+            self._resolve_by(survey, rows, unplaced, listed)
         else:
             self._failures.retain(())
         if listed is not None:
             self.on_list()
 
-    def _resolve_by(self, survey: KernelSurvey, rows: Collection[Address], listed: Mapping[str, Sandbox] | None) -> None:
-        """Resolve the quarantined rows, then the unplaced sandboxes."""
+    def _resolve_by(
+        self, survey: KernelSurvey, rows: Collection[Address], unplaced: Collection[str], listed: Mapping[str, Sandbox] | None
+    ) -> None:
+        """Resolve the quarantined rows, then the unplaced sandboxes.
+
+        `unplaced`: names of the host veths of the sandboxes that were unplaced before the survey.
+        """
         unrecorded = self._unrecorded(survey)
         self._leftovers &= {veth.name for veth in unrecorded}
         self._failures.retain({str(row.address) for row in rows} | {str(veth.address) for veth in unrecorded})
         for row in rows:
             with self._failures.isolate(str(row.address)):
                 self._resolve_row(row, unrecorded, survey, listed)
-        self._update_unplaced(unrecorded, survey)
-        for veth in list(self._unplaced.values()):
+        self._update_unplaced(unplaced, unrecorded, survey)
+        for veth in self._unplaced.copy().values():
             with self._failures.isolate(str(veth.address)):
                 self._resolve_unplaced(veth, listed)
 
-    def _update_unplaced(self, unrecorded: list[HostVeth], survey: KernelSurvey) -> None:
-        """Drop the unplaced sandboxes that are gone or have got a row, and note which sandboxes without a row have no uplink."""
+    def _update_unplaced(self, unplaced: Collection[str], unrecorded: list[HostVeth], survey: KernelSurvey) -> None:
+        """Drop the unplaced sandboxes that are gone or have got a row, and note which sandboxes without a row have no uplink.
+
+        A sandbox that another thread has remembered since the survey is not in `unplaced`, and stays.
+        """
         without_row = [veth for veth in unrecorded if veth.address and self._datastore.address(veth.address) is None]
         self._without_uplink = frozenset(veth.name for veth in without_row if survey.vlan_of(veth.address) is None)
-        self._set_unplaced({veth.name: veth for veth in without_row if veth.name in self._unplaced})
+        present = {veth.name: veth for veth in without_row}
+        for name in unplaced:
+            if name not in present:
+                self._unplaced.pop(name, None)
+            elif name in self._unplaced:
+                self._unplaced[name] = present[name]
+        self._report_unplaced()
 
     def _resolve_row(
         self, row: Address, unrecorded: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None
@@ -311,7 +327,8 @@ class QuarantineService(Service):
             )
         else:
             return
-        self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
+        self._unplaced.pop(veth.name, None)
+        self._report_unplaced()
 
     def _unwire(self, veth: HostVeth, *, address: IpAddress | None) -> None:
         """Remove a veth of an unrecorded sandbox. Raises: BusyError, WiringError, KernelDumpError.
@@ -346,8 +363,9 @@ class QuarantineService(Service):
             if not veth.is_dying and veth.key and veth.address and self._datastore.attachment(veth.key) is None
         ]
 
-    def _set_unplaced(self, unplaced: dict[str, HostVeth]) -> None:
-        self._unplaced = unplaced
+    def _report_unplaced(self) -> None:
+        """Tell the judge how many sandboxes are unplaced, and report them as a condition."""
+        unplaced = self._unplaced.copy()
         self.judge.unplaced_count = len(unplaced)
         problems = []
         for adopter in ADOPTERS:
