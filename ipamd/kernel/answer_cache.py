@@ -12,12 +12,15 @@ from typing import Generic, TypeVar
 A = TypeVar("A")
 
 SPARE_COUNT = 128
-"""Number of bodies that are kept in addition to twice those of a survey. Ours: the links, routes and rules that other readers than the
-survey need, such as those of ENIs."""
+"""`keep` drops nothing while the cache has at most twice as many bodies as the survey, and this many more. Ours: enough room for the
+links, routes and rules that only other readers than the survey need, such as those of ENIs."""
 
 
 class AnswerCache(Generic[A]):
-    """A function from a body to its parsed answer that remembers its results. From any thread: at worst a body is parsed twice."""
+    """A function from a body to its parsed answer that remembers its results.
+
+    Concurrency: safe from any thread; at worst a body is parsed twice.
+    """
 
     def __init__(self, read: Callable[[bytes], A], *, most: int) -> None:
         """`most`: the largest number of remembered bodies, for hosts that have far more routes or rules than ours."""
@@ -39,10 +42,10 @@ class AnswerCache(Generic[A]):
         return answer
 
     def keep(self, bodies: Collection[bytes]) -> None:
-        """Drop the answers of all other bodies, unless there are few of them.
+        """Drop the answers of all bodies except `bodies`, unless there are only few others.
 
-        If the cache has at most twice as many answers as there are `bodies`, and SPARE_COUNT more, all stay: surveys of IPv4 and IPv6
-        in turn do not drop each other's answers.
+        All answers stay if there are at most twice as many of them as `bodies`, and SPARE_COUNT more. So a survey of IPv4 does not
+        drop the answers of a survey of IPv6, and the reverse.
         """
         answers = self._answers
         if len(answers) > 2 * len(bodies) + SPARE_COUNT:

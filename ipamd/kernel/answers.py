@@ -66,8 +66,8 @@ class Link:
 class InterfaceAddress:
     """One address on a link.
 
-    `index`: of the link.
-    `length`: of the prefix of its subnet.
+    `index`: index of the link.
+    `length`: prefix length of the address's subnet.
     `scope`: one of RT_SCOPE_*.
     `is_secondary`: an IPv4 address that is not the first of its subnet on the link (IFA_F_SECONDARY). If the first one is removed, the
         kernel removes this one too, or makes it the first if the sysctl promote_secondaries is on.

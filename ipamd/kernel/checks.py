@@ -83,8 +83,8 @@ def _differences_through_link(
 def wrong_neighbour(outcome: AnswerOutcome, leg: Leg) -> WiringDifference | None:
     """Return the difference of the host's neighbour entry for a sandbox; None if the entry is right.
 
-    A permanent entry with another MAC than the recorded one is wrong. Where the entry must be permanent, a missing entry is wrong too,
-    and an entry that the kernel itself has resolved. If the kernel refuses to answer, that proves nothing (I11), and the result is
+    A permanent entry with another MAC than the recorded one is wrong. Where the entry must be permanent, a missing entry and an entry
+    that the kernel itself has resolved are wrong too. If the kernel refuses to answer, that proves nothing (I11), and the result is
     None.
 
     Args:

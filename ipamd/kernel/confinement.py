@@ -1,5 +1,5 @@
-"""Keep sandboxes confined: drop packets with a source that is not the sandbox's, redirects, and packets of a family that sandboxes do
-not have.
+"""Keep sandboxes confined: drop their packets if the source address is not theirs, their ICMP redirects, and their packets of an IP
+family in which sandboxes have no addresses.
 
 The nftables tables of `confinement_ruleset` guarantee this. They need neither the identity of the node nor EC2, so they are in place
 before the first sandbox is. Settings of each host veth (`devconf`) are a second line of defence: ADD makes them, and this module
@@ -42,8 +42,8 @@ MISSING_MODULE_HINT = "if nftables reports that something does not exist, the ke
 for other reasons."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
-"""Link names that can be written into an nftables rule. The names of our host veths match. A veth that only its alias marks as ours
-must match too, because a sandbox may give a link any name and any alias."""
+"""Form of the link names that are safe in the text of an nftables rule. The names of our host veths have it. A veth with another name
+prefix and our alias counts as ours only if its name has this form, because a sandbox may give a link any name and any alias."""
 
 OWN_ALIASES = tuple(f"{tag} " for tag in WIRED_TAGS)
 """Beginnings of the aliases of host veths that our own ADD has wired. ADD made their neighbour entries permanent."""
@@ -75,8 +75,8 @@ class Confinement:
 
         Args:
             attachments: returns the recorded sandboxes.
-            vlan_kind: the kernel's name of the kind of the uplinks.
-            record: stores what was verified of the tables for the next process; None: nothing is stored.
+            vlan_kind: the kernel's name of the kind of the uplinks, which are the VLAN links of branch ENIs.
+            record: stores for the next process of the daemon which tables were verified; None: nothing is stored.
         """
         self._vlan_kind = vlan_kind
         self._host = host
@@ -89,7 +89,7 @@ class Confinement:
         """Links of other software that led into sandboxes when the links were last read."""
         self.dropped = dict[str, int]()
         """Number of dropped packets by reason, read at the last repair. Replacing the tables resets the counts to zero."""
-        # A kernel may lack the tables of ARP and bridges. The sources of packets are checked without them too.
+        # A kernel may lack nftables for ARP or for bridges. The source of packets is checked without these tables too.
         self._tables = OwnTables(
             host,
             nft,
@@ -105,11 +105,11 @@ class Confinement:
         # by it.
         self._router_link = 0
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
-        self._other_veths: frozenset[str] | None = None  # our veths without the set prefix; None before a whole dump
-        # Names of host veths in strict mode: a rule leads their packets to an uplink. A dying veth stays in this set after its rule
-        # was removed.
+        self._other_veths: frozenset[str] | None = None  # our veths with another name prefix; None before a complete dump
+        # Names of host veths in strict mode (POD_SECURITY_GROUP_ENFORCING_MODE): a rule leads all their packets to an uplink. A dying
+        # veth stays in this set after its rule was removed.
         self._strict_veths = frozenset[str]()
-        # The links as they were at the last repair, if that repair found every setting right; otherwise None.
+        # The host veths and uplinks as they were at the last repair, if that repair found all their settings right; otherwise None.
         self._veths_in_order: list[answers.Link] | None = None
 
     def is_in_place(self) -> bool | None:
@@ -166,7 +166,7 @@ class Confinement:
         """Correct the settings of the links of sandboxes, and remember the links if every setting was right.
 
         Args:
-            veths: all links that lead to sandboxes, and uplinks.
+            veths: all our host veths that are in use, and the uplinks.
             host_veths: those of `veths` that are host veths.
         Returns: the reports of `_repair_settings`, and what was refused.
         """
@@ -208,8 +208,8 @@ class Confinement:
         return differences + [routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=refusal) for refusal in refusals]
 
     def has_strict(self) -> bool:
-        """Whether sandboxes have uplinks in strict mode: by the settings, by the datastore's rows or, if the rows were lost, by the
-        kernel's rules.
+        """Whether any sandbox may have an uplink in strict mode, according to the settings, the datastore's rows, or (if the rows were
+        lost) the kernel's rules.
         """
         return bool(self._strict_veths) or ruleset.has_strict(self.config, self._attachments())
 
@@ -252,7 +252,7 @@ class Confinement:
         """Make the neighbour entries of sandboxes permanent, before the tables drop the messages that keep other entries alive.
 
         Sandboxes that amazon-vpc-cni-k8s wired have no permanent entry. Sandboxes that we wired have had one since their ADD. They are
-        left out, so that a start does not make hundreds of requests; a pass of the reconciler compares their entries.
+        left out here, so that a start does not make hundreds of requests; the reconciler compares their entries later.
         """
         theirs = {link.index: link for link in veths if not link.alias.startswith(OWN_ALIASES)}
         if not theirs:
@@ -297,7 +297,9 @@ class Confinement:
         return link.index
 
     def _split_by_owner(self, links: Iterable[answers.Link]) -> tuple[list[answers.Link], list[answers.Link]]:
-        """Return our host veths, and the links of other software. Links without a kind, such as those of ENIs, are in neither list."""
+        """Return our host veths, and all other virtual links, which are those of other software and our uplinks. Links without a kind,
+        such as those of ENIs, are in neither list.
+        """
         ours = list[answers.Link]()
         foreign_links = list[answers.Link]()
         for link in links:
@@ -413,7 +415,7 @@ class Confinement:
         """Turn IPv6 off on links of sandboxes that have no IPv6 address.
 
         The kernel then removes the link's IPv6 addresses, and ignores router advertisements on the link. ADD does not turn IPv6 off,
-        because the write waits for the kernel's lock of all links.
+        because the write waits for RTNL, the kernel's lock of all links.
         """
         self._set_ipv6(veths, disable_ipv6=1)
 
@@ -471,8 +473,8 @@ def _sandbox_routes(routes: Iterable[answers.Route]) -> set[tuple[int, IpAddress
 def _make_permanent(sock: NetlinkSocket, veth: answers.Link, address: IpAddress, neighbour: answers.Neighbour | None) -> None:
     """Make the neighbour entry of a sandbox permanent.
 
-    It gets the MAC of the link inside the sandbox. If the kernel does not report that MAC, the entry keeps the MAC that it has; if it
-    has none, nothing is changed.
+    The entry gets the MAC of the link inside the sandbox. If the kernel does not report that MAC, the entry keeps the MAC that it has;
+    if it has none, nothing is changed.
     """
     if neighbour is not None and neighbour.is_permanent:
         return

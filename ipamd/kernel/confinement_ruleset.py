@@ -1,15 +1,19 @@
 """Make the text of the nftables tables that confine sandboxes: which of their packets are dropped. Pure.
 
-    from_veths     prerouting -450, before the kernel assembles fragments, so that a forged fragment cannot join another datagram
-    from_sandbox   for every packet that comes by a host veth
-    from_strict    as from_sandbox, for sandboxes in strict mode, whose routes are in a separate route table: while the source is
-                   looked up, the packet has a mark bit that selects that table
-    as_strict      drops packets that forge the source of a sandbox in strict mode. It is for veths of other software that lead into a
-                   sandbox or have not been inspected yet, and for sandboxes that may use extra sources
-    extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: for packets whose source is not routed back through their link
-    to_node        input: messages that the node must not accept from a veth, bridge or tunnel, even one that a sandbox made there
-    returned       prerouting dstnat+20 (-80), after DNAT; only without VPC_IPAMD_EXTRA_SOURCE_CIDRS: a packet of a sandbox that the
-                   VPC sends back to the node. Not for IPv6, where an unreachable route covers the free addresses of the prefix
+    from_veths     prerouting -450, before the kernel assembles fragments, so that a forged fragment cannot join another datagram:
+                   sends the packets of host veths to the chains below, and filters the packets of links of other software
+    from_sandbox   checks every packet that comes by a host veth
+    from_strict    in place of from_sandbox, checks the packets of sandboxes in strict mode (POD_SECURITY_GROUP_ENFORCING_MODE). Their
+                   routes are in a separate route table: while the source is looked up, the packet has a mark bit that selects this
+                   table
+    as_strict      drops packets that forge the source of a sandbox in strict mode. It checks the packets of veths of other software
+                   that lead into a sandbox or have not been inspected yet, and of sandboxes that may use extra sources
+    extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: checks packets whose source is not routed back through their link
+    to_node        input: drops ICMP redirects and IPv6 router messages that arrive by a virtual link (veth, bridge or tunnel). A
+                   sandbox may have made this link on the node
+    returned       prerouting dstnat+20 (-80), after DNAT; only without VPC_IPAMD_EXTRA_SOURCE_CIDRS: drops a sandbox's packet to an
+                   address of this node's ENIs that no sandbox has now. The VPC delivers it back to the node, which would send it out
+                   again and again. IPv6 needs no such chain, because an unreachable route covers the free addresses of the prefix
                    (`sysctls.unreachable_route_repairs`)
 
 The tables drop all packets of a family that sandboxes do not have. For IPv6 they drop all neighbour discovery, because neighbour
@@ -17,8 +21,8 @@ entries are permanent at both ends. So no IPv6 rule needs the link-local address
 that every healthy IPv6 sandbox sends have counters of their own (`listening`, `discovery`), so that they do not hide suspicious
 packets in the other counters.
 
-A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
-and DEL change nothing here. The lookup expression `fib` ignores the packet's mark except in the chains of strict mode, which write
+A packet passes if its source is routed back through the veth that it came from: the route that ADD makes is the permission, so ADD and
+DEL do not change these tables. The lookup expression `fib` ignores the packet's mark except in the chains of strict mode, which write
 `. mark`. So no mark or sysctl that other software sets changes its answer (the kernel's net/ipv4/netfilter/nft_fib_ipv4.c,
 nft_fib4_eval). These tables are separate from the table of `ruleset`, so that a new CIDR of the VPC does not change them, and a fault
 in that table leaves them in place. Each family has its own table, because kernels without IPv6 lack the combined family `inet`. Why
@@ -79,7 +83,7 @@ def ipv4_table(
     Args:
         other_veths: names of host veths in use that do not begin with the configured prefix, because the setting was changed after
             they were made.
-        is_served: whether sandboxes have addresses of the family.
+        is_served: whether sandboxes have IPv4 addresses.
         has_strict: whether some sandboxes have uplinks in strict mode.
         vlan_kind: kind of the uplinks, as the kernel names it.
     Concurrency: pure.
@@ -173,7 +177,7 @@ def _served_family_chains(
     vlan_kind: str,
     router_link: int = 0,
 ) -> list[str]:
-    """Return the common end of the tables of both families, for a family that sandboxes have.
+    """Return the chains that the tables of both families have in common, for a family in which sandboxes have addresses.
 
     Args:
         rules: the rules that every packet of a sandbox passes; the last rule checks the source.
@@ -323,12 +327,12 @@ def _excluding(link: int) -> str:
 
 
 def _returned_packets_chain(config: NetworkConfig, other_veths: Collection[str]) -> str:
-    """Drop a packet with a sandbox's source that came in by an ENI and would leave by an ENI again.
+    """Return the chain that drops a packet with a sandbox's source that came in by an ENI and would leave by an ENI again.
 
     The VPC delivers packets for each address of the ENIs to this node, also for an address that no sandbox has now. Without this
-    chain the node would route them out again, and they would come back, until their hop limit ends. An ENI's link has no kind, so
-    nftables skips the rule about kinds for its packets. By that rule packets of tunnels, bridges and VLANs leave the chain. Packets
-    that were translated to another destination (NodePort) pass.
+    chain the node would route them out again, and they would come back, until their hop limit ends. Packets of tunnels, bridges and
+    VLANs leave the chain by the rule about kinds. An ENI's link has no kind, so this rule does not match its packets. Packets that
+    were translated to another destination (NodePort) pass.
     """
     veths = _veth_patterns(config, other_veths)
     rules = [f"iifname {names} return" for names in veths]

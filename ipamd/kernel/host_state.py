@@ -99,7 +99,9 @@ class HostStateReader:
         return present
 
     def may_be_used(self, table: int) -> bool:
-        """Whether a table may have a route or a rule, by the last reading. True if nothing was read since our last change."""
+        """Whether a table may have a route, or a rule may lead to it, according to the last reading. True if nothing was read since
+        our last change.
+        """
         last = self._last
         return not last or table in last.tables
 

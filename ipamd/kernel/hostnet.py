@@ -1,7 +1,7 @@
 """Implement the port `HostNetwork`: set up and reconcile the routing of the node and its ENIs.
 
-Setup and reconciliation run the same comparisons and write only differences. Reconciliation is needed because other agents flush rules
-and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
+Setup and reconciliation run the same comparisons and change only what differs. Reconciliation is needed because other agents flush
+rules and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
 updateCIDRsRulesOnChange). Nothing here runs during ADD.
 """
 
@@ -79,7 +79,8 @@ ENI_STEPS = 5
 class KernelHostNetwork(HostNetwork):
     """Host networking through netlink, /proc/sys and nftables.
 
-    Concurrency: safe from any thread; one operation at a time. While its lock is held, only the lock of `Nftables` is taken.
+    Concurrency: safe from any thread; one operation at a time. While its lock is held, only the locks of `PodSnatSets` and `Nftables`
+    are taken.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class KernelHostNetwork(HostNetwork):
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route, each with its ENI.
             vlan_links: makes and recognises the links that a lab uses in place of VLAN links; None if the kernel makes VLAN links.
             pod_snat: the SNAT choices of single sandboxes, which `KernelWiring` changes; None: made from the recorded sandboxes.
-            record: stores what was verified of the tables that confine sandboxes, for the next process; None: nothing is stored.
+            record: stores for the daemon's next process which tables of `Confinement` were verified; None: nothing is stored.
         """
         self._host = host
         self._config = config
@@ -525,7 +526,8 @@ class KernelHostNetwork(HostNetwork):
             for eni in enis:
                 if eni.mac not in links or not (eni.is_primary or self._secondary([eni])):
                     continue
-                # The router of IPv6 is link-local, so an address outside stands for it.
+                # The IPv6 router has a link-local address, which needs no route, so an address outside (`Family.outside`) stands for
+                # it.
                 router = gateway(eni.subnet_cidr) if family is IPV4 else family.outside
                 eni_links_by_table[eni.route_table] = links[eni.mac], router
             mark = self._config.connmark if ruleset.needs_mark(self._config) else 0
@@ -594,8 +596,8 @@ class KernelHostNetwork(HostNetwork):
         addresses: Container[IpAddress] = (),
         backed_off: Collection[RepairedObject] = (),
     ) -> tuple[list[RepairReport], list[WiringError]]:
-        """Repair the node's own part. Every comparison is tried even if another one fails: for example, SNAT is repaired even if a
-        sysctl is read-only.
+        """Repair the routing and settings that belong to the node and not to one ENI. Every comparison is tried even if another one
+        fails: for example, SNAT is repaired even if a sysctl is read-only.
 
         Returns: one report for each repair, and the errors of the repairs that the kernel refused.
         Raises: WiringError if the primary ENI's link is missing.
@@ -668,7 +670,8 @@ class KernelHostNetwork(HostNetwork):
         sock = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
         try:
             # If the current mark contains the bits of the former mark, every new connection has these bits too, but does not need the
-            # former rule. A new connection also has the other bits of the current mark, so connections with these bits are left out.
+            # former rule. A new connection also has the other bits of the current mark, so connections with those other bits are left
+            # out.
             without = 0
             if mark & current == mark:
                 without = current & ~mark

@@ -49,7 +49,7 @@ class Leftover:
 
 def find_leftovers(host: HostNetns, nft: Nftables, *, veth_prefix: str) -> list[Leftover]:
     """Find all leftovers in the host's namespace. Changes nothing. Raises: KernelDumpError, WiringError."""
-    # If libnftables cannot open such a socket, it ends the process. This test raises WiringError first.
+    # libnftables ends the process if it cannot open a netfilter socket. Opening one here raises WiringError instead.
     host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()
     with host.netlink() as sock:
         surveys = [survey.survey(sock, veth_prefix=veth_prefix, families=(family,)) for family in FAMILIES]
@@ -112,7 +112,7 @@ def _is_our_table(name: str) -> bool:
 
 
 def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
-    """Find rules of ours of kinds that amazon-vpc-cni-k8s does not have, and so would never remove.
+    """Find our rules of the kinds that amazon-vpc-cni-k8s does not make, and therefore would never remove.
 
     They are the rule to `OWN_TABLE`, the rule for reverse lookups in strict mode, rules from whole prefixes (FROM_SANDBOX_PRIORITY),
     and rules in buckets with the `goto` rules that lead to them (`ipamd/model/source_rules.py`). If the export was not complete, a pod

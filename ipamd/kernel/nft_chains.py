@@ -1,4 +1,4 @@
-"""Read the chains of nftables from its JSON. Pure. Source of the shapes: libnftables-json(5)."""
+"""Read the chains of nftables from its JSON. Pure. Source of the format: libnftables-json(5)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chain:
 
 
 def read_chains(answer: Iterable[Mapping[str, Any]]) -> list[Chain]:
-    """Return the chains in the answer to `list chains`. Objects that are no chains, or have another shape, are skipped."""
+    """Return the chains in the answer to `list chains`. Other objects, and chains with an unexpected format, are skipped."""
     chains = []
     for listed_object in answer:
         chain = listed_object.get("chain")

@@ -88,9 +88,9 @@ Compared = tuple[list[RepairReport], Mapping[NftTable, WiringError]]
 class OwnTables:
     """Applies our tables, and remembers their commands and their content in the kernel.
 
-    Concurrency: under a lock of the owner, except `is_unchanged`, which is safe from any thread without the lock. The record of the
-    verified tables (`_VerifiedTables`) is replaced as a whole. `is_unchanged` updates only its generation, after it has compared the
-    content. If the record was replaced meanwhile, it updates the old record, which nobody reads any more.
+    Concurrency: under a lock of the owner, except `is_unchanged`, which is safe from any thread without the lock. The
+    `_VerifiedTables` object is replaced as a whole. `is_unchanged` updates only the generation in this object, after it has compared
+    the content. If another thread has replaced the object meanwhile, the old object is updated, which nobody reads any more.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class OwnTables:
             repaired_object: the object that reports of repairs name.
             follows: text for reports that names the inputs from which the tables are made.
             optional: tables that a kernel may refuse. If it refuses no other table, the tables count as in place.
-            record: stores what was verified of the tables for the next process; None: that process makes the tables again.
+            record: stores for the next process of the daemon which tables were verified; None: that process makes the tables again.
         """
         self._host = host
         self._nft = nft
@@ -123,7 +123,7 @@ class OwnTables:
     def forget(self) -> None:
         """Make the next repair replace the tables, because they may be of an earlier release or configuration.
 
-        Tables that were recorded with the commands of that repair are not replaced.
+        A table is kept if the `TableRecord` has it with the same commands as that repair.
         """
         self._applied.clear()
         self._verified = None
@@ -201,7 +201,7 @@ class OwnTables:
     def _take_recorded(self, commands: Mapping[NftTable, str]) -> None:
         """Treat the tables that an earlier process recorded as if this process had applied and verified them.
 
-        Only if the same commands made them, and if the kernel has them unchanged.
+        This is done only if `commands` made them, and if the kernel has them unchanged.
         """
         recorded = self._record.read() if self._record else None
         if recorded is None or recorded.commands != commands:
@@ -300,7 +300,7 @@ class OwnTables:
         """Read the tables as they are now.
 
         Returns: None if other software may have changed nftables: the generation has grown by more than our `count` transactions since
-            `start`.
+            `start`. Also None if the kernel does not answer.
         """
         with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
             content = _content(sock, commands)
@@ -408,8 +408,8 @@ def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
     """Return the kernel's objects of tables as bytes. Raises: WiringError, KernelDumpError.
 
     Chains and sets that are not ours, flowtables and counters are not read. If one is added or removed, the bytes differ nevertheless,
-    because the object of its table contains their number (NFTA_TABLE_USE). No counter of ours can be exchanged for another object,
-    which would keep the number, because a rule uses it, and the kernel deletes no counter that a rule uses.
+    because the object of its table contains their number (NFTA_TABLE_USE). Nobody can exchange a counter of ours for another object,
+    which would keep the number: a rule uses the counter, and the kernel deletes no counter that a rule uses.
     """
     content = bytearray()
     for table, text in commands.items():

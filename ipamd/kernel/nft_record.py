@@ -1,4 +1,4 @@
-"""Record our nftables tables in the run directory, so that the next process need not make tables again that are unchanged.
+"""Record our nftables tables in the run directory, so that the next process of the daemon need not make unchanged tables again.
 
 To replace tables costs a start 20 to 30 ms, because the kernel waits until no packet uses the old ones. The record has the commands
 that made the tables, their texts, and a digest of their objects in the kernel (`nft_changes`). These objects contain handles, so the
@@ -31,7 +31,7 @@ class RecordedTables(NamedTuple):
     """Tables as they were when they were last verified.
 
     `commands`: the commands that made each table.
-    `texts`: each table as nft listed it right after that.
+    `texts`: each table as nft listed it right after it was made.
     `digest`: of the tables' objects in the kernel (`digest_of`).
     """
 
@@ -49,7 +49,7 @@ class TableRecord:
     """One file with a record of tables. Concurrency: under the lock of the tables' owner."""
 
     def __init__(self, path: Path, *, boot_id: str) -> None:
-        """`boot_id`: of the present boot; "" if it is unknown. A record of another or of an unknown boot is ignored."""
+        """`boot_id`: ID of the present boot; "" if it is unknown. A record of another or of an unknown boot is ignored."""
         self._path = path
         self._boot_id = boot_id
 

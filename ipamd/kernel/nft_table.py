@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ipamd.model.family import IpAddress
 
 POD_SET = "snat_"
-"""Beginning of the names of sets of sandboxes' addresses."""
+"""Beginning of the names of the sets that contain addresses of sandboxes."""
 
 REFILLED = re.compile(rf"^(?:iface_index \w+|ipv4_addr {POD_SET}\w+) \[.*\n", re.M)
 """Matches, in the text of a table (`nft_changes`), the lines about sets that are refilled without replacing the table: sets of links

@@ -46,7 +46,8 @@ def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], conf
 
 
 def strict_repairs(rules: Collection[answers.PolicyRule], config: NetworkConfig, is_strict: bool) -> Iterator[Repair]:
-    """Yield the repairs of two rules that strict mode needs: the rule to table local, and the rule for reverse lookups.
+    """Yield the repairs of two rules that strict mode needs: the rule to table local, and the rule for reverse lookups, which are the
+    lookups by which nftables checks the source of a packet.
 
     In strict mode the rule to table local must come after the rules of uplinks. Without strict mode it must have its usual priority,
     and there must be no rule for reverse lookups.
@@ -153,8 +154,8 @@ def former_settings(
 ) -> ruleset.FormerSettings:
     """Return the earlier settings that living sandboxes and open connections may still need.
 
-    A former mark is every mark that still has a rule (MARK_PRIORITY). `KernelHostNetwork` removes the rule once no open connection
-    carries the mark, perhaps after days: without the rule such a connection would leave by the wrong ENI.
+    A former mark is every mark, other than the present one, that still has a rule (MARK_PRIORITY). `KernelHostNetwork` removes the
+    rule once no open connection carries the mark, perhaps after days: without the rule such a connection would leave by the wrong ENI.
 
     `veth_names`: names of host veths whose prefix is not the configured one.
     """

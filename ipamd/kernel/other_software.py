@@ -1,4 +1,5 @@
-"""Report rules and settings of other software that harm sandboxes' traffic and that we do not repair, with the command that ends each.
+"""Report rules and settings of other software that harm sandboxes' traffic and that we do not repair, each with the command that ends
+it.
 
 There are three kinds: rules that amazon-vpc-cni-k8s left behind, which translate or mark traffic against our settings; filters (of
 Docker, of firewalld, of an administrator) that may drop packets of sandboxes (`foreign_filters`); and kube-proxy in IPVS mode on a
@@ -57,7 +58,7 @@ class OtherSoftware:
         self._families = families
         self._veth_prefix = veth_prefix
         self._last_findings: tuple[object, list[RoutingDifference]] | None = None
-        """The generation and the families at the last reading, and its findings."""
+        """The ruleset's generation and the IP families at the last reading, and its findings; None if the generation is unknown."""
 
     def find(self, addresses: Container[IpAddress] = (), has_strict: bool = False) -> list[RoutingDifference]:
         """Return a difference for each finding, with the command that ends it. Raises: WiringError if nftables cannot be read.

@@ -43,7 +43,7 @@ class LegPacket(NamedTuple):
 
 
 class LegPaths(NamedTuple):
-    """The facts from which the packets of one leg are chosen (`LegWiring.packets`).
+    """What `LegWiring.packets` needs to choose the packets of one leg.
 
     `veth`: the leg's host veth.
     `links`: the links of all checked sandboxes on the host, by name.

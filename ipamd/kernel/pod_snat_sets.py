@@ -49,7 +49,7 @@ class PodSnatSets:
         Args:
             is_on: whether a setting allows pods to have another SNAT than the node's.
             recorded: returns the recorded sandboxes.
-            record: stores what was verified of the tables for the next process; None: nothing is stored.
+            record: stores for the next process of the daemon which tables were verified; None: nothing is stored.
         """
         self._host = host
         self._is_on = is_on
@@ -80,7 +80,8 @@ class PodSnatSets:
     def _loaded(self) -> dict[IpAddress, PodSnat]:
         """Return the choices by address. The caller holds `lock`.
 
-        The first call reads the records, and the sets that an earlier process has left in the kernel. The sets are needed if rows were
+        The first call reads the rows of recorded sandboxes, and the sets that an earlier process has left in the kernel. The sets are
+        needed if rows were
         lost: the sandboxes without a row are adopted only later.
         """
         if self._entries is None:
@@ -139,7 +140,7 @@ class PodSnatSets:
             )
 
     def _is_absent(self, address: IpAddress) -> bool:
-        """Whether an address is certainly in no set. False before the records and the sets were read."""
+        """Whether an address is certainly in no set. False before the rows and the sets were read."""
         entries = self._entries
         if entries is None:
             return False

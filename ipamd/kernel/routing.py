@@ -1,9 +1,9 @@
 """Compare link, address, table and rule of a secondary ENI on the host with what they should be, and list the repairs.
 
-Every step reads first and writes only differences, so setup, repeated setup and reconciliation are the same code. Source of the steps:
-amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork, with a deliberate difference. amazon-vpc-cni-k8s deletes routes before
-it replaces them, and removes the connected route after the kernel has added it. This module replaces routes in one call and adds the
-address without its connected route, so traffic is not interrupted.
+Every step reads first and changes only what differs, so setup, repeated setup and reconciliation are the same code. Source of the
+steps: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork, with a deliberate difference. amazon-vpc-cni-k8s deletes routes
+before it replaces them, and removes the connected route after the kernel has added it. This module replaces routes in one call and
+adds the address without its connected route, so traffic is not interrupted.
 """
 
 from __future__ import annotations
@@ -146,9 +146,10 @@ def removals(sock: NetlinkSocket, eni: Eni, *, remaining: Collection[Eni] = (), 
     Dumps routes and rules. Raises: KernelDumpError, WiringError.
 
     `remaining`: ENIs that stay. If one of them has the same table (a successor with the same device index), the table belongs to it
-    now, and the rules of sandboxes may belong to it too. Then of the table and its rules only the rule from this ENI's primary address
-    is removed, and not even that if the successor has the same address. The routes through this ENI's link need no message, because
-    the kernel has removed them together with the link. The `goto` rules stay if a remaining secondary ENI is in the same subnet.
+    now, and the rules of sandboxes may belong to it too. Then the table and the rules to it stay, except the rule from this ENI's
+    primary address, which stays only if the successor has the same address. The routes through this ENI's link need no message,
+    because the kernel has removed them together with the link. The `goto` rules stay if a remaining secondary ENI is in the same
+    subnet.
     """
     table = eni.route_table
     successors = [other for other in remaining if other.route_table == table and other.eni_id != eni.eni_id]

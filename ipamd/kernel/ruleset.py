@@ -224,7 +224,7 @@ def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[
 
 
 def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool:
-    """Whether sandboxes have uplinks in strict mode, by the settings or by a recorded sandbox that was wired under earlier settings.
+    """Whether the settings choose strict mode for uplinks, or a recorded sandbox has an uplink in strict mode from earlier settings.
 
     Sandboxes whose rows were lost are found only in the kernel (`Confinement.has_strict`).
     """
@@ -234,7 +234,7 @@ def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool
 
 
 def needs_mark(config: NetworkConfig) -> bool:
-    """Whether the rule for the mark (MARK_PRIORITY) and the restoring of marks are needed.
+    """Whether the node needs the rule for the mark (MARK_PRIORITY), and the nftables rules that restore the mark of a connection.
 
     IPv6 needs neither, because all packets leave by the primary ENI anyway.
 

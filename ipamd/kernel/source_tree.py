@@ -24,7 +24,7 @@ from ipamd.model.source_rules import Jump
 
 
 class TreeChanges(NamedTuple):
-    """Changes to make.
+    """Additions and removals of `goto` and `nop` rules that have not been made yet.
 
     `silent`: changes that follow from a decision of the daemon, and are not reported.
     `repairs`: changes that other software made necessary, and that are reported.

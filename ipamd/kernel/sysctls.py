@@ -88,8 +88,8 @@ def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
 def unreachable_route_repairs(host_state: HostState, prefixes: Collection[IpNetwork]) -> Iterator[Repair]:
     """Yield the repairs of the unreachable routes to `prefixes`, which refuse packets to free addresses.
 
-    Without such a route a packet to a free address goes back to the VPC's router by the default route. The router sends it here again,
-    until its hop limit ends.
+    Without such a route a packet to a free address goes back to the VPC's router by the default route. The router sends the packet
+    here again, until the packet's hop limit ends.
     """
     table, unreachable = kernel_numbers.OWN_TABLE, uapi.RTN_UNREACHABLE
     present = dict[IpNetwork, answers.Route]()

@@ -39,7 +39,7 @@ def find_traces(*, veth_prefix: str) -> str:
 
 def _find_table() -> str:
     with closing(HostNetns()) as host:
-        # If libnftables cannot open such a socket, it ends the process. This test raises WiringError first.
+        # libnftables ends the process if it cannot open a netfilter socket. Opening one here raises WiringError instead.
         host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()
         for line in Nftables(host).run("list tables\n").splitlines():
             if f" {TABLE_PREFIX}" in line:

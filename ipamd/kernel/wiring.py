@@ -2,24 +2,25 @@
 
 An ADD takes three sends and no dump:
 
-    create        host ns     makes the uplinks of its legs, if there are any (a VLAN link for a branch ENI), and then the veth pair,
-                              whose peer is made directly in the sandbox's namespace; the answer has both link indexes
+    create        host ns     makes the uplink, if the sandbox needs one (the VLAN link to its branch ENI), and then the veth pair,
+                              whose peer is made directly in the sandbox's namespace; the answer has the link indexes of both ends
     host side     host ns     keeps IPv6 addresses off the link, sets IPv4 settings and alias, raises the link, adds the route to the
-                              address in our own route table (OWN_TABLE) and in main, and on a secondary ENI the rule from the address
-                              or its prefix
-    sandbox side  sandbox ns  adds the permanent neighbour and the address, raises the link, adds the route to the family's gateway
-                              and the default route
+                              address in our own route table (OWN_TABLE) and in main, and for an address of a secondary ENI the rule
+                              that sends packets from the address, or from its prefix, to the ENI's route table
+    sandbox side  sandbox ns  adds the permanent neighbour entry of the gateway and the sandbox's address, raises the link, adds the
+                              route to the gateway and the default route
 
-A sandbox has a veth pair for each of its legs. Each send has the messages of all legs, so an extra leg costs no further send.
+A sandbox has one or more legs (`ipamd.model.legs`): a leg is a veth pair with its address, routes and rules. Each send has the
+messages of all legs, so an extra leg costs no further send.
 
-With IPv6 the host's end has a permanent neighbour too, and neither end has a link-local address. So no neighbour discovery is needed
-on a veth, no ADD waits for the detection of duplicate addresses, and the tables of `confinement_ruleset` drop all neighbour discovery
-of sandboxes.
+With IPv6 the host's end has a permanent neighbour entry too, for the sandbox's address, and neither end has a link-local address. So
+no neighbour discovery is needed on a veth, no ADD waits for the detection of duplicate addresses, and the tables of
+`confinement_ruleset` drop all neighbour discovery of sandboxes.
 
-The kernel continues a batch after a refused message. So every message that changes the link waits for the answer to `create`, and then
-uses the link's index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it
-is raised. If there is a route to the address already, or a default route in the sandbox, the kernel refuses ours and keeps the
-existing route (I1).
+The kernel continues a batch after a refused message. So every message that changes the link is sent after the answer to `create`, and
+names the link by its index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone
+before it is raised. If there is a route to the address already, or a default route in the sandbox, the kernel refuses ours and keeps
+the existing route (I1).
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _DyingLink:
-    """A leg's host veth that is to be marked for deletion: it is put into the dying group, all of whose links `sweep` deletes."""
+    """A leg's host veth that is to be marked for deletion: it is put into the link group DYING_GROUP. `sweep` deletes all links of
+    this group.
+    """
 
     link: answers.Link
     leg: Leg
@@ -118,7 +121,8 @@ class _DyingLink:
 
 
 class _Uplinks:
-    """The uplinks of the legs of one sandbox while it is wired. They are made before the veths, or in the same send as the veths.
+    """The uplinks of one sandbox's legs while the sandbox is wired. They are made in the same send as the veths if possible, otherwise
+    before or after it.
 
     `creation`: the messages that make uplinks, to be sent together with the messages that make the veths.
     """
@@ -134,7 +138,7 @@ class _Uplinks:
         self.creation: list[Message] = []
 
     def prepare(self, legs: Iterable[Leg]) -> None:
-        """Collect the messages that make uplinks. If a lookup must come before such a message, the uplink is made at once.
+        """Collect the messages that make uplinks. If making an uplink needs a lookup first, the uplink is made at once.
 
         Raises: as `make_uplink`.
         """
@@ -264,7 +268,7 @@ class KernelWiring(Wiring):
                 self._configure_host_side(pairs, uplinks, undo=undo)
                 if spec.prefix:
                     undo.clear()  # other sandboxes of the prefix may need its rule by now
-                # If this is no further interface, its first leg adds a default route, and no other leg needs to add one.
+                # Unless the interface is a further one, the first leg adds a default route, and no other leg needs to add one.
                 is_beside = spec.is_further and further_interfaces.has_default_route(sandbox, family_of(spec.address))
                 self._configure_sandbox_side(sandbox, netns, pairs, has_default_route=is_beside or not spec.is_further)
             except BaseException as exc:
@@ -318,7 +322,7 @@ class KernelWiring(Wiring):
             dying = self._dying_links(host, link, first, more)
             after = self._after_closing(host, (first, *more))
             if dying and is_source_checked:
-                # Links through which the address may still be routed are then taken down, which removes every route.
+                # Links through which the address may still be routed are then taken down, which removes all their routes.
                 dying = _close_without_taking_down(host, dying, after, operation=operation)
                 after = []
             host.carry_out([*(dying_link.taking_down() for dying_link in dying), *after], operation=operation)
@@ -344,9 +348,9 @@ class KernelWiring(Wiring):
     def _after_closing(self, host: NetlinkSocket, legs: Iterable[Leg]) -> list[Message]:
         """Return the messages that remove uplinks, rules and routes of legs, in this order.
 
-        The messages must be sent after the veths are closed, which means down or without routes. Then no packet of the sandbox
-        arrives, or our tables drop it. Otherwise a packet of the sandbox that finds neither rule nor route would be routed by table
-        main.
+        The messages must be sent after the veths are closed. A veth is closed if it is down, so that no packet arrives by it, or if no
+        route leads through it, so that our nftables tables drop its packets. Without uplinks and rules, a packet that arrives by an
+        open veth would be routed by table main.
         """
         uplink_changes: list[Message] = []
         rule_removals: list[Message] = []
@@ -390,7 +394,9 @@ class KernelWiring(Wiring):
     def _restore_after_renaming(
         self, host: NetlinkSocket, link: answers.Link, leg: Leg, *, former_name: str, name: str
     ) -> list[Message]:
-        """Return the messages that restore what a host veth loses by a rename: routes, the permanent neighbour, rules by name."""
+        """Return the messages that restore what a host veth loses by a rename: its routes, its permanent neighbour entry, and the
+        rules that contain its name.
+        """
         batch: list[Message] = []
         # Routes are added only if the link has routes to the address now: a sandbox can forge a name and an alias, but no route.
         for route in survey.routes_of(host, index=link.index, family=family_of(leg.address)):
@@ -477,7 +483,7 @@ class KernelWiring(Wiring):
     def _restore_name(self, host: NetlinkSocket, veth: HostVeth, leg: Leg) -> bool:
         """Give a leg's host veth its recorded name again.
 
-        Returns: False if nothing was renamed, because the veth has that name already or leads elsewhere.
+        Returns: False if nothing was renamed, because the veth has that name already, is gone, or leads into another namespace.
         """
         if veth.name == leg.host_veth or self._leads_elsewhere(host, veth, leg):
             return False
@@ -534,8 +540,8 @@ class KernelWiring(Wiring):
             host.carry_out(self._own_rule_removals(host, all_specs), operation="removal of our own rules")
 
     def _own_rule_removals(self, host: NetlinkSocket, specs: Iterable[WiringSpec]) -> list[Message]:
-        """Return the messages that remove what amazon-vpc-cni-k8s would leave behind: our rules, and the routes with which a route
-        table ends.
+        """Return the messages that remove what amazon-vpc-cni-k8s would leave behind: our rules, and the unreachable default routes at
+        the end of the route tables of branch ENIs.
 
         The routes in OWN_TABLE are not among them, because the kernel removes them together with their links.
         """
@@ -698,7 +704,7 @@ class KernelWiring(Wiring):
     def _apply(
         self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], legs: Sequence[Leg], tolerated: int = 0
     ) -> list[Message]:
-        """Send a batch. Append to `undo` the messages that remove what it added, even if it fails.
+        """Send a batch. Append to `undo` the messages that remove what the batch added, also if sending it fails.
 
         Returns: all refused messages, if the errno `tolerated` (0 for none) is among the answers; otherwise none. Raises: WiringError
         if a message is refused and that errno is not among the answers.

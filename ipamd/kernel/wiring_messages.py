@@ -1,8 +1,8 @@
 """Build the batches of netlink messages that wire and unwire any leg of a sandbox.
 
 The modules in `legs` combine these batches, and `wiring` sends them. The functions take values and return messages; only
-`address_removals` does I/O, to dump routes and rules. The routes, rules and neighbours are
-compatible with those of amazon-vpc-cni-k8s (`ipamd/model/kernel_numbers.py`).
+`address_removals` does I/O, to dump routes and rules. The routes, rules and neighbour entries are compatible with those of
+amazon-vpc-cni-k8s (`ipamd/model/kernel_numbers.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[M
 
 
 def fixed_neighbour(leg: Leg, index: int) -> list[Message]:
-    """Return the message that adds the permanent neighbour entry of the host veth `index`; none if the leg needs no such entry."""
+    """Return the message that adds the sandbox's permanent neighbour entry on the host veth `index`; none if the leg needs no such
+    entry.
+    """
     if leg.is_neighbour_fixed:
         return [messages.add_neighbour(index, leg.address, mac=leg.mac("sandbox"))]
     return []

@@ -167,9 +167,9 @@ def _same_unmarked_veth(host: NetlinkSocket, veth: HostVeth) -> answers.Link | N
 
 
 def _names_by_namespace(links: Iterable[answers.Link], names: Mapping[int, str]) -> dict[bytes, str]:
-    """Return, by the number of a namespace, the name of the link that leads into it.
+    """Return the name of the link that leads into each namespace, by the namespace's number.
 
-    `names`: index -> name of the links that count.
+    `names`: names of the host veths of first legs, by link index. Other links are ignored.
     """
     return {link.netnsid: names[link.index] for link in links if link.netnsid and link.index in names}
 

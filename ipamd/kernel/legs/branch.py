@@ -1,14 +1,14 @@
 """Connect a sandbox to its branch ENI by a VLAN link on the trunk's link, a separate route table, and rules.
 
-    VLAN link     has the branch's VLAN ID and MAC. Its alias has the facts for which the alias of the host veth has no room
+    VLAN link     has the branch's VLAN ID and MAC. Its alias contains the data for which the alias of the host veth has no room
                   (`ipamd/model/legs/branch_alias.py`)
     table 100+ID  has the route to the subnet's router on the VLAN link, and the default route through it. It ends with
                   `unreachable default`. The rules lead to the table even while the VLAN link and its routes are gone, and without this
                   route packets would then be routed by table main
-    strict        only this table has the route to the sandbox, and rules with priority 10 send packets that arrive by the VLAN link or
-                  by the host veth to this table. The lookup that checks a packet's source has no incoming link, so these rules do not
-                  apply to it. For this lookup the nftables tables that confine sandboxes set a mark, which selects a separate route
-                  table (`confinement_ruleset`)
+    strict        (POD_SECURITY_GROUP_ENFORCING_MODE) only this table has the route to the sandbox, and rules with priority 10 send
+                  packets that arrive by the VLAN link or by the host veth to this table. The lookup that checks a packet's source has
+                  no incoming link, so these rules do not apply to it. For this lookup the nftables tables that confine sandboxes set
+                  a mark, which selects a separate route table (`confinement_ruleset`)
     standard      the sandbox has the routes that every sandbox of the pool has, and a rule of priority 1536 sends its packets to table
                   100+ID
 
@@ -89,8 +89,8 @@ class BranchWiring(LegWiring[BranchLeg]):
         standard mode a packet from the node to the sandbox is between them; in strict mode the node reaches the sandbox only through
         the VPC.
 
-        The last packet's destination is an address outside, except in standard mode with IPv4, where it is the subnet's router. If the
-        VLAN link is missing, there are no packets.
+        The last packet's destination is an address outside (`Family.outside`), except in standard mode with IPv4, where it is the
+        subnet's router. If the VLAN link is missing, there are no packets.
         """
         link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing link
         if link is None:

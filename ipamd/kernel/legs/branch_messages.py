@@ -16,7 +16,8 @@ from ipamd.model.record import replace
 
 
 def naming(leg: BranchLeg, index: int, *, is_up: bool = True) -> Message:
-    """Return the message that gives a VLAN link its alias and settings, and takes it out of MAKING_GROUP.
+    """Return the message that gives a VLAN link its alias and settings, and takes it out of MAKING_GROUP, the link group of unfinished
+    links.
 
     `is_up`: also bring the link up.
     """

@@ -1,4 +1,5 @@
-"""The leg for egress: a second veth pair, whose packets leave by the primary ENI with the node's address (`local_range_ruleset`).
+"""The leg for egress in the other IP family: a second veth pair, whose packets leave by the primary ENI with the node's address
+(`local_range_ruleset`).
 
 It is wired like every leg, except that no rule selects packets by its address: packets from it are routed by table main.
 """

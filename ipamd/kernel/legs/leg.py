@@ -77,7 +77,8 @@ class LegWiring(Generic[L]):
         return []
 
     def former_table_removals(self, leg: L) -> list[Message]:
-        """Return the messages that remove routes from the leg's table that amazon-vpc-cni-k8s does not have, and so would not remove.
+        """Return the messages that remove those routes of the leg's table that amazon-vpc-cni-k8s does not make, and therefore would
+        not remove.
 
         They are sent when amazon-vpc-cni-k8s takes the node over. Most kinds have no such routes.
         """

@@ -108,7 +108,9 @@ def is_end(route: answers.Route) -> bool:
 
 
 def _uplink_tables(vlans: Iterable[VlanLink], incoming: Iterable[IncomingRule], result: KernelSurvey) -> set[int]:
-    """Return the numbers of the tables of branch ENIs, even if the VLAN link is missing, and of the table for reverse lookups."""
+    """Return the numbers of the tables of branch ENIs, even if the VLAN link is missing, and of STRICT_TABLE, in which sources of
+    packets are looked up in strict mode.
+    """
     tables = {kernel_numbers.STRICT_TABLE}
     tables.update(TABLE_BASE + vlan.vlan for vlan in vlans)
     tables.update(rule.table for rule in incoming)
@@ -130,7 +132,7 @@ def _uplink_routes(routes: Iterable[answers.Route], tables: Collection[int], nam
 
 
 def _uplink_route(route: answers.Route, names: Mapping[int, str]) -> UplinkRoute | None:
-    """Convert a route in the table of a branch; None for a route that is neither unicast nor our end route."""
+    """Convert a route in the table of a branch; None for a route that is neither unicast nor the route that ends the table."""
     if is_end(route):
         return UplinkRoute(route.table, None, None, "", is_end=True)
     if route.route_type != uapi.RTN_UNICAST:
