@@ -1,9 +1,9 @@
 """Write the conflist, the CNI configuration that makes the runtime call us.
 
 A start writes it last, and atomically. A shutdown leaves it in place, because without it a runtime cannot delete sandboxes (containerd
-#8774); only an export of the node to amazon-vpc-cni-k8s removes it. `cniVersion` is a version that every libcni accepts.
-`cniVersions` lets a newer libcni choose a later version, with GC and STATUS (docs/adr/0009). A version is offered only if every
-chained plugin has it (docs/adr/0039). Entries that other software appends stay (docs/adr/0060).
+#8774); only an export of the node to amazon-vpc-cni-k8s, and the clean-up of such a node, remove it. `cniVersion` is a version that
+every libcni accepts. `cniVersions` lets a newer libcni choose a later version, with GC and STATUS (docs/adr/0009). A version is
+offered only if every chained plugin has it (docs/adr/0039). Entries that other software appends stay (docs/adr/0060).
 
 A hidden file beside the conflist, which no runtime reads, lists the plugins that we wrote into the conflist under earlier settings.
 Without that list they would count as appended by other software.
@@ -141,16 +141,16 @@ class ConflistFile:
     def appended(self) -> OthersPart:
         """Return the part that other software appended. If the file is damaged or gone, return the part that was read last.
 
-        If none was read yet, return the part that other software appended to the conflist of amazon-vpc-cni-k8s. Raises: SettingsError
-        if the file cannot be read.
+        If no such part was read yet, return the part that other software appended to the conflist of amazon-vpc-cni-k8s. Raises:
+        SettingsError if the file cannot be read.
         """
         return self._appended_in(self._document(), self.own_part(SUPPORTED_VERSIONS))
 
     def dropped_in(self) -> OthersPart:
         """Return the plugins that other software put into files of the directory with our network's name, beside the conflist.
 
-        A runtime with libcni 1.3 or later (containerd 2.1) chains them behind the plugins of the conflist, unless a field of that
-        turns this off. Source: github.com/containernetworking/cni, libcni/conf.go, NetworkConfFromFile.
+        A runtime with libcni 1.3 or later (containerd 2.1) chains them behind the plugins of the conflist, unless the field
+        ONLY_INLINED of the conflist turns this off. Source: github.com/containernetworking/cni, libcni/conf.go, NetworkConfFromFile.
         """
         directory = self.path.with_name(NETWORK_NAME)
         plugins = []

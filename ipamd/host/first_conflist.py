@@ -125,9 +125,10 @@ class _ConflistWalk:
         return self._combined_target(self._follow_plugin(plugin, path) for plugin in plugins if isinstance(plugin, dict))
 
     def _follow_plugin(self, plugin: Plugin, path: Path) -> Target:
-        """Return whose plugin the entry `plugin` of a configuration calls. Without a reference to another configuration it is OTHERS.
+        """Return whose plugin the entry `plugin` of a configuration calls. Without a reference to another configuration it is OTHERS,
+        except that it is NOT_KNOWN for the plugin WITH_DAEMON.
 
-        Of `clusterNetwork`, `delegates` and `delegate` only the first one that is present counts.
+        Only the first key that is present counts: `clusterNetwork`, `delegates` or `delegate`.
         """
         network = plugin.get("clusterNetwork")
         delegate = plugin.get("delegate")
@@ -173,8 +174,8 @@ class _ConflistWalk:
     def _follow_first(self, paths: Iterator[Path]) -> Target:
         """Follow the first of the files that is our conflist, or that can be read and was not visited.
 
-        Returns: without such a file, OTHERS if one was visited already, because it is part of a circle, which leads to no plugin; and
-            otherwise NOT_KNOWN.
+        Returns: whose plugin that file calls. Without such a file: OTHERS if a file of `paths` was visited already, because references
+            in a circle lead to no plugin; otherwise NOT_KNOWN.
         """
         answer = Target.NOT_KNOWN
         for path in paths:

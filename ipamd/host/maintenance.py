@@ -1,11 +1,13 @@
 """Do the periodic work of the daemon.
 
 A turn does the following in order. It checks that the datastore's file is still the file that is open, and puts missing sockets of
-ours back. It looks for another daemon on the node, and writes the mark that ADD is served. If the datastore's disk refused a change,
-it writes an event to find out whether the disk accepts changes again. It ends the idle process that calls EC2, or keeps it ready. It
-replays the spool, makes the policy agent forget deleted pods, and removes old tombstones.
+ours back. It looks for another daemon on the node, and records in a file that this daemon serves (`ServedMark`). If the datastore's
+disk refused a change, it writes an event to find out whether the disk accepts changes again. It ends the idle process that calls EC2,
+or keeps it ready. It carries out spooled DELs, makes the policy agent forget deleted pods, and removes old tombstones, which are the
+records of deleted sandboxes.
 
-The spool is also read while the daemon serves, because a plugin spools a DEL if the daemon was too slow to answer (I3).
+The spool, the directory in which plugins leave DELs, is also read while the daemon serves, because a plugin spools a DEL if the daemon
+was too slow to answer (I3).
 
 If the datastore's file was deleted while in use, nothing written to it survives a restart. If even a rollback failed, the content of
 the file is unknown. In both cases the process exits on purpose, so that it is restarted. The next start reads the file again, or
@@ -59,7 +61,7 @@ class Maintenance(Service):
         """Take the functions of other packages that a turn calls.
 
         Args:
-            leave_mark: marks that ADD is served.
+            leave_mark: records that this daemon serves (`ServedMark.leave`).
             replay: carries out the spooled DELs.
             find_other_daemon: looks for another daemon on the node.
             keep_sockets: puts missing sockets of ours back.

@@ -1,4 +1,5 @@
 """Compare host routing with the expected state soon after the kernel announces a change, and every 30 s, and repair the differences.
+One such comparison, with its repairs, is a *pass*.
 
 Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network without an
 error anywhere. An object that other software changes again after each repair is repaired less and less often (`repair_backoff.py`).
@@ -57,8 +58,8 @@ from ipamd.sandbox.quarantine import QuarantineService
 log = logging.getLogger(__name__)
 
 RECONCILE_INTERVAL_S = 30.0
-"""Seconds between two passes by the clock, which no notification triggers. Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also
-every 30 s, and a pass costs milliseconds."""
+"""Seconds between two passes by the clock, which are the passes that no notification triggers. Ours: amazon-vpc-cni-k8s checks only
+the VPC's CIDRs, also every 30 s, and a pass costs milliseconds."""
 
 CLOCK_PASS = ("host pass",)
 """Key in `Backoffs` of the next pass by the clock."""
@@ -78,7 +79,8 @@ SURVEYED = frozenset(
         ChangeKind.MISSED,
     }
 )
-"""Kinds of changes after which a survey may differ. NFT is not among them: kube-proxy changes nftables every second."""
+"""Kinds of changes after which a new survey of the sandboxes' wiring may differ from the last one. NFT is not among them: kube-proxy
+changes nftables every second."""
 
 REACHABILITY_TURNS = 9
 """Within this many passes by the clock the reachability of each sandbox is checked at least once. Ours: so each sandbox is checked
@@ -188,7 +190,7 @@ class HostNetworkReconciler(Service):
         self._duplicates.report(problem(ConditionCode.DUPLICATE_ADDRESSES, addresses="; ".join(duplicates)))
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
-        """Set up the node's own part of the routing. A failure is a condition, and the next pass tries again."""
+        """Set up the routing that belongs to the node and not to one ENI. A failure is a condition, and the next pass tries again."""
         try:
             self._hostnet.setup_node(identity)
         except IpamError as error:

@@ -1,8 +1,8 @@
 """Refuse ADD while the runtime would fail after it, because a plugin of the chain is missing.
 
-The runtime calls the plugins of a conflist one after the other. If a plugin behind ours is in none of its directories, ADD fails
-after ours has succeeded, and DEL, which begins at the end of the chain, fails before it reaches ours (containerd issue 12130). So
-each attempt would cost an address.
+The runtime calls the plugins of a conflist one after the other. If a plugin behind ours is in none of the runtime's plugin
+directories, ADD fails after ours has succeeded, and DEL, which begins at the end of the chain, fails before it reaches ours
+(containerd issue 12130). So each attempt would cost an address.
 
 The runtime passes its plugin directories to each plugin (CNI_PATH), and our own setting may differ from these. The runtime runs the
 plugins of the first file in the configuration directory that it can load. If that file calls ours by another plugin, such as Multus,

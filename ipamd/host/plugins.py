@@ -100,8 +100,8 @@ class PluginDirectory:
 
         Args:
             hindrance: why plugins of our image could not be put in place; "" if all are in place.
-        Raises: PluginLackingError that describes every missing plugin and bad answer, with advice, or that the plugins have no version
-            in common.
+        Raises: PluginLackingError, which describes every missing plugin and bad answer, with advice, or says that the plugins have no
+            version in common.
         """
         needs_loopback = self._needs_loopback()
         needed = [self._own, *self._chained]

@@ -1,4 +1,4 @@
-"""Notice that something else on the node undoes our repairs, count them, and repair such an object less and less often.
+"""Count our repairs of each object, notice if something else on the node undoes them, and repair such an object less and less often.
 
 Two programs that each correct one object at once would change it without end: each change disturbs packets, and the log fills. After
 CONFLICT_REPAIRS repairs of one object within CONFLICT_WINDOW_S a condition names the object, the number of its repairs, and programs
@@ -102,7 +102,7 @@ class RepairBackoff:
     def record_changer(self, process: str) -> None:
         """Remember that a process has just changed nftables.
 
-        Of processes with the same name only the last one is remembered, and only the CHANGERS_MAX names with the latest changes.
+        Only the last process of each name is remembered, and only the CHANGERS_MAX names with the latest changes.
         `process`: the text "NAME (process ID)", or only the name.
         """
         with self._lock:
