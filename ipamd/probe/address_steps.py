@@ -16,8 +16,8 @@ UNASSIGN = "UnassignPrivateIpAddresses"
 
 
 def addresses(subject: ProbeSubject) -> None:
-    """Assign one address, and wait until it is visible. Request more addresses than fit on the ENI. Unassign the first one, and
-    wait until it is gone.
+    """Assign one address, and wait until EC2 shows it. Request more addresses than fit on the ENI. Unassign the assigned address, and
+    wait until EC2 no longer shows it.
     """
     eni = subject.attached()
     answer = subject.change(ASSIGN, eni.eni_id, "one address", SecondaryPrivateIpAddressCount=1)
@@ -40,7 +40,7 @@ def addresses(subject: ProbeSubject) -> None:
 
 
 def prefix(subject: ProbeSubject) -> None:
-    """Assign a prefix beside single addresses, check its shape, and unassign it."""
+    """Assign a prefix to an ENI with single addresses, check its length and that it has no host bits, and unassign it."""
     eni = subject.attached()
     answer = subject.change(ASSIGN, eni.eni_id, "one prefix", Ipv4PrefixCount=1)
     if not answer.ok:
@@ -58,7 +58,7 @@ def prefix(subject: ProbeSubject) -> None:
 
 
 def ipv6_prefix(subject: ProbeSubject) -> None:
-    """Assign a prefix of IPv6, check its shape, wait until it is visible, and unassign it. This needs a subnet with IPv6."""
+    """Assign a prefix of IPv6, check it as `prefix` does, wait until EC2 shows it, and unassign it. This needs a subnet with IPv6."""
     eni = subject.attached()
     answer = subject.change("AssignIpv6Addresses", eni.eni_id, "one prefix of IPv6", Ipv6PrefixCount=1)
     texts = [str(text) for text in answer.body.get("AssignedIpv6Prefixes") or ()]

@@ -6,11 +6,11 @@ from ipamd.probe.calls import CallAnswer
 from ipamd.probe.subject import Lag, NotPossible, OwnEni, ProbeSubject, addresses_of, until_seen
 
 ATTACH_WAITS_S = (0.0, 0.5, 1.0, 2.0)
-"""Waits before each try to attach a new ENI, as long as EC2 does not find it. Ours: EC2 usually finds it within seconds."""
+"""Waits in seconds before each try to attach a new ENI, as long as EC2 does not find it. Ours: EC2 usually finds it within seconds."""
 
 
 def attach(subject: ProbeSubject) -> None:
-    """Attach the ENI right after its creation, and wait until it is visible."""
+    """Attach the ENI right after its creation, and wait until EC2 shows the attachment."""
     eni = subject.eni()
     tries = []
     for wait_s in ATTACH_WAITS_S:
@@ -37,7 +37,8 @@ def _attach(subject: ProbeSubject, eni: OwnEni) -> CallAnswer:
 
 
 def _watch_attachment(subject: ProbeSubject, eni: OwnEni, *, asked_s: float) -> None:
-    """Read EC2, links and metadata until EC2 has shown the attachment in two successive answers, then record the observations.
+    """Read EC2, links and metadata until EC2 has shown the attachment in two successive answers, or DESCRIBE_WAITS_S are over. Then
+    record the observations.
 
     `asked_s`: monotonic time at which the Attach was sent.
     """

@@ -28,8 +28,8 @@ Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
 
 THROTTLED = re.compile(r"RequestLimitExceeded|Throttl|TooManyRequests")
 THROTTLE_WAITS_S = (2.0, 5.0)
-"""Waits after throttled attempts of a call. If the attempt after the last wait is throttled too, that is the call's answer. Ours: a
-probe must not add load to a throttled account."""
+"""Waits in seconds after throttled attempts of a call. If the attempt after the last wait is throttled too, that is the call's answer.
+Ours: a probe must not add load to a throttled account."""
 
 PAGE_SIZE = 1000
 """ENIs in a page of a list, as in the daemon. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
@@ -42,15 +42,17 @@ NO_ANSWER = "(no answer)"
 """Stands for EC2's code in a call that got no answer."""
 
 SILENT_MAX = 3
-"""After this many successive calls without an answer the checks end. Ours: each such call takes HTTP_TIMEOUT, so more of them would
-only delay the report."""
+"""After this many successive calls without an answer the checks end. Ours: each such call takes as long as the setting HTTP_TIMEOUT,
+so more of them would only delay the report."""
 
 MESSAGE_MAX = 300
 """The largest number of characters of EC2's message that are kept."""
 
 
 class Ended(Exception):
-    """Raised to end the run: a stop was requested, the bound on calls is reached, or the node is unsuitable. The clean-up follows."""
+    """Raised to end the run, for example because a stop was requested, the bound on calls is reached, or the node is unsuitable. The
+    clean-up follows.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ class CallAnswer:
 class Calls:
     """Makes the calls of a run. Only one thread may use it, except for `stop`.
 
-    send: makes one attempt of an API with its parameters. Raises: botocore's exceptions, and CloudError without credentials.
+    send: makes one attempt of a call, from the name of the API and its parameters. Raises: botocore's exceptions, and CloudError
+        without credentials.
     sleep: sleeps for the given seconds.
     answers: all answers so far.
     """

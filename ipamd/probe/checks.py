@@ -1,7 +1,8 @@
 """The table of the probe: each assumption of the code about EC2, the step that observes it, and the expected answer.
 
 `run.py` takes the steps in the order of the table. `tools/gen_docs.py` generates docs/assumptions.md from the table. Three cells of a
-row are only for that page: the source, the consequence if the assumption is false, and the test that plays the false answer.
+row are only for that page: the source, the consequence if the assumption is false, and the test in which a simulated EC2 gives the
+answer that contradicts the assumption.
 """
 
 # ruff: noqa: E501  # a cell of a page is one line of Markdown
@@ -15,8 +16,8 @@ from ipamd.probe import address_steps, attachment_steps, creation_steps, expect
 from ipamd.probe.subject import ProbeSubject
 
 Ask = Callable[[ProbeSubject], None]
-"""A step of the run: it makes calls about the probe's ENI, and records observations for the checks that name it. Raises: NotPossible
-if the step cannot be taken; Ended."""
+"""A step of the run: it makes calls about the probe's ENI, and records observations for the checks that name the step. Raises:
+NotPossible if the step cannot be taken; Ended."""
 
 
 class Check(NamedTuple):

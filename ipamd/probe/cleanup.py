@@ -14,10 +14,10 @@ from ipamd.probe.creation_steps import find_by_tag
 from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, NotPossible, ProbeSubject, tags_of
 
 WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Waits before each try to detach and delete an ENI. Ours: together they are longer than a detach, which takes seconds."""
+"""Waits in seconds before each try to detach and delete an ENI. Ours: together they are longer than a detach, which takes seconds."""
 
 SEARCH_WAIT_S = 5.0
-"""Pause before the second search by tag. Ours: an ENI whose Create was never answered may be shown late."""
+"""Pause in seconds before the second search by tag. Ours: an ENI whose Create was never answered may be shown late."""
 
 _log = logging.getLogger(__name__)
 

@@ -27,18 +27,18 @@ NODE_TAG = "vpc-ipamd/probe-node"
 """Tag of the probe's ENIs. Its value is the instance ID, so that a later run on the same node finds the ENIs of a former run."""
 
 DESCRIBE_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Waits before each Describe while a change is awaited. Ours: 31 s in seven calls. If EC2 shows the change later, the
+"""Waits in seconds before each Describe while a change is awaited. Ours: 31 s in seven calls. If EC2 shows the change later, the
 report says that it was not seen twice in a row."""
 
 METADATA_WAITS_S = (0.0, *(1.0,) * 10, *(5.0,) * 10)
-"""Waits before each read of metadata while a change is awaited: 60 s in 21 reads. Ours: the reads must be few, because metadata is
-throttled per instance."""
+"""Waits in seconds before each read of metadata while a change is awaited: 60 s in 21 reads. Ours: the reads must be few, because
+metadata is throttled per instance."""
 
 LONGEST_S = 60.0
-"""How long the daemon waits for an attach or a detach. Source: `ipamd/cloud/retries.py`, ATTACHING and SETTLING."""
+"""How many seconds the daemon waits for an attach or a detach. Source: `ipamd/cloud/retries.py`, ATTACHING and SETTLING."""
 
 SLEEP_SLICE_S = 0.5
-"""Longest sleep between two checks for a request to stop."""
+"""Longest sleep in seconds between two checks for a request to stop."""
 
 
 class NotPossible(Exception):
@@ -107,7 +107,7 @@ class OwnEni:
 
 @dataclass(slots=True)
 class ProbeSubject:
-    """The inputs of a run, the observations of its steps, and the findings. One thread.
+    """The inputs of a run, the observations of its steps, and the findings. Used by one thread.
 
     links: reads the MACs of the node's links. Raises: OSError.
     read_metadata: reads a path of instance metadata; None: 404.
