@@ -33,7 +33,9 @@ WINDOW_MS = 600000
 # Two late answers that are at most this far apart belong to one absence. Ours: kubelet asks again 5 s after an answer, so there is no
 # time for a prompt answer between them.
 LATE_PAUSE_MS = 9000
-FILE_BYTES_MAX = 4096  # most bytes of each file: the boot ID has 37, and ABSENCES_MAX lines with two times have at most 32 each
+# Most bytes of each file. Ours: the line with the boot ID has 37 bytes, and each of the ABSENCES_MAX lines, with a begin and an end in
+# ms, has at most 32.
+FILE_BYTES_MAX = 4096
 ABSENCES_MAX = 100
 DIGITS_MAX = 15  # of a time in ms
 

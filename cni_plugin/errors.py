@@ -1,4 +1,4 @@
-"""The plugin's errors, in one small tree.
+"""The plugin's errors. PluginError is an answer to the runtime; DaemonAway and DaemonLate are caught within the plugin.
 
     PluginError   has the CNI code for the runtime, and ends the process with an error document
     +- PeerError  the peer on the socket violated HTTP/2, gRPC or the envelope; the call is never retried

@@ -47,7 +47,7 @@ def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
     """Decode a complete header block.
 
     Returns: (name, value) of the headers in WANTED, in order.
-    Raises: PeerError if the block is malformed, refers to a dynamic table, or counts more than LIST_BYTES_MAX.
+    Raises: PeerError if the block is malformed, refers to a dynamic table, or is larger than LIST_BYTES_MAX by RFC 9113's count.
     """
     headers = []
     position = 0

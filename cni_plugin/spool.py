@@ -1,4 +1,4 @@
-"""Keep DELs on disk while the daemon cannot take them (I3). docs/adr/0011 has the reasons.
+"""Keep DELs in files of the run directory while the daemon cannot take them (I3). docs/adr/0011 has the reasons.
 
 Plugin and daemon follow the protocol below, so that no DEL is lost while the daemon starts (the race of
 https://github.com/cilium/cilium/issues/22067). The files are in the run directory (default /run/vpc-ipamd: a tmpfs, so a reboot
@@ -50,7 +50,7 @@ def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_conn
     Args:
         try_connect: whether to connect once more under the lock. False if the daemon listened but did not answer, because then another
             connection does not show that it answers.
-    Returns: -1 if the entry is on disk; otherwise a connected descriptor, which the caller uses and closes.
+    Returns: -1 if the entry was written; otherwise a connected descriptor, which the caller uses and closes.
     Raises: PluginError: the spool is full or locked (11), the disk fails (5), a directory cannot be trusted (191).
     Concurrency: any number of plugins share the lock. Plugins that write at the same time may together exceed ENTRIES_MAX.
     Guards: I3.

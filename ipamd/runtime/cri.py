@@ -1,8 +1,8 @@
 """The port `Runtime` over CRI: the sandboxes that the container runtime has.
 
 Only ListPodSandbox, Version, GetContainerEvents and, while an appended plugin is missing, Status are called. The socket would allow
-every call, and any other call could change the node. Every call except the event stream has a deadline. An answer that is cut off is
-an error, never a short list (I11).
+every call, also calls that change the node. Every call except the event stream has a deadline. An answer that is cut off is an error,
+never a short list (I11).
 
 Event streams of real runtimes differ (measured with containerd 1.6.20 and 1.7.24, read in CRI-O's source):
 
