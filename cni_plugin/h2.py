@@ -2,9 +2,9 @@
 
 grpcio is not used, because importing it takes ten times as long as a whole run of the plugin. This module implements only the parts of
 HTTP/2 and gRPC that one call on a new connection needs (RFC 9113, gRPC over HTTP/2). It bounds the frames, the header blocks and the
-message that a peer can send, and any unexpected frame is a PeerError. Rejected: a general client (streams, priorities, a dynamic
-header table). Without I/O the module can be fuzzed as a function and runs on both interpreters; `client.py` reads, writes and keeps
-the deadline.
+message that a peer can send. A frame that violates the protocol is a PeerError; a frame of type PRIORITY or of an unknown type is
+ignored. Rejected: a general client (streams, priorities, a dynamic header table). Without I/O the module can be fuzzed as a function
+and runs on both interpreters; `client.py` reads, writes and keeps the deadline.
 """
 
 from cni_plugin import hpack

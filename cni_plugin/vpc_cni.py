@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 PLUGIN_VERSION = "0.1.0"
 RUN_DIR = "/run/vpc-ipamd"  # docs/architecture.md, Programs; a tmpfs, so that a reboot empties it
-# Set in the runtime's own environment (a node whose /run is elsewhere, tests). It gives no privilege: whoever sets it has the
-# runtime's privileges and could also name another plugin. The directory is checked like the default one.
+# It may be set in the runtime's own environment (on a node whose /run is elsewhere, or in tests). It gives no privilege: whoever sets
+# it has the runtime's privileges and could also name another plugin. The directory is checked like the default one.
 RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
 PIPE_BYTES = 4096  # most bytes of one write: a pipe that polls writable takes PIPE_BUF bytes without blocking (pipe(7))

@@ -74,7 +74,7 @@ class AppendedPlugins:
         return min((since_s + GONE_S - now_s for since_s in self._gone_since.values() if now_s - since_s < GONE_S), default=None)
 
     def ask(self, appended: OthersPart, dropped_in: OthersPart = NO_PART) -> None:
-        """Ask the plugins of other software whose files changed for their versions.
+        """Ask the plugins of other software for their versions, if their files changed.
 
         Args:
             appended: those in our conflist.
@@ -125,9 +125,10 @@ class AppendedPlugins:
         )
 
     def other_problems(self) -> str:
-        """Describe the appended plugins that did not answer correctly, that lack all our versions, or whose entries are doubled.
+        """Describe what is wrong with plugins of other software, except missing binaries of appended plugins (`missing_problem`).
 
-        The text also counts the plugins that were not asked. Returns: "" if there is no problem.
+        A plugin did not answer correctly, lacks all our versions, has the same entry more than once, or is named by a file beside the
+        conflist and has no binary. The text also counts the plugins that were not asked. Returns: "" if there is no problem.
         """
         problems = [answer.problem for answer in self._answers.values() if answer is not None and answer.problem]
         problems += [

@@ -245,8 +245,8 @@ class ConflistFile:
     def _appended_for_aws_node(self) -> OthersPart:
         """Return the entries that other software appended to the conflist of amazon-vpc-cni-k8s.
 
-        They are needed on a node that is taken over, where the runtime has used that conflist so far. The own plugins of
-        amazon-vpc-cni-k8s and entries without a binary are left out.
+        They are needed on a node that is taken over, where the runtime has used that conflist so far. The plugins of
+        amazon-vpc-cni-k8s itself and entries without a binary are left out.
         """
         daemon = self.settings.daemon
         path = self.settings.takeover.conflist_beside(self.path)

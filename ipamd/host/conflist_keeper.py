@@ -173,7 +173,7 @@ class ConflistKeeper(FollowedFile):
         self._is_begun = True
 
     def check(self) -> None:
-        """Put missing plugins of our image in place, and ask plugins whose files changed for their versions.
+        """Put missing plugins of our image in place, and ask the plugins for their versions, if their files changed.
 
         After `begin`, correct our part of the file, unless its repair is backed off, and then handle the files of other software.
         Raises: IpamError.
@@ -196,7 +196,7 @@ class ConflistKeeper(FollowedFile):
         return write(self._file.settings, self.versions)
 
     def _ask(self, hindrance: str) -> bool:
-        """Ask plugins whose files changed for their versions. A missing plugin is a condition.
+        """Ask the plugins for their versions, if their files changed. A missing plugin is a condition.
 
         `hindrance`: why plugins of our image could not be put in place; "" if all are there. Returns: whether other versions must be
         offered than before.

@@ -80,7 +80,7 @@ def first_conflist(ours: Path, own_parts: Sequence[OwnPart]) -> FirstConflist | 
 
 
 def followed_chain(settings: Settings) -> tuple[str, ...]:
-    """Return the types of the plugins in the list to which the file leads that a runtime uses instead of ours.
+    """If a runtime uses another file than ours, return the types of the plugins in the list to which that file leads.
 
     Returns: () if there is no such file, or if it does not lead to our plugin.
     """

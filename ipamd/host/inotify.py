@@ -1,5 +1,5 @@
-"""Wait until something in directories changes, by inotify(7). Python has no binding of its own, so this calls two
-functions of the C library.
+"""Wait until something in directories changes, by inotify(7). Python's standard library has no binding for it, so this module calls
+two functions of the C library.
 
 A node may have no inotify instance left (fs.inotify.max_user_instances), or a directory may be missing. Then no change ends the wait,
 only its time-out does, and the next `arm` tries again.

@@ -1,8 +1,8 @@
 """Decide which of the kernel's notifications may need a repair, and so a pass of `network.py`. Most notifications are about our own
 ADDs and need no pass.
 
-Each notification is compared with the records, in memory. If the comparison wrongly finds no need, the next pass by the clock finds
-the change.
+Each notification is compared with the datastore's rows, in memory. If the comparison wrongly finds no need, the next pass by the clock
+finds the change.
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ class AnswerCache(Generic[A]):
     """
 
     def __init__(self, read: Callable[[bytes], A], *, most: int) -> None:
-        """`most`: the largest number of remembered bodies, for hosts that have far more routes or rules than ours."""
+        """`most`: the largest number of remembered bodies; then all are dropped. A host may have far more routes and rules than we
+        make.
+        """
         self._read = read
         self._most = most
         self._answers: dict[bytes, A] = {}
@@ -32,7 +34,7 @@ class AnswerCache(Generic[A]):
         return len(self._answers)
 
     def __call__(self, body: bytes) -> A:
-        """Return the parsed body. Raises: what the function raises."""
+        """Return the parsed body. Raises: what `read` raises."""
         answer = self._answers.get(body)
         if answer is None:
             answer = self._read(body)
@@ -44,8 +46,8 @@ class AnswerCache(Generic[A]):
     def keep(self, bodies: Collection[bytes]) -> None:
         """Drop the answers of all bodies except `bodies`, unless there are only few others.
 
-        All answers stay if there are at most twice as many of them as `bodies`, and SPARE_COUNT more. So a survey of IPv4 does not
-        drop the answers of a survey of IPv6, and the reverse.
+        All answers stay while there are at most 2 * len(bodies) + SPARE_COUNT of them. So a survey of IPv4 does not drop the answers
+        of a survey of IPv6, and the reverse.
         """
         answers = self._answers
         if len(answers) > 2 * len(bodies) + SPARE_COUNT:

@@ -1,6 +1,6 @@
 """Compare one sandbox's wiring with its specification (CNI CHECK). Nothing is changed.
 
-Each difference has the actual and the expected value.
+A difference of a value has the actual and the expected one.
 """
 
 from __future__ import annotations
@@ -218,7 +218,9 @@ def _gateway_differences(outcome: AnswerOutcome, leg: Leg) -> list[WiringDiffere
 
 
 def _expected_routes(leg: Leg) -> list[_ExpectedRoute]:
-    """Return the routes of the sandbox side. The first is the local route to its own address, without which it receives no packet."""
+    """Return the routes of the sandbox side. The first is the local route to the sandbox's own address, without which the sandbox
+    receives no packet.
+    """
     name, address, gateway = leg.ifname, leg.address, leg.gateway
     length, unicast = address.max_prefixlen, uapi.RTN_UNICAST
     own_fields: dict[str, object] = {"ifname": name, "address": address}

@@ -2,7 +2,7 @@
 family in which sandboxes have no addresses.
 
 The nftables tables of `confinement_ruleset` guarantee this. They need neither the identity of the node nor EC2, so they are in place
-before the first sandbox is. Settings of each host veth (`devconf`) are a second line of defence: ADD makes them, and this module
+before the first sandbox is wired. Settings of each host veth (`devconf`) are a second line of defence: ADD makes them, and this module
 restores them. The tables do not depend on these settings, so a change by other software (systemd's rules for new links) is not a fault
 and is not reported. The exception is forwarding, which is reported if it was off, because then the sandbox had no network.
 """
@@ -55,10 +55,10 @@ log = logging.getLogger(__name__)
 
 
 class Confinement:
-    """Maintains the drop tables and the settings of host veths.
+    """Maintains the tables of `confinement_ruleset` and the settings of host veths.
 
-    Concurrency: one repair or comparison at a time, under the lock of its owner. `is_in_place`, `is_source_checked` and `dropped` may
-    be used from any thread without that lock.
+    Concurrency: one repair or comparison at a time, under the lock of its owner. `is_in_place`, `is_source_checked`, `foreign` and
+    `dropped` may be used from any thread without that lock.
     """
 
     def __init__(

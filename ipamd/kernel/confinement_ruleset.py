@@ -93,8 +93,8 @@ def ipv4_table(
             IPV4, config, other_veths, has_strict, redirects=f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('ipv4')}"
         )
     drop_source = _drop("source")
-    # The type is the first byte, so only the fragment with offset 0 has it. In other fragments the kernel would read whatever byte is
-    # in its place (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
+    # The type is the first byte of an ICMP message, so only the fragment with offset 0 has it. In other fragments the kernel would
+    # read whatever byte is in its place (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
     redirects = f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('redirect')}"
     rules = [
         # Services that listen only on the node's loopback are not for sandboxes, which could reach them with route_localnet, a sysctl

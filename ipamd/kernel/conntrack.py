@@ -1,4 +1,4 @@
-"""The port `ConnectionTracking`: delete the entries of nf_conntrack that contain one of some addresses.
+"""The port `ConnectionTracking`: delete the entries of nf_conntrack that contain one of the given addresses.
 
 An entry outlives the sandbox of its connection, by 30 s to five days, and it decides where packets go: the kernel evaluates no service
 rule again for a tracked connection. A reassigned address would therefore receive packets of its former owner's connections.

@@ -1,8 +1,8 @@
-"""A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), in the form in which netlink reports and sets them.
+"""A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), in the form in which netlink reports them.
 
-Setting them by netlink needs only NET_ADMIN, while /proc/sys is read-only in an ordinary container. An ENI's link must forward, and
-the primary ENI's link must also accept replies to addresses of the other ENIs. The settings of host veths are the second line of a
-sandbox's confinement; the first is the nftables tables (`confinement_ruleset`, docs/adr/0021).
+Those of IPv4 can also be set by netlink. This needs only NET_ADMIN, while /proc/sys is read-only in an ordinary container. An ENI's
+link must forward, and the primary ENI's link must also accept replies to addresses of the other ENIs. The settings of host veths are
+the second line of a sandbox's confinement; the first is the nftables tables (`confinement_ruleset`, docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _U32 = struct.Struct("=I")
 def host_veth(*, is_strict: bool) -> Mapping[int, int]:
     """Settings of every host veth: number of the setting -> value.
 
-    Without `is_strict` sandboxes may send from further CIDRs. Then the link does not check sources, and only the nftables tables do.
+    With `is_strict` False sandboxes may also send from VPC_IPAMD_EXTRA_SOURCE_CIDRS. Then the link does not check sources, and only
+    the nftables tables do.
     """
     return {
         uapi.IPV4_DEVCONF_FORWARDING: 1,

@@ -22,7 +22,7 @@ Rows = list[dict[str, Any]]
 OpenSocket = Callable[[], NetlinkSocket]
 
 INTERRUPTED = {"problem": "the table changed while it was read, in every try: entries may be missing"}
-"""The first row of a dump that stayed interrupted."""
+"""The first row of a dump of which every attempt was interrupted."""
 
 _LEFT_OUT = frozenset({"attrs", "header", "event", "__align"})
 
@@ -59,7 +59,8 @@ def routes(open_socket: OpenSocket = NetlinkSocket) -> Rows:
 
 
 def neighbours(open_socket: OpenSocket = NetlinkSocket) -> Rows:
-    """Dump the neighbour entries of both families. With IPv6 a sandbox is reached only if it has its permanent entry.
+    """Dump the neighbour entries of both families. The node reaches a sandbox by IPv6 only if it has a permanent entry for the
+    sandbox.
 
     Raises: WiringError.
     """

@@ -58,7 +58,7 @@ def may_be_eni(link: answers.Link, *, veth_prefix: str) -> bool:
 
 
 def eni_links(links: Collection[answers.Link], *, veth_prefix: str) -> list[answers.Link]:
-    """Choose the links of ENIs from all links of the node, as far as kind and name show it.
+    """Choose the links that can be ENIs' (`may_be_eni`) from all links of the node.
 
     If the node has hardware links, only these are chosen: a sandbox with NET_ADMIN can make virtual links with any MAC and any free
     index on the node. The node of a lab has no hardware.

@@ -6,8 +6,8 @@ names our host veths. A rule of a base chain is suspected if it drops and names 
 these rules, and no table of ours can undo them, because a drop is final (nft(8), "verdict statement"). Not examined: rules of
 iptables-legacy, rules of chains that base chains jump to, and comparisons with sets and with prefixes of addresses.
 
-Rejected: following a packet through all rules as the kernel does. It took a quarter of the code of this package, was right only if it
-understood every condition, and the kernel answers such a question itself, by `nft monitor trace` (docs/troubleshooting.md).
+Rejected: following a packet through all rules as the kernel does. Its code took a quarter of this package, and its result was right
+only if it understood every condition. The kernel itself shows the way of a packet by `nft monitor trace` (docs/troubleshooting.md).
 """
 
 from __future__ import annotations

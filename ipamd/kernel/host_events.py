@@ -111,7 +111,7 @@ def host_events(
     """Convert notifications to events: one for the last state of each link, and one for each other change that we did not make.
 
     Args:
-        host: has the sockets by which our own changes are recognised.
+        host: remembers the ports of our sockets, by which our own changes are recognised.
         vlan_links: as in `HostEvents`.
     """
     link_notices: dict[int, Notice] = {}

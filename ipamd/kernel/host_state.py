@@ -50,7 +50,7 @@ class HostStateReader:
         self._last: HostState | None = None
 
     def read(self, sock: NetlinkSocket, macs: Iterable[MacAddress], *, is_silent: bool = False) -> HostState:
-        """Read everything once. Raises: KernelDumpError if a dump was interrupted in every attempt (I11); WiringError.
+        """Read the state of the host once. Raises: KernelDumpError if a dump was interrupted in every attempt (I11); WiringError.
 
         Args:
             is_silent: the kernel announced no change of an address, route or rule since the last reading. Then only the links are
@@ -106,7 +106,7 @@ class HostStateReader:
         return not last or table in last.tables
 
     def last_link(self, mac: MacAddress) -> answers.Link | None:
-        """Return the link with a MAC from the last reading; None if that reading did not find it."""
+        """Return the link with a MAC as it was when it was last read; None if it was never read, or not found at the last try."""
         return self._last_links.get(mac)
 
 

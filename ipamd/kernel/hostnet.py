@@ -96,7 +96,7 @@ class KernelHostNetwork(HostNetwork):
         pod_snat: PodSnatSets | None = None,
         record: TableRecord | None = None,
     ) -> None:
-        """Manage the namespace `host` by `config`.
+        """Manage the namespace `host` according to `config`.
 
         Args:
             link_wait_s: how long to wait for the link of a newly attached ENI.
@@ -114,7 +114,7 @@ class KernelHostNetwork(HostNetwork):
         self._attachments = attachments
         self._prefixes = prefixes
         self._former_names: set[str] = set()
-        # Name of the primary link, and former settings, with which the table was last repaired; None before the first repair.
+        # Primary link's name and former settings at the last repair of the tables for SNAT and marks; None before the first one.
         self._table_inputs: tuple[str, ruleset.FormerSettings] | None = None
         vlan_kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
         self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments, vlan_kind=vlan_kind, record=record)
@@ -151,7 +151,7 @@ class KernelHostNetwork(HostNetwork):
         return bool(self._tree.is_chosen)
 
     def apply_settings(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
-        """Apply other settings, and set up the node by them if its identity is known.
+        """Apply other settings, and set up the node accordingly if its identity is known.
 
         Settings and setup happen under one lock, because a reconciliation in between would report the changes as repairs. Raises: as
         `setup_node`; the next reconciliation tries again.
@@ -276,7 +276,9 @@ class KernelHostNetwork(HostNetwork):
             return self._inspect_other_software(addresses)
 
     def translation(self, packet: NewConnection, identity: InstanceIdentity) -> Translation:
-        """Return how our nftables tables, as they were last written, translate and mark a new connection. From memory."""
+        """Return how our nftables tables, as they were last written, translate and mark a new connection. Only the first call may read
+        the kernel, for the SNAT choices of single sandboxes.
+        """
         _, former = self._table_inputs or ("", ruleset.NO_FORMER_SETTINGS)
         extra_family, source = self._extra_range or (None, None)
         is_extra = extra_family is family_of(packet.destination)

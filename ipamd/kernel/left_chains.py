@@ -35,7 +35,8 @@ COMMENTS = frozenset({b"AWS SNAT CHAIN", b"AWS, outbound connections", b"AWS, CO
 def remove_left_chains(host: HostNetns, nft: Nftables, names: Collection[str] | None) -> str:
     """Remove the rules, chains and table that amazon-vpc-cni-k8s left, in one transaction. Raises: WiringError.
 
-    `names`: the chains to remove among those of single sandboxes; None for all of them. Other chains are removed in any case.
+    `names`: names of the chains of single sandboxes that are to be removed; None for all of them. Other chains are removed in any
+        case.
     Returns: what was removed, "" if there was nothing.
     """
     beginnings = (*LEFT_CHAINS, *(SANDBOX_CHAINS if names is None else names))

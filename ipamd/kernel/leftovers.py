@@ -114,9 +114,9 @@ def _is_our_table(name: str) -> bool:
 def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
     """Find our rules of the kinds that amazon-vpc-cni-k8s does not make, and therefore would never remove.
 
-    They are the rule to `OWN_TABLE`, the rule for reverse lookups in strict mode, rules from whole prefixes (FROM_SANDBOX_PRIORITY),
-    and rules in buckets with the `goto` rules that lead to them (`ipamd/model/source_rules.py`). If the export was not complete, a pod
-    of ours may lack a rule of its own, and then needs one of these.
+    They are the rule to `OWN_TABLE`, the rule to `STRICT_TABLE` (by which nftables checks sources in strict mode), rules from whole
+    prefixes (FROM_SANDBOX_PRIORITY), and rules in buckets with the `goto` rules that lead to them (`ipamd/model/source_rules.py`). If
+    the export was not complete, a pod of ours may lack a rule of its own, and then needs one of these.
     """
     strict = [veth for veth in seen.uplinked if not veth.is_dying]
     rules = survey.rules_of(sock, family)

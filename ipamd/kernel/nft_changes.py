@@ -74,7 +74,7 @@ class _AppliedTable(NamedTuple):
     """A table that we made.
 
     `commands`: the commands that made it.
-    `text`: the table as nft listed it right after that.
+    `text`: the table as nft listed it right after the commands were run.
     """
 
     commands: str

@@ -46,7 +46,8 @@ class NoticeSocket:
     """
 
     def __init__(self, protocol: int, families: Iterable[Family] = ()) -> None:
-        """Listen to routing of families (NETLINK_ROUTE) or to ends of nftables' transactions (NETLINK_NETFILTER).
+        """Listen to links, and to the addresses, routes, rules and sysctls of families (NETLINK_ROUTE), or to the ends of nftables'
+        transactions (NETLINK_NETFILTER).
 
         Raises: WiringError.
         """

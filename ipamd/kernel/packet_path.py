@@ -31,7 +31,9 @@ _SOURCE_REFUSALS = frozenset({errno.EXDEV, errno.EINVAL})
 
 
 class KernelPacketPaths(PacketPaths):
-    """Asks the kernel by netlink. Concurrency: safe from any thread; only `filters` takes a lock, the lock of `hostnet`."""
+    """Asks the kernel by netlink. Concurrency: safe from any thread; `filters` takes the lock of `hostnet`, and `translation` may take
+    that of `PodSnatSets`.
+    """
 
     def __init__(self, host: HostNetns, hostnet: KernelHostNetwork) -> None:
         """`hostnet`: has the settings in force and the findings about other software."""

@@ -118,8 +118,9 @@ def rule_repairs(host_state: HostState, eni: Eni) -> Iterator[Repair]:
     """Yield the repairs of the rules from the ENI's primary address (FROM_ENI_PRIORITY): there must be one, to the ENI's table.
 
     For an ENI of a further network card the node's image may have made rules already, at another priority or to other tables. If one
-    of them leads to the ENI's table, no rule is added. No rule of such an ENI is removed. A table with another number is not taken
-    over, unlike in amazon-vpc-cni-k8s (pkg/networkutils/network.go, getRouteTableNumberForENI).
+    of them leads to the ENI's table, no rule is added. No rule of such an ENI is removed. If such a rule leads to a table with another
+    number, we do not use that table in place of ours, unlike amazon-vpc-cni-k8s (pkg/networkutils/network.go,
+    getRouteTableNumberForENI).
     """
     priority, address = kernel_numbers.FROM_ENI_PRIORITY, eni.primary_address
     tables = _tables_from_primary(host_state, eni)

@@ -5,8 +5,8 @@ IPv6 routes, and continues such a dump by the number of entries that it has sent
 net/ipv6/ip6_fib.c, fib6_dump_table). If an entry is removed between two datagrams, the second datagram therefore skips an entry that
 was there all the time. So rules and IPv6 routes are read until two reads agree whose datagrams end at different places.
 
-A veth of ours is recognised by alias, by name prefix and by the dying group, so neither a changed prefix nor a crash before the alias
-was set hides it. Parsed answers are cached by their bytes: a survey of a quiet node parses nothing.
+A veth of ours is recognised by its alias, by its name prefix, or by the dying group, so neither a changed prefix nor a crash before
+the alias was set hides it. Parsed answers are cached by their bytes: a survey of a quiet node parses nothing.
 """
 
 from __future__ import annotations

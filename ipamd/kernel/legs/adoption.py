@@ -1,4 +1,4 @@
-"""Take over the legs of sandboxes that amazon-vpc-cni-k8s wired: write our aliases on their links, and make their neighbours
+"""Take over the legs of sandboxes that amazon-vpc-cni-k8s wired: write our aliases on their links, and make their neighbour entries
 permanent.
 
 Meanwhile packets pass as before. Only a link for egress is down for a moment while it is renamed.
@@ -58,9 +58,9 @@ class KernelAdoption(LegAdoption):
         return replace(veth, alias=alias, key=key, address=address)
 
     def _adoption(self, host: NetlinkSocket, link: answers.Link, alias: str, address: IpAddress) -> list[Message]:
-        """Return the messages that give a host veth its alias and IPv4 settings, and with IPv6 a permanent neighbour.
+        """Return the messages that give a host veth its alias and IPv4 settings, and with IPv6 a permanent neighbour entry.
 
-        If the kernel does not report the MAC of the other end, no neighbour is added.
+        If the kernel does not report the MAC of the other end, no entry is added.
         """
         batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
         if family_of(address) is IPV6:

@@ -52,8 +52,8 @@ class BranchLinks:
     def creation(self, host: HostNetns, leg: BranchLeg) -> list[Message]:
         """Return messages that make the link on the trunk's last known link, to be sent together with those that make the veth.
 
-        `created` reads the answers. The list is empty if the trunk's link is not known, or if the VLAN link cannot be made without a
-        lookup. Then the caller calls `make`. Raises: WiringError.
+        In a lab the link is made here, and the messages only look it up. `created` reads the answers. The list is empty if the trunk's
+        link is not known, or if the lab could not make the link. Then the caller calls `make`. Raises: WiringError.
         """
         branch = leg.branch
         self._require_table(host, branch)

@@ -2,8 +2,7 @@
 
 Every leg is a veth pair, which `KernelWiring` makes, names, repairs and deletes in the same way for all kinds. The methods here return
 the messages that most kinds share. A kind of leg overrides the methods in which it differs. Most of these methods serve an *uplink*, a
-separate link of a leg to the outside: they make it before the veth, route packets through it, remove its routes and rules, and repair
-it.
+separate link of a leg to the outside: they make it, route packets through it, remove its routes and rules, and repair it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class PoolWiring(LegWiring[PoolLeg]):
         self._pod_snat = pod_snat
 
     def rule_removals(self, leg: PoolLeg) -> list[Message]:
-        """See `LegWiring`."""
+        """See `LegWiring.rule_removals`."""
         return wiring_messages.sandbox_rule_removals(leg.address, leg.route_table)
 
     def enter_sets(self, leg: PoolLeg) -> None:
