@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -153,12 +154,12 @@ class Confinement:
         return reports + [RepairReport(RepairCode.REFUSED, CONFINEMENT, cause=str(refusal)) for refusal in refusals]
 
     def _update_drop_counts(self, tables: Iterable[NftTable]) -> None:
-        """Read how many packets the tables dropped. If that fails, the last counts stay."""
+        """Read how many packets the tables dropped, and add up the counts of all tables. If that fails, the last counts stay."""
+        counts = Counter[str]()
         with suppress(WiringError, KernelDumpError):
-            self.dropped |= {
-                name.removeprefix(confinement_ruleset.COUNTER_PREFIX): count
-                for name, count in self._tables.named_counters(tables)
-            }
+            for name, count in self._tables.named_counters(tables):
+                counts[name.removeprefix(confinement_ruleset.COUNTER_PREFIX)] += count
+            self.dropped |= counts
 
     def _repair_links(
         self, veths: list[answers.Link], host_veths: Iterable[answers.Link]

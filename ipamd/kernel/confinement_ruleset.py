@@ -66,8 +66,8 @@ Source: linux/netfilter_ipv4.h, linux/netfilter_ipv6.h.
 """
 
 COUNTER_PREFIX = "dropped_"
-"""Beginning of the names of counters. Each of `DROP_REASONS` has a counter in one of the tables. The counters are the only part of our
-tables that changes without a command of ours."""
+"""Beginning of the names of counters. Each table has a counter for each of `DROP_REASONS` for which it drops packets. The counters are
+the only part of our tables that changes without a command of ours."""
 
 
 def ipv4_table(

@@ -113,6 +113,25 @@ def test_nothing_forged_leaves(make_world, family):
 
 
 @FAMILIES
+def test_dropped_packets_of_both_families_are_counted(make_world, family):
+    """The tables of IPv4 and IPv6 each have a counter for forged sources; the number of dropped packets is their sum."""
+    node = Node(make_world)
+    egress, pool = node.family, family_of(node.specs[0].address)
+    assert node.hostnet.confine_sandboxes() == []
+    before = node.hostnet.dropped_packets()["source"]
+    first, second = legs_of(node.specs[0])
+    with contextlib.ExitStack() as stack:
+        ear = packets.Ear(stack, links=[(node.outside, "p0")], ports=[node.host])
+        send(node, first, [udp(pool, node.specs[1].address, OUTSIDE[pool])] * 2)
+        forged = udp(egress, node.specs[1].other_address, OUTSIDE[egress])
+        honest = udp(egress, node.specs[0].other_address, OUTSIDE[egress], text=b"honest")
+        send(node, second, [*[forged] * 3, honest])
+        ear.heard(b"spoofed", until=b"honest")
+    assert node.hostnet.confine_sandboxes() == []
+    assert node.hostnet.dropped_packets()["source"] - before == 5
+
+
+@FAMILIES
 def test_it_asks_nobody(make_world, family):
     """Neighbours are fixed at both ends, and no address waits for the detection of duplicates."""
     node = Node(make_world)
