@@ -280,7 +280,7 @@ class ConflistFile:
         return True
 
     def _mode(self) -> int:
-        """Return the permissions of the present file, which may protect a secret in an appended entry; MODE if there is no file."""
+        """Return the permissions of the present file, which may protect a secret in an appended entry; else MODE."""
         with suppress(OSError):
             status = self.path.lstat()
             if stat.S_ISREG(status.st_mode):

@@ -26,7 +26,7 @@ def scope_of(change: HostChange, datastore: Datastore) -> PassScope | None:
     match change.kind:
         case ChangeKind.NFT:
             return PassScope.CHECK
-        case ChangeKind.VETH_GONE:  # a missing veth cannot be restored, and most are removed by our own DELs
+        case ChangeKind.VETH_GONE:  # most are removed by our own DELs; the next pass by the clock finds the others
             is_ours = False
         case ChangeKind.SYSCTL | ChangeKind.MISSED:
             is_ours = True

@@ -424,7 +424,7 @@ class Confinement:
         """Write IPv6 settings, which netlink cannot set.
 
         They are only a second line of defence. So it is not a fault if they cannot be written, for example to a read-only /proc/sys.
-        After the first failure no other link is tried.
+        After the first failure no other link is tried, unless the failure is only that the veth is gone meanwhile.
         """
         with self._host.entered():
             for link in veths:

@@ -31,7 +31,7 @@ from ipamd.model.wiring_difference import WiringDifference, difference_texts, wi
 class SandboxChange(NamedTuple):
     """A message that changes an object, and the fields of the report about it.
 
-    `code`, `target`, `before`, `after`: as in `RepairReport`. Without a code there is no report.
+    `code`, `target`, `before`, `after`: as in `RepairReport`. Without a code the change is reported only if it fails.
     """
 
     message: Message
@@ -52,7 +52,7 @@ class SandboxRepair:
 
     `sock`: a socket of the host's namespace.
     `backed_off`: objects that must not be repaired now.
-    `reports`: one report for each change that was made or failed.
+    `reports`: the reports about changes that were made or failed, and about obstacles.
     """
 
     sock: NetlinkSocket

@@ -191,7 +191,7 @@ class KernelWiring(Wiring):
     """Wires sandboxes through netlink messages packed by hand.
 
     Concurrency: safe from any thread, for different sandboxes at the same time. The caller serialises calls for one sandbox (the
-    sandbox lock). Holds no lock.
+    sandbox lock). It has no lock of its own.
     """
 
     def __init__(
