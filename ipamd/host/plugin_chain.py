@@ -35,8 +35,8 @@ UNCHECKED_S = 1.0
 just before a change of the conflist anyway; and each comparison makes system calls, which other threads may delay."""
 
 SETTLED_S = 0.1
-"""If two changes of a directory are farther apart than this, their times differ. Ours: ten times the longest tick of a kernel's
-clock."""
+"""If two changes of a directory are farther apart than this, the kernel records different times for them. Ours: ten times the longest
+tick of a kernel's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class _KnownChain:
     `paths`: the configuration directory, and the files that were read until one could be loaded.
     `statuses`: for each path, values that differ after the path was changed (`_status`).
     `chained`: types of the plugins in one chain with ours.
-    `is_followed`: the chain is in a list to which the first file leads. It may be in any file, so a change of it is not noticed.
+    `is_followed`: our plugin is not in the first file's own list, so the chain is that of the list to which this file leads. That list
+        may be in any file, so the statuses do not show a change of it, and the chain is looked up again after UNCHECKED_S.
     """
 
     paths: tuple[str, ...]
@@ -60,7 +61,10 @@ class _KnownChain:
 
 
 class PluginChain:
-    """The chain of plugins that the runtime runs. Files are read again only after a change. Safe from any thread."""
+    """The chain of plugins that the runtime runs. Safe from any thread.
+
+    Files are read again only after a change, and after UNCHECKED_S if our plugin is not in the first file's own list (`is_followed`).
+    """
 
     def __init__(self, directory: Path, *, followed: Callable[[], Sequence[str]] = tuple) -> None:
         """Read nothing yet.
@@ -79,7 +83,8 @@ class PluginChain:
         """Raise ChainedPluginMissingError if a plugin of the chain is in none of the runtime's directories.
 
         Every ADD calls this. While nothing changes and no plugin is missing, a call costs a stat of each plugin beside ours, and once
-        in UNCHECKED_S a stat of the configuration directory and of its first file.
+        in UNCHECKED_S a stat of the configuration directory and of the files that were read, or another reading of them if our plugin
+        is not in the first file's own list.
 
         `directories`: CNI_PATH of the ADD; if it is empty, nothing is refused.
         """

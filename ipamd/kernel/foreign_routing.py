@@ -128,7 +128,7 @@ def global_address(sock: NetlinkSocket, link: answers.Link, family: Family) -> I
     for body in sock.dump(messages.dump_addresses(family)):
         configured = answers.read_address(body)
         is_global = (configured.index, configured.scope) == (link.index, uapi.RT_SCOPE_UNIVERSE)
-        # The family is compared, because a kernel that does not have it answers with the addresses of all other families.
+        # The family is compared, because a kernel without this family answers with the addresses of all other families.
         if is_global and family_of(configured.address) is family:
             addresses.append(configured.address)
     return min(addresses, key=int, default=None)

@@ -2,7 +2,7 @@
 
 Setup and reconciliation run the same comparisons and change only what differs. Reconciliation is needed because other agents flush
 rules and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
-updateCIDRsRulesOnChange). Nothing here runs during ADD.
+updateCIDRsRulesOnChange). The thread of an ADD asks this module only for values in memory.
 """
 
 from __future__ import annotations
