@@ -31,8 +31,8 @@ INTERVAL_S = 5.0
 little: it writes a line to a tmpfs, lists one directory and makes one stat."""
 
 TOMBSTONE_AGE = timedelta(hours=1)
-"""The time after the DEL of a sandbox for which a late ADD of the sandbox is refused. Ours: much longer than the 4 minutes that
-kubelet gives RunPodSandbox. This refuses no other ADD, because sandbox IDs are never reused."""
+"""For how long after the DEL of a sandbox a late ADD of the same sandbox is refused. Ours: much longer than the 4 minutes that kubelet
+gives RunPodSandbox. This refuses no other ADD, because sandbox IDs are never reused."""
 
 TOMBSTONE_INTERVAL_S = 600.0
 

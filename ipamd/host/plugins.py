@@ -184,6 +184,7 @@ class PluginDirectory:
             is_being_written = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ETXTBSY
             if is_being_written:
                 # The file may be complete and have its final signature already, while its writer waits for the disk before closing it.
+                # Without a signature the next check asks again.
                 signature = ()
             return PluginVersions(signature, now_s, problem=log_text(error))
 

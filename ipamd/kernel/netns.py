@@ -2,7 +2,7 @@
 
 `setns` acts on one thread. A thread that cannot return would handle later calls in a sandbox's namespace, so the process ends at once.
 That is safe, because every operation survives kill -9 (I5). Rejected: a worker thread for namespace work (two handovers per
-ADD), a fork (the daemon has threads and never forks: docs/adr/0007), relying on the thread's current namespace.
+ADD), a fork (a forked copy of a process with threads may deadlock: docs/adr/0007), relying on the thread's current namespace.
 """
 
 from __future__ import annotations

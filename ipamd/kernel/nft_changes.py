@@ -320,7 +320,9 @@ class OwnTables:
         return listed, _for_each(commands, list_table)
 
     def _difference(self, table: NftTable, commands: str, text: str) -> RepairCode | None:
-        """Return how a table differs from the table that its commands make; None if it does not. `text`: the table as nft lists it."""
+        """Return how a table differs from the table that its commands make; None if no difference is known. `text`: the table as nft
+        lists it.
+        """
         applied = self._applied.get(table)
         if applied is not None and applied.commands != commands:
             return RepairCode.TABLE_FOLLOWED

@@ -26,7 +26,7 @@ class PacketCondition(NamedTuple):
 
 
 class TranslationRule(NamedTuple):
-    """A rule.
+    """A rule of nftables that applies its action to the packets that meet all its conditions.
 
     `conditions`: its conditions, in the order of their text.
     `action`: its action in the syntax of nftables.

@@ -857,7 +857,7 @@ def _close_without_taking_down(
 ) -> list[_DyingLink]:
     """Mark links as dying and remove the routes to their addresses, but leave the links up. Then send `after`.
 
-    Returns: the links through which the address may still be routed. Raises: WiringError.
+    Returns: the links through which the address of their leg may still be routed. Raises: WiringError.
     """
     batch: list[Message] = []
     for dying_link in dying:
