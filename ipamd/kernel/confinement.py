@@ -114,7 +114,8 @@ class Confinement:
         self._veths_in_order: list[answers.Link] | None = None
 
     def is_in_place(self) -> bool | None:
-        """Whether the tables are unchanged since they were verified; None if they never were, or if the kernel refused them.
+        """Whether the tables are unchanged since they were verified; None if they never were, or if the kernel refused them or does
+        not answer.
 
         Takes tens of microseconds, or a fraction of a millisecond after other software changed nftables.
         """

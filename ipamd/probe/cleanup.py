@@ -126,7 +126,7 @@ def _delete_owned(subject: ProbeSubject, reasons: dict[str, str]) -> None:
 
 
 def _remove(subject: ProbeSubject, eni_id: str) -> str:
-    """Detach and delete one ENI. Returns: why it still exists; empty if it is gone."""
+    """Detach and delete one ENI. Returns: why it may still exist; empty if it is gone."""
     answer = None
     absent_count = 0
     for wait_s in WAITS_S:
