@@ -13,7 +13,8 @@ The modules:
 - Which ENIs may be used: `eni_tags`, `leaked_eni`, `subnets`, and for several pools on a node `pod_pools`, `pool_shares` and
   `network_cards`. `network_file` reads the operator's file about these.
 - What the sources of truth show: `cloud` and `cloud_evidence` (EC2), `trunk`, `instance_facts`, `metadata_evidence`, `sandbox` (the
-  runtime), `kernel`. `absences` counts answers, and `evidence` decides what happens to a sandbox. `call_report` counts EC2 calls.
+  runtime), `kernel`. `absences` counts the answers that lack an object, and `evidence` decides what happens to a sandbox.
+  `call_report` counts EC2 calls.
 - How a sandbox is connected: `legs` has its links, `kernel_numbers` and `source_rules` their tables and priorities.
   `wiring_comparison` compares a sandbox with a survey; `wiring_difference`, `routing_difference` and `repairs` are the results.
   `packet_path` is about one packet, and `sandbox_links` about the links that are left of a sandbox.

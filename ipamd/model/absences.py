@@ -1,4 +1,4 @@
-"""Count successive answers of a source without an object, and how long the object has been absent.
+"""Count the successive answers of a source that lack an object, and how long the object has been absent.
 
 One answer without an object proves nothing: the answer may be older than the object, partial, or late. So code that concludes that an
 object is gone uses two numbers: how many successive answers lacked the object, and the time since the first of these answers.
@@ -34,7 +34,7 @@ class Doubts:
     """The absences that are stored, so that a restarted daemon goes on counting. The keys are ENI IDs and addresses, as text.
 
     `plausible`: the absences of the objects that the last plausible answer of EC2 lacked.
-    `any`: the absences of the objects that the last answer with the primary ENI lacked, whether it was plausible or not.
+    `any`: the absences of the objects that the last answer which showed the primary ENI lacked, whether it was plausible or not.
     """
 
     plausible: Mapping[str, Absence] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Absences(Generic[K]):
         return absence.look_count
 
     def age_s(self, key: K, *, now_s: float) -> float:
-        """Return the seconds since the first of the successive answers without an object; 0.0 if the last answer had it."""
+        """Return the seconds since the first of the successive answers that lacked an object; 0.0 if the last answer had it."""
         absence = self.absent.get(key)
         if absence is None:
             return 0.0

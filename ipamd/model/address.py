@@ -1,7 +1,7 @@
 """The states of one address, as one transition table.
 
     free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
-    reserved --abort--> cooling          reserved --return--> free (it reached no sandbox)
+    reserved --abort--> cooling          reserved --return--> free (the address reached no sandbox)
     free, reserved or cooling --disagree--> quarantined --resolve--> cooling
     free, cooling or quarantined --adopt--> assigned
 
@@ -38,7 +38,7 @@ class AddressState(StrEnum):
     RESERVED: an ADD is wiring a sandbox with it; in memory only.
     ASSIGNED: a sandbox has it.
     COOLING: its sandbox has left, and it is not assigned again before the cooldown is over.
-    QUARANTINED: it is wired, and the sources disagree about its sandbox.
+    QUARANTINED: a wired sandbox has it, and the sources disagree about this sandbox.
     """
 
     FREE = "free"
@@ -159,15 +159,15 @@ class Address:
     def has_row(self) -> bool:
         """Whether the disk has a row for the address.
 
-        In a /80 a free or reserved address (I5) has none, with two exceptions: a lost address, and the last address, whose row stands
-        for the rest.
+        In a /80 an address that is free, or reserved in memory (I5), has none, with two exceptions: a lost address, and the last
+        address, whose row stands for the rest.
         """
         if self.state not in (AddressState.FREE, AddressState.RESERVED) or self.lost_since is not None:
             return True
         return self.prefix is None or not family_of(self.prefix).is_sparse or self.is_rest
 
     def after(self, event: AddressEvent) -> AddressState:
-        """Return the state that `event` leads to.
+        """Return the state of the address after `event`.
 
         Raises: IllegalTransitionError for a pair that is not in the table.
         """

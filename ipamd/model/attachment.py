@@ -70,8 +70,8 @@ class Attachment:
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
     since_monotonic_s: when the attachment was recorded, on the monotonic clock; None without an uplink, because the row of a pool
         address has this time.
-    contradiction: with an uplink, how EC2 contradicts that the ENI is the pod's; "" if EC2 does not, None before EC2 was called. The
-        text begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
+    contradiction: with an uplink, how EC2's answer contradicts the claim that the ENI is the pod's own; "" if it does not, None before
+        EC2 was called. The text begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
     snat: how connections to outside the VPC are translated, if the pod chose this; None: they are translated as the node's settings
         say.
@@ -130,7 +130,8 @@ class Attachment:
     def must_be_cut_off(self) -> bool:
         """Whether the sandbox must have no network.
 
-        In strict mode this is so if EC2 contradicts that the ENI is the pod's; in standard mode until EC2 has confirmed the ENI.
+        In strict mode it must have none if EC2 contradicts the claim that the ENI is the pod's own, in standard mode until EC2 has
+        confirmed the ENI.
         """
         return bool(self.contradiction and self.uplink and (self.uplink.is_strict or self.is_unconfirmed))
 
@@ -141,7 +142,7 @@ class Attachment:
 
     @property
     def objection(self) -> str:
-        """How EC2 contradicts that the ENI is the pod's own; "" if EC2 does not, or has not answered yet."""
+        """How EC2's answer contradicts the claim that the ENI is the pod's own; "" if it does not, or if EC2 has not answered yet."""
         return (self.contradiction or "").removeprefix(UNCONFIRMED).removeprefix(": ")
 
     @property
@@ -162,7 +163,7 @@ class WiringSpec:
     netns: the path of the sandbox's network namespace.
     mtu: the MTU of the links, in bytes; 0: unknown.
     others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if the MAC is not known; None if we wired the sandbox.
-    prefix: the delegated prefix of the address, if one rule from the prefix selects the packets of all its sandboxes; None: the
+    prefix: the delegated prefix of the address, if one rule `from PREFIX` selects the packets of all its sandboxes; None: the
         address has a rule of its own, or needs none.
     subnet: the subnet of the address's ENI, if the rules of single addresses are in buckets by their place in the subnet
         (`source_rules.py`); None: the rule has the priority of amazon-vpc-cni-k8s, or its bucket is not known.

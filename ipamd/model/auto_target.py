@@ -25,8 +25,8 @@ FLOOR_COUNT = 2
 """The reserve of a node without measured demand. Ours: it serves one ADD, and one more ADD that comes before the pool has grown."""
 
 SPREAD = 2.0
-"""Standard deviations above the mean that the reserve covers. Ours: if ADDs arrive independently (Poisson), the pool grows at least 97
-times of 100 before more ADDs arrive than the reserve holds."""
+"""Standard deviations above the mean that the reserve covers. Ours: if ADDs arrive independently (Poisson), then in at least 97 of 100
+cases the pool has grown before the ADDs exhaust the reserve."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ VERSION = "vpc-cni-ipam/1"
 """Version of the file's format. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
 
 NETWORK_NAME = "aws-cni"
-"""The network name in the conflist of amazon-vpc-cni-k8s. The plugin of amazon-vpc-cni-k8s finds entries of the file by this name.
+"""The network name in the conflist of amazon-vpc-cni-k8s. Each entry of its file of allocations has this name, and its plugin finds
+the entry by it.
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
@@ -122,8 +123,8 @@ def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
 def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
     """Read the file of amazon-vpc-cni-k8s: all entries, or none if any entry is malformed.
 
-    Raises: ForeignStateError that names the first malformed entry, or says why the whole file is unusable: it is too large, no JSON,
-        of another version, or gives one address to two sandboxes.
+    Raises: ForeignStateError that names the first malformed entry, or says why the whole file is unusable: it is too large, is not
+        JSON, has another version, has no list of entries or one that is too long, or gives one address to two sandboxes.
     """
     if len(raw) > FILE_MAX_BYTES:
         raise failure(ForeignStateError, FailureCode.NODE_FILE_TOO_LARGE, size=len(raw), limit=FILE_MAX_BYTES)

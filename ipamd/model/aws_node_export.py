@@ -28,7 +28,7 @@ def wanted_name(attachment: Attachment, *, prefix: str) -> str:
 
 
 def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix: str) -> dict[IpAddress, Allocation]:
-    """Return an entry for each recorded sandbox that has its host veth, by address.
+    """Return, by address, an entry for each recorded sandbox whose host veth exists.
 
     A sandbox that the plugin of amazon-vpc-cni-k8s is about to wire with an address from us is included; if the plugin never wires it,
     the daemon of amazon-vpc-cni-k8s drops the entry. Sandboxes whose address is in no pool have no entry in the file.

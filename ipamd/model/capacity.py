@@ -1,4 +1,4 @@
-"""Compute how many pods a node can hold in each mode, what limits it, and the formula. Pure; for `ipamctl capacity`."""
+"""Compute how many pods a node can hold in each mode, what limits this number, and its formula. Pure; for `ipamctl capacity`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The causes of problems: reasons in our own words, and refusals of EC2 as values. Pure.
 
 Where there is little room, a refusal of EC2 is shown only by its call and code. If one condition shows the refusal already, other
-conditions only refer to it (REFERENCE). So a refusal stays a value until it is rendered, and no code has to search a sentence for it.
+conditions only refer to it (REFERENCE). So a refusal is kept as an `Ec2Refusal`, and becomes text only when it is shown. No code has
+to search a sentence for it.
 """
 
 from __future__ import annotations

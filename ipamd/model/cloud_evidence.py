@@ -102,7 +102,7 @@ class Weighed:
         in `absent`.
     again_s: seconds after which the next answer is useful; None if nothing is in doubt.
     mass_loss: one sentence if an absence was concluded from implausible answers; otherwise "".
-    missing: the recorded ENIs and addresses that the last answer with the primary ENI lacks, whether or not the answer is believed.
+    missing: the recorded ENIs and addresses that the last answer which showed the primary ENI lacked, whether or not it is believed.
         Objects that our calls changed lately are left out.
     """
 

@@ -50,7 +50,7 @@ def build_result(
         further: the pod's interfaces of further network cards, which follow its first interface. In the result they have addresses and
             no route.
     Returns: JSON of CANONICAL_VERSION.
-    Raises: InvalidConfigError if prev_result has no lists where lists belong.
+    Raises: InvalidConfigError if `interfaces`, `ips` or `routes` of prev_result is not a list of objects.
     """
     base = _as_lists(prev_result or {})
     _append_interface(base, spec, wired)
@@ -106,7 +106,8 @@ def result_differences(prev_result: JsonObject, *, ifname: str, address: IpAddre
 
     Addresses are compared as values, because runtimes and other plugins write them differently. MACs, gateways and routes are not
     compared here: a later plugin of the chain may have changed them, and CHECK compares the kernel with the record.
-    Raises: InvalidConfigError if prev_result has no lists where lists belong.
+
+    Raises: InvalidConfigError if `interfaces`, `ips` or `routes` of prev_result is not a list of objects.
     """
     result = _as_lists(prev_result)
     problems = []
@@ -164,7 +165,7 @@ def wired_mtu(stored: bytes, host_veth: str) -> int:
 
 
 def renamed_result(stored: bytes, host_veth: str, to: str) -> bytes:
-    """Return a stored result in which the host veth `host_veth` has the name `to`."""
+    """Return a stored result with the host veth `host_veth` renamed to `to`."""
     result = json.loads(stored)
     for interface in _host_interfaces(result, host_veth):
         interface["name"] = to

@@ -93,7 +93,8 @@ class Problem:
 
     fields: the values for the names in braces in the code's sentence, as text.
     next_step: what an operator can do, if it differs from the advice for all conditions of the subject; else "".
-    cause: the field `cause` as a value, so that EC2's refusals in it can be shown in several lengths; None if it is only text.
+    cause: the field `cause` as a `Cause`, so that EC2's refusals in it can be shown in several lengths; None if the field is missing
+        or is only text.
     """
 
     code: ConditionCode | LegConditionCode

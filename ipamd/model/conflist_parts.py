@@ -39,7 +39,7 @@ class PartDefect(StrEnum):
 
     MISSING = "was missing"
     CHANGED = "had been changed"
-    """The path is no file, or the file is no conflist that a runtime can load, or it is the conflist of another network."""
+    """The path is not a file, or the file is not a conflist that a runtime can load, or it is the conflist of another network."""
     FIELDS = "had other versions, or another name"
     PLUGINS = "had our plugins altered, moved, doubled or removed"
     UNUSABLE = "had entries or fields with which no runtime loads it"
@@ -80,7 +80,7 @@ class OthersPart:
 def parse(content: bytes) -> dict[str, Any] | None:
     """Read a CNI configuration as a runtime's JSON decoder does: UTF-8 without a byte order mark, and no NaN.
 
-    Returns: None if it is no JSON object, or deeper than DEPTH_MAX.
+    Returns: None if it is not a JSON object, or is nested deeper than DEPTH_MAX.
     """
     try:
         document = json.loads(content.decode(), parse_constant=_refuse, parse_float=_finite)

@@ -12,9 +12,9 @@ class Defect(StrEnum):
     """Names of events that must never happen.
 
     DUPLICATE: at a start one address was wired to two sandboxes (I1).
-    INVARIANT: a request or a turn of a loop failed, because a constraint or the transition table refused its change (I1-I9). Nothing
-        was changed.
-    UNEXPECTED: a request or a turn of a loop ended in an exception that is no `IpamError` and no disk error.
+    INVARIANT: a request, or a turn (one pass) of a background loop, failed, because a constraint of the datastore or the transition
+        table refused its change (I1-I9). Nothing was changed.
+    UNEXPECTED: a request or a turn ended in an exception that is neither an `IpamError` nor a disk error.
     DATASTORE: `ipamctl audit` found that memory and disk differ, or that the rows contradict each other.
     """
 

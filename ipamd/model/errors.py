@@ -78,8 +78,8 @@ UNFILTERED = "unfiltered pods"
 """Subject of the condition that a policy mode is set on a node without a policy agent."""
 
 SUPPLY, SERVICE = "supply", "service"
-"""Values of `IpamError.ends_with` that are no subjects of conditions. SUPPLY: the error is over when an address can be assigned again.
-SERVICE: it is over when ADD is served again."""
+"""Values of `IpamError.ends_with` that are not subjects of conditions. SUPPLY: the error is over when an address can be assigned
+again. SERVICE: it is over when ADD is served again."""
 
 
 class IpamError(Exception):
@@ -169,8 +169,8 @@ class BusyError(TryAgainError):
 
 
 class VethNameTakenError(TryAgainError):
-    """The name of the sandbox's host veth is taken, because host veths are named by pod (docs/adr/0024): by the pod's earlier sandbox,
-    by a veth that is being deleted or is not recorded, or by a link that is not ours.
+    """The name of the sandbox's host veth, which is derived from the pod's name (docs/adr/0024), is taken: by the pod's earlier
+    sandbox, by a veth that is being deleted or is not recorded, or by a link that is not ours.
     """
 
 
@@ -299,7 +299,7 @@ class NothingWiredError(WiringError):
 
 
 class KernelDumpError(IpamError):
-    """A dump was interrupted in every attempt, so it is no evidence (I11)."""
+    """A netlink dump was interrupted in every attempt, so it is no evidence (I11)."""
 
     cni_code, retryable = 106, True
 
@@ -370,7 +370,7 @@ class CloudError(IpamError):
         self.answer = answer
         self.next_step = next_step
         # Whether the call may have taken effect, because the answer to one of its attempts was lost. By default this is True for a
-        # plain CloudError, and False for a subclass, which is a refusal. The adapter may set it.
+        # plain CloudError. It is False for a subclass, because EC2 refused the call, or the call was not made. The adapter may set it.
         self.may_have_happened = type(self) is CloudError
 
     @property
@@ -476,7 +476,9 @@ class SettingsError(IpamError):
 
 
 class PluginLackingError(SettingsError):
-    """A plugin of our conflist, which sandboxes need beside ours, is missing, or does not answer as the CNI specification demands."""
+    """A plugin in our conflist that sandboxes need in addition to our own plugin is missing, or does not answer as the CNI
+    specification demands.
+    """
 
 
 class PortTakenError(SettingsError):
@@ -484,7 +486,10 @@ class PortTakenError(SettingsError):
 
 
 def cause_of_error(error: BaseException, *, is_advised: bool = False) -> Cause:
-    """Return an error as a cause, in which a refusal of EC2 stays a value. `is_advised`: add the next step for an operator."""
+    """Convert an error to a `Cause`. A refusal of EC2 is kept as an `Ec2Refusal`, not as text, so that it can be shortened later.
+
+    `is_advised`: add the next step for an operator.
+    """
     if not isinstance(error, CloudError):
         return cause_of_text(log_text(error))
     return error.cause.noted(f"; {error.next_step}") if is_advised and error.next_step else error.cause
@@ -512,7 +517,7 @@ class TakeoverError(IpamError):
 _CAUSE_MODULES = (__name__, "ipamd.model.legs.")
 
 UNEXPECTED = "unexpected"
-"""The word for an exception that is no `IpamError`."""
+"""The word for an exception that is not an `IpamError`."""
 
 
 def cause_of(error: BaseException) -> str:

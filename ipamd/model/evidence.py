@@ -24,8 +24,8 @@ keep (I2). The first row of this table that fits decides. The first column has t
                                                                                                 missing: quarantine
 
 "The runtime's own" means that the runtime made the sandbox (`is_runtimes_own`). A sandbox without a row is "never-promised" only if it
-is certain that no row was lost, and otherwise "missing". For a sandbox with an uplink this is not certain while the runtime is silent,
-because its address has no row that could show it. So `SandboxJudge` classifies it as missing until the runtime has answered.
+is certain that no row was lost, and otherwise "missing". The address of a sandbox with an uplink is in no pool, so it has no row that
+could prove this. So `SandboxJudge` classifies such a sandbox as missing until the runtime has answered.
 
 A sandbox is *proven gone* if two lists of the runtime that made it lack it, nothing is at the path of its namespace in a directory
 where the host's mounts appear, and all its links are gone. Such a sandbox may be reaped before it is 5 min old, because a

@@ -64,7 +64,7 @@ class PendingEni:
     """An ENI that EC2 may have created for us, because the outcome of the creation is not known.
 
     `device_index`: the place that it takes.
-    `address_count`: the addresses that it may bring.
+    `address_count`: how many addresses it may add to the pool.
     `pool`: the pool for which it was created; "" for the node's own pool.
     """
 
@@ -79,29 +79,30 @@ class GrowthState:
 
     `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now; None if they
         may be.
-    `allocation_elsewhere`: as `allocation`, for an ENI in another subnet than the node's own, so without what that subnet lacks.
+    `allocation_elsewhere`: as `allocation`, for an ENI in another subnet than the default one (see `room`): a lack of addresses in the
+        default subnet is no reason here.
     `eni_cap`: the number of ENIs beyond which EC2 refused to attach more.
     `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.
     `room`: the free addresses of the default subnet of the pool's new ENIs, which is usually the node's own; None unless EC2 has
         refused a request because there were too few.
-    `has_other_candidate`: whether a new ENI may be created in another subnet than this one.
-    `creation_room`: the free addresses of the candidate with most room for a new ENI; None unless EC2 has refused a request in each
-        candidate because it was short of addresses.
+    `has_other_candidate`: whether a new ENI may be created in another subnet than the default one.
+    `creation_room`: the most free addresses that any subnet for a new ENI has; None unless EC2 has refused a request in each of these
+        subnets because the subnet was short of addresses.
     `prefix_cap`: the most /28s to request at once; None unless EC2 has refused more.
     `creation_cap`: the most addresses or /28s with which a new ENI is created; None unless EC2 has refused more.
 
     `pending_enis`: the ENIs of creations whose outcome is not known.
     `pending_slots`: by ENI, the slots of allocations whose outcome is not known. A slot with an address that EC2 shows on the ENI, but
-    that is recorded elsewhere, counts as pending too.
-    `pending_address_count`: the addresses that allocations with an unknown outcome may bring.
+        that is recorded elsewhere, counts as pending too.
+    `pending_address_count`: how many addresses the allocations with an unknown outcome may add to the pool.
     `pending`: why the outcome of creations and allocations is not known; "" if no outcome is pending.
     `pending_kind`: the reason for `pending` in one word.
     `host`: why the host's routing of an attached ENI is not in place; None if all host routing is in place.
     `has_stuck_eni`: whether the host's routing of an ENI has failed for so long that its addresses do not count as supply.
 
     `demand`: the addresses that ADDs took lately, as `DemandWindow` measured them.
-    `is_spare_eni_settling`: whether the last ADD that took an address is too recent for a spare ENI.
+    `is_spare_eni_settling`: whether an ADD took an address so recently that no spare ENI is created yet.
     """
 
     creation: GrowthRefusal | None = None

@@ -2,7 +2,7 @@
 
 The ledger is part of the datastore: each entry is written in the same transaction as the change that it records, so that decisions can
 be traced. The history has most of these events (see LEFT_OUT_OF_HISTORY), and the refused ADDs. The history is kept on the host's disk
-over reboots and is written with a delay (docs/adr/0035). The history is for people, with one exception: if the ledger was lost or is
+across reboots and is written with a delay (docs/adr/0035). The history is for people, with one exception: if the ledger was lost or is
 of another boot, a starting daemon reads from the history what its calls removed from ENIs lately (`ipamd/eni/earlier_changes.py`).
 """
 

@@ -1,4 +1,7 @@
-"""Answer a question about the past from history records. The daemon uses this module, and so does `ipamctl` when no daemon runs."""
+"""Answer a question about the past from history records. The daemon uses this module, and so does `ipamctl` when no daemon runs.
+
+A *tenure* is the time for which one sandbox had an address (`tenures.py`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class HistoryQuestion:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAnswer:
-    """The answer: records, oldest first; tenures, by their beginning; and notes, which are sentences about gaps in the answer."""
+    """The answer: records, oldest first; tenures, in the order of their beginnings; and notes, which are sentences about gaps."""
 
     records: tuple[HistoryRecord, ...]
     tenures: tuple[Tenure, ...]

@@ -46,7 +46,9 @@ class AttachmentKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodName:
-    """The name by which the network policy agent identifies a pod. Only `ipamd/policy/` identifies pods by name."""
+    """The name by which the network policy agent identifies a pod. Sandboxes are identified by `AttachmentKey`, because a recreated
+    pod may have the same name.
+    """
 
     namespace: str
     pod: str

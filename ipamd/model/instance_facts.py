@@ -33,8 +33,8 @@ MAX_PODS_IN_FILE = {
     "i8ge.metal-48xl": 1178,
 }
 """Instance type -> pods, for types for which amazon-vpc-cni-k8s misc/eni-max-pods.txt (v1.23.1) counts the ENIs of both network cards.
-Every pod takes an address of the default card, also one that asks for an interface of each card. The default card has only 8 of 15, or
-12 of 24, of these ENIs, so the file allows more pods than can have addresses."""
+Every pod takes an address of the default card, even a pod that asks for an interface of each card. The default card has only 8 of 15,
+or 12 of 24, of these ENIs, so the file allows more pods than can have addresses."""
 
 
 class FactCode(StrEnum):

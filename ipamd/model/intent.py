@@ -28,9 +28,9 @@ OPENED_AT = "opened_at_monotonic_s"
 """Key in a payload: when the intent was opened, on the monotonic clock, which continues across restarts and is not stepped."""
 
 DETACHED = "detached"
-"""Value of the key `deleting` of a payload: EC2 was asked to detach the ENI, and has not refused. A payload has the key from the
-beginning of the ENI's deletion on. The key has the value "asked" instead in two cases: EC2 was asked to delete an ENI that needed no
-detach, or the detach was requested long ago and the ENI is attached nevertheless."""
+"""Value of the key `deleting` of a payload: EC2 was asked to detach the ENI, and has not refused. The key is recorded before the
+request. It has the value "asked" instead in two cases: EC2 was asked to delete an ENI that was never in use and needed no detach, or
+the detach was requested long ago and the ENI is attached nevertheless."""
 
 
 class IntentKind(StrEnum):

@@ -18,7 +18,7 @@ short."""
 def read_object(text: str, problems: list[str]) -> object:
     """Read a text as JSON, and add every key that an object has twice to `problems`.
 
-    Raises: ValueError or RecursionError if it is no JSON.
+    Raises: ValueError or RecursionError if it is not JSON.
     """
     return json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, problems))
 
@@ -26,7 +26,7 @@ def read_object(text: str, problems: list[str]) -> object:
 def checked_fields(
     value: object, form: Mapping[str, type], *, location: str, needed: tuple[str, ...], problems: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of an object that have the right type; {} if the value is no object. Every fault is added to `problems`.
+    """Return the fields of an object that have the right type; {} if the value is not an object. Every fault is added to `problems`.
 
     Args:
         form: key -> the type of its value.

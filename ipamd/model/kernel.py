@@ -128,7 +128,7 @@ class IncomingRule(NamedTuple):
 class KernelSurvey:
     """All our links, routes and rules in the host's namespace, as one survey found them. Tables and priorities: `kernel_numbers.py`.
 
-    veths: the first host veths of sandboxes with an address of a pool.
+    veths: the host veths of first legs (first host veths), of sandboxes with an address of a pool.
     uplinked: the first host veths of sandboxes with an uplink.
     extra: the host veths of extra legs.
     vlans: the VLAN links of uplinks.
@@ -142,7 +142,7 @@ class KernelSurvey:
     uplink_routes: the routes in the tables of uplinks, and in `STRICT_TABLE`.
     incoming_rules: the rules for packets that arrive by a certain link (INCOMING_PRIORITY).
     snat: the SNAT choices of sandboxes that our nftables sets have, by address; None if the sets were not read.
-    is_whole: whether no dump was interrupted. If so, an object that the survey lacks was not there (I11).
+    is_whole: whether every dump was complete. Only then an object that the survey lacks was not there (I11).
     """
 
     veths: tuple[HostVeth, ...]
@@ -168,8 +168,8 @@ class KernelSurvey:
 
     @property
     def trace(self) -> str:
-        """Name one link that only a daemon of ours can have made: a host veth with our alias or in our group, or an uplink; "" if
-        there is none.
+        """Name one link that only a daemon of ours can have made: a host veth or a VLAN link with our alias or in a link group of
+        ours; "" if there is none.
         """
         for veth in self.host_veths:
             if veth.key is not None or veth.is_dying:
@@ -222,7 +222,7 @@ class KernelSurvey:
         return named
 
     def extras_of(self, key: AttachmentKey) -> list[HostVeth]:
-        """Return the host veths of a sandbox's extra legs to which a route of their address leads.
+        """Return those host veths of a sandbox's extra legs through which the address in their alias is routed.
 
         A sandbox can forge the link, but not a route. A route in either the main table or `OWN_TABLE` is enough, because other
         software may have deleted the route in the other table.
@@ -318,7 +318,7 @@ class ChangeKind(StrEnum):
     """The kind of object that changed on the host.
 
     LINK: a host veth of ours, or the link of an ENI.
-    OTHER_LINK: a link that is no host veth of ours, no uplink and no ENI's link.
+    OTHER_LINK: a link that is neither a host veth of ours, nor an uplink, nor the link of an ENI.
     VETH_GONE: a host veth of ours that was deleted.
     VLAN_LINK: an uplink.
     ADDRESS, ROUTE, RULE, SYSCTL, NFT: an address, a route, a rule, a sysctl, or nftables.

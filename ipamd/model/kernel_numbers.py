@@ -23,8 +23,8 @@ from the tables that other software is known to use. The group of links that wai
 number, so that one number marks what is ours."""
 
 OWN_TABLE_PRIORITY = TO_SANDBOX_PRIORITY + 1
-"""Priority of the rule `lookup OWN_TABLE`. Ours: behind the rules of single sandboxes. So if another daemon, or an earlier release of
-ours, has made a rule for a single sandbox, that rule decides, and packets go where they went before."""
+"""Priority of the rule `lookup OWN_TABLE`. Ours: this rule comes after the rules of single sandboxes. So if another daemon, or an
+earlier release of ours, has made a rule for a single sandbox, that rule decides, and packets go where they went before."""
 
 OWN_RULE = f"rule {OWN_TABLE_PRIORITY} lookup {OWN_TABLE}"
 
@@ -34,8 +34,8 @@ the rules of uplinks, so that packets from a sandbox to its own node leave by th
 pkg/networkutils/network.go, localRulePriority."""
 
 STRICT_TABLE = OWN_TABLE + 1
-"""The table with the routes to all sandboxes in strict mode. The kernel uses it only when it checks the source of a packet. Ours:
-beside OWN_TABLE, and so far from the tables of others too."""
+"""The table with the routes to all sandboxes in strict mode. The kernel uses it only when it checks the source of a packet. Ours: the
+number next to OWN_TABLE, so it is far from the tables of other software too."""
 
 STRICT_MARK = 0x1000
 """Mark bit of a packet while its source is checked, for sandboxes in strict mode (`STRICT_PRIORITY`). Ours: no other software is known
@@ -43,9 +43,10 @@ to use this bit, and in strict mode AWS_VPC_K8S_CNI_CONNMARK must not contain it
 
 STRICT_PRIORITY = 9
 """Priority of the rule `iif lo fwmark <STRICT_MARK> lookup STRICT_TABLE`. The rule applies to the kernel's reverse lookup, by which it
-checks a packet's source. A reverse lookup has no incoming link, and the packet has the mark bit only during the check. Packets of the
-node itself have no incoming link either. So the bit must not be one that other software sets (`MARKS_OF_OTHERS`): packets of the node
-with that bit would bypass the security groups. The number is ours: before INCOMING_PRIORITY."""
+checks a packet's source. A reverse lookup has no incoming link, which `iif lo` matches, and the packet has the mark bit only during
+the check. `iif lo` also matches packets of the node itself. So the bit must not be one that other software sets (`MARKS_OF_OTHERS`):
+packets of the node with that bit would bypass the security groups. The number is ours: this rule comes before the rules with
+INCOMING_PRIORITY."""
 
 INCOMING_PRIORITY = 10
 """Priority of the rule `iif <uplink or host veth> lookup <table of the uplink>`, in strict mode.

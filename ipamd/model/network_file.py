@@ -25,7 +25,7 @@ FORM = {"zones": dict, "primaryEniCarriesPods": bool, "pools": dict, "addresses"
 
 @dataclass(frozen=True, slots=True)
 class NetworkFile:
-    """The content of the file that is in force.
+    """The parts of the file's content that are in force.
 
     `custom`: the zones of custom networking; None unless custom networking is on.
     `pools`: the pools of pods that the file names.

@@ -72,8 +72,10 @@ def vacant_count(snapshot: PoolSnapshot) -> int:
 def with_room_elsewhere(snapshot: PoolSnapshot, home_enis: Collection[EniId]) -> PoolSnapshot:
     """Let the pool grow on its ENIs in other subnets while the default subnet has no free address.
 
-    `home_enis`: the ENIs in the default subnet. Returns: the same snapshot if the default subnet is not known to be full, or if the
-    ENIs in other subnets have no vacant slots.
+    Args:
+        home_enis: the ENIs in the default subnet.
+    Returns: a snapshot in which only ENIs in other subnets have vacant slots; the same snapshot if the default subnet is not known to
+        be full, or if the ENIs in other subnets have no vacant slots.
     """
     growth = snapshot.growth
     if growth.room != 0:
@@ -164,12 +166,12 @@ def _may_create(snapshot: PoolSnapshot, want: int, room: int) -> bool:
         return False
     if growth.allocation is None or growth.allocation.is_lasting:
         return True
-    # EC2 refuses allocations only for some seconds. While an attached ENI has room, this is no reason to create another ENI.
+    # The refusal of allocations will end soon. While an attached ENI has room, it is no reason to create another ENI.
     return want <= 0 or room <= 0 or not vacant_count(snapshot)
 
 
 def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> list[Allocate]:
-    """Request `want` units (single addresses or /28s), at most `room`, for vacant slots of attached ENIs."""
+    """Return the requests for `want` units (single addresses or /28s), at most `room`, in vacant slots of attached ENIs."""
     actions: list[Allocate] = []
     if snapshot.growth.allocation is not None:
         return actions
@@ -188,7 +190,7 @@ def _allocations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room
 
 
 def _creations(snapshot: PoolSnapshot, settings: PoolSettings, want: int, room: int) -> Iterator[CreateEni]:
-    """Request `want` units (single addresses or /28s), at most `room`, with new ENIs."""
+    """Yield the requests for new ENIs with `want` units (single addresses or /28s) in all, at most `room`."""
     growth, by_prefix, slots = snapshot.growth, asks_for_prefixes(snapshot, settings), snapshot.limits.slots_per_eni
     fills_enis = _fills_enis(snapshot, settings, is_subnet_short=growth.creation_room is not None)
     if growth.creation_room is not None and not by_prefix:

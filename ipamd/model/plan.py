@@ -390,10 +390,10 @@ def _ahead_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -
 
 
 def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) -> bool:
-    """Whether the request can wait, because ADDs follow each other and enough addresses are free: then one call serves several ADDs.
+    """Whether the request for more addresses can wait, because ADDs follow each other and enough addresses are free.
 
-    If more than half of WARM_IP_TARGET is free, addresses are requested once no ADD has come for a moment. A new ENI, which takes
-    seconds, is not postponed.
+    Then one call serves several ADDs. If more than half of WARM_IP_TARGET is free, addresses are requested once no ADD has come for a
+    moment. A new ENI, which takes seconds, is not postponed.
     """
     growth = snapshot.growth
     if not growth.demand.is_settling or is_prefix_mode(snapshot, settings) or snapshot.waiting_count:

@@ -20,7 +20,7 @@ ADDRESS = "vpc-ipamd/address"
 """The annotation by which a pod asks for an address: an IPv4 address, or `same` for the address that it had last on this node."""
 
 ADDRESS_KEPT = "vpc-ipamd/address-keep-seconds"
-"""The annotation with the number of seconds for which the pod's address is kept for it after its end; 0: it is not kept."""
+"""The annotation with the number of seconds for which a pod's address is kept for the pod after the pod's end; 0: it is not kept."""
 
 POOL = "vpc-ipamd/pool"
 """The annotation by which a pod chooses the pool of its address: a name in the network file."""
@@ -30,7 +30,7 @@ NIC_CONFIG, MULTI_NIC = "k8s.amazonaws.com/nicConfig", "multi-nic-attachment"
 Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go, add."""
 
 CARDS = "vpc-ipamd/network-cards"
-"""The annotation by which a pod names the network cards of which it asks an interface: their indexes, comma separated."""
+"""The annotation by which a pod names the network cards on which it asks for interfaces: their indexes, comma separated."""
 
 ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT, ADDRESS, ADDRESS_KEPT, POOL, NIC_CONFIG, CARDS)
 """All annotations that the daemon reads."""

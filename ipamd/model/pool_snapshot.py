@@ -54,7 +54,7 @@ class PoolSnapshot:
     fault: why the pool neither grows nor releases now: an error of the daemon, which stops both for a moment, or the setting that
         disables provisioning; None if there is neither.
     growth: limits from refusals of EC2, and growth under way.
-    hold: the surplus over time.
+    hold: for how long addresses have been in surplus, and which of them may be released (`surplus.py`).
     frozen: why the pool is frozen, so that no ENI is created and nothing is released; "" if it is not frozen. Addresses and prefixes
         on attached ENIs are requested even then.
     may_grow_for_adds: whether an ENI for which an ADD waits may be created although the pool is frozen.

@@ -4,11 +4,11 @@ Secrets are found by form (keys, tokens and hashes that their issuers made recog
 name (the text after a word such as `password`). A secret with neither a known form nor a known name before it is not found. So a
 support archive leaves out data that is likely to contain secrets, such as the environment and the files of pods.
 
-The search takes a time that is at most proportional to the length of the text, whatever the text is. To ensure this, the patterns
-never backtrack over a part that may be long, and such a part begins at the start of a word or line. All other parts have a bound.
-Single characters are repeated with possessive quantifiers (`*+`), and groups inside atomic groups (`(?>(?:...)*)`): before Python
-3.11.5, so in Debian's Python and in the image, a possessive quantifier of a group matches too much
-(https://github.com/python/cpython/issues/106052).
+The time of the search is at most proportional to the length of the text, whatever the text is. To ensure this, the patterns never
+backtrack over a part that may be long, and such a part begins at the start of a word or line. All other parts have a bound. Single
+characters are repeated with possessive quantifiers (`*+`). Groups are repeated inside atomic groups (`(?>(?:...)*)`) instead, because
+before Python 3.11.5 a possessive quantifier after a group matches too much (https://github.com/python/cpython/issues/106052); the
+Python of Debian 12, which is also that of the image, is older.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME = (
     r"|(?:api|access|account|private|client|server|secret|master|encryption|signing|ssh|shared|storage|auth|admin|hmac|jwt|rsa|tls|ssl"
     r"|certificate|app|deploy)[_ .-]?key)[\w.-]*+"
 )
-"""Pattern of names of secrets. It excludes EC2's client tokens, which are no secrets: they identify repeated calls."""
+"""Pattern of names of secrets. It excludes EC2's client tokens, which are not secrets: they identify repeated calls."""
 
 SECRET_NAMES = _NAME
 """The pattern of names of secrets, for callers that test a text before they call `without_secrets`."""

@@ -60,8 +60,8 @@ class RuntimeView:
 
 
 class EventKind(StrEnum):
-    """Kind of an event. SUBSCRIBED is no event of CRI: with it our adapter reports that the stream is open, and that from then on no
-    change is missed.
+    """Kind of an event. SUBSCRIBED is not an event of CRI: with it our adapter reports that the stream is open, and that from then on
+    no change is missed.
     """
 
     SUBSCRIBED = "subscribed"
@@ -77,7 +77,7 @@ class SandboxEvent:
     """An event of the runtime, after which the sandboxes are listed again.
 
     `container_id`: the ID of a sandbox or of a container.
-    `sandbox_id`: the ID of the sandbox to which it belongs; "" if the sandbox is gone.
+    `sandbox_id`: the ID of the sandbox itself, or of the sandbox that has the container; "" if the sandbox is gone.
     """
 
     container_id: str

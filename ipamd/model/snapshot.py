@@ -32,8 +32,8 @@ class Snapshot:
     policy_pods: pod -> since when the network policy agent may have state for the pod's name.
     was_lost: whether earlier rows of this boot were lost.
     are_pods_marked: whether a pod of this boot had the admission policy's mark.
-    unplaced: the keys, as text, of the sandboxes that were wired without a row at the end of the start's restore; None if this was not
-        recorded.
+    unplaced: the keys, as text, of the sandboxes that were wired without a row when a start had compared the rows with kernel and
+        runtime (`UnitOfWork.mark_restored`); None if this was not recorded.
     """
 
     enis: dict[EniId, Eni]

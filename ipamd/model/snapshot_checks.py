@@ -78,7 +78,7 @@ def _addresses(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _is_outside_its_prefix(address: Address) -> bool:
-    """Whether the prefix of an address does not contain it, or is no /28 or /80."""
+    """Whether the prefix of an address does not contain the address, or is neither a /28 nor a /80."""
     prefix = address.prefix
     if prefix is None:
         return False

@@ -99,8 +99,8 @@ def single_priority(address: IpAddress, subnet: IPv4Network | None) -> int:
 
 
 def bucket_number(address: IPv4Address, subnet: IPv4Network) -> int:
-    """Return the number of the bucket of an address. The first bits behind the subnet's prefix are the number of the group, and the
-    next bits that of the block.
+    """Return the number of the bucket of an address. The first bits behind the subnet's prefix give the number of the group, and the
+    next bits the number of the block in the group.
     """
     group_bits, block_bits = _bits(subnet)
     host_bits = subnet.max_prefixlen - subnet.prefixlen
@@ -135,7 +135,9 @@ def _jumps_of(subnet: IPv4Network) -> list[Jump]:
 
 
 def _bits(subnet: IPv4Network) -> tuple[int, int]:
-    """Return how many bits of an address are the number of its group, and of its block in the group; fewer in very small subnets."""
+    """Return two counts of bits: those of an address that give the number of its group, and those that give the number of its block in
+    the group. They are GROUP_BITS and BLOCK_BITS, except in a very small subnet, whose addresses have fewer bits.
+    """
     host_bits = subnet.max_prefixlen - subnet.prefixlen
     group_bits = min(GROUP_BITS, host_bits)
     return group_bits, min(BLOCK_BITS, host_bits - group_bits)

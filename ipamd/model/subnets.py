@@ -10,8 +10,9 @@ The zone `default` stands for every zone that is not named, like the ENIConfig o
 
 Without custom networking the tags of subnets decide (`why_unusable` about new ENIs, `exclusion` about attached ones). The tags
 and their meaning are those of amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, validTag, validateSubnetTagsMatchingClusterName,
-IsSubnetExcluded; docs/subnet-discovery.md there), so that subnets tagged for it need no change. The two rules differ on purpose, as in
-amazon-vpc-cni-k8s: a subnet without tags gets no new ENI, but an ENI that is already in such a subnet goes on giving addresses.
+IsSubnetExcluded; docs/subnet-discovery.md there), so that subnets tagged for it need no change. New and attached ENIs are treated
+differently on purpose, as in amazon-vpc-cni-k8s: a subnet without tags gets no new ENI, but an ENI that is already in such a subnet
+goes on giving addresses.
 """
 
 from __future__ import annotations

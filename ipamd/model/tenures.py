@@ -1,4 +1,4 @@
-"""Derive from history records which sandbox had which address, and from when until when. Pure.
+"""Derive from history records the *tenures*: which sandbox had which address, and from when until when. Pure.
 
 The history has gaps: sandboxes may be older than its first record, a reboot ends all sandboxes and writes no record of each end, and
 a crash may lose the record of an end. So a tenure ends at the earliest time at which a record shows that it had ended, and `ended_by`

@@ -74,14 +74,14 @@ def addresses_of(sandbox: Attachment) -> tuple[IpAddress, ...]:
 
 
 def first_alone(sandbox: WiringSpec) -> WiringSpec:
-    """Return a sandbox without its extra legs."""
+    """Return a copy of the spec without extra legs."""
     for kind in EXTRA_LEGS:
         sandbox = kind.recorded_with(sandbox, None)
     return sandbox
 
 
 def with_seen_extra(sandbox: WiringSpec, survey: KernelSurvey) -> WiringSpec:
-    """Return a sandbox with exactly the extra legs that a survey shows to be its own (`KernelSurvey.extras_of`)."""
+    """Return a copy of the spec with exactly the extra legs that a survey shows to be the sandbox's own (`KernelSurvey.extras_of`)."""
     sandbox = first_alone(sandbox)
     for veth in survey.extras_of(sandbox.key):
         kind = extra_kind(veth)
@@ -127,8 +127,9 @@ KINDS: Mapping[str, type[Leg]] = {
 
 
 WIRED_TAGS = (ALIAS_TAG, EGRESS_TAG)
-"""First words of the aliases of host veths without an uplink whose neighbour entries we have made permanent. For an imported first
-leg (IMPORTED_TAG) this is not certain, because amazon-vpc-cni-k8s made it."""
+"""First words of the aliases which show that we have made the neighbour entries of a host veth permanent: at our ADD, or when we took
+over an extra leg. IMPORTED_TAG is not among them, because amazon-vpc-cni-k8s wired the leg. BRANCH_TAG is not, because it does not
+show who wired the leg."""
 
 
 @lru_cache(maxsize=2048)  # each survey reads the aliases of all host veths

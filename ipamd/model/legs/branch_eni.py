@@ -43,9 +43,9 @@ _UNICAST_MAC = re.compile(r"(?!00(:00){5})[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 class Branch:
     """How a sandbox is connected to its branch ENI. The address and the ENI's ID are fields of the sandbox's record.
 
-    `vlan`: the VLAN ID of its frames on the trunk ENI.
+    `vlan`: the VLAN ID of the sandbox's frames on the trunk ENI.
     `mac`: the MAC of the branch ENI.
-    `gateway`: the router of its subnet, resolved by ARP or neighbour discovery.
+    `gateway`: the router of the branch ENI's subnet, resolved by ARP or neighbour discovery.
     `is_strict`: whether all packets of the sandbox pass the branch ENI, also packets between the sandbox and its own node. The
         value stays as it was when the sandbox was wired.
     """

@@ -50,8 +50,9 @@ NOBODY_MARKS = (
 def choose_attach_mode(facts: PodFacts) -> Decision:
     """Decide what the ADD of a pod does, by the facts about the pod (I19).
 
-    An annotation that names a branch ENI is followed on a pod that needs one, and on a pod of which this is not known for lack of a
-    mark. On a pod that needs no branch ENI the annotation leads to a refusal, because the controller does not write it there.
+    An annotation that names a branch ENI is followed if the pod needs one, and also if the need is not known because the pod lacks the
+    mark of the admission policy. If the pod needs no branch ENI, the annotation leads to a refusal, because the controller does not
+    write it on such a pod.
     """
     if facts.requirement is GroupRequirement.UNKNOWN:
         advice = "retry; a pod gets no address before it is known whether it has security groups of its own"

@@ -31,7 +31,7 @@ class ExtraLeg(Leg):
     @staticmethod
     @abstractmethod
     def recorded_with(sandbox: WiringSpec, address: IpAddress | None) -> WiringSpec:
-        """Return the sandbox with a leg of this kind that has `address`; without such a leg if `address` is None."""
+        """Return a copy of the spec with a leg of this kind that has `address`, or without such a leg if `address` is None."""
 
     @staticmethod
     @abstractmethod

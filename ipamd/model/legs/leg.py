@@ -39,7 +39,7 @@ class Leg(ABC):
 
     is_wired_again: ClassVar[bool] = False
     """Whether a repair may make a missing veth pair again. No repair makes the pair of a first leg again, because the address inside
-    the sandbox may have changed since."""
+    the sandbox may have changed since the sandbox was wired."""
 
     @property
     @abstractmethod

@@ -1,4 +1,7 @@
-"""Names, in log and metrics, of the steps of an ADD in which a source of first legs (`ipamd/sandbox/legs/`) decides or waits."""
+"""The steps of an ADD that only a source of first legs has (`ipamd/sandbox/legs/`): in them it decides or waits.
+
+The log and the metrics show the steps by these names.
+"""
 
 from __future__ import annotations
 
