@@ -43,7 +43,8 @@ class FailureIsolation:
         """Wrap the work on one object. An error ends the block and is recorded under `name`, but not raised. A success clears the
         record.
 
-        BusyError is no failure, because another operation holds the lock of the sandbox. The next pass tries again.
+        BusyError does not count as a failure, because it only means that another operation holds the lock of the sandbox. The next
+        pass tries again.
         """
         try:
             yield

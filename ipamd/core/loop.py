@@ -1,9 +1,9 @@
 """The loop that runs all repeated work of the daemon: take a turn, then sleep until the next turn is due or announced.
 
-A turn returns the seconds until the next turn is due. If a turn fails, the loop reports a condition with its name until a turn
-succeeds, and retries after a pause that doubles. An announcement does not end that pause. Otherwise a turn that announces its own
-failed work would be repeated without a pause. An alternative was rejected: a loop in each class, with its own events, its own
-`except Exception` and its own constants.
+A *turn* is one call of the function that does the work. It returns the seconds until the next turn is due. If a turn fails, the loop
+reports a condition with its name until a turn succeeds, and retries after a pause that doubles. An announcement does not end that
+pause. Otherwise a turn that announces its own failed work would be repeated without a pause. An alternative was rejected: a loop in
+each class, with its own events, its own `except Exception` and its own constants.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Ec2(Protocol):
         """Set that EC2 deletes the ENI when the instance is terminated."""
 
     def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
-        """Replace the ENI's security groups by at least one group. Raises: CloudNotFoundError if the ENI does not exist."""
+        """Replace the ENI's security groups by these, at least one. Raises: CloudNotFoundError if the ENI does not exist."""
 
     def detach_eni(self, attachment_id: str) -> None:
         """Detach an ENI. If the attachment does not exist any more, this is no error."""
@@ -139,8 +139,8 @@ class Ec2(Protocol):
         """
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """End the process that makes the calls, if there is such a process and it has not been used for long. Called from time to
-        time.
+        """End the process that makes the calls, if there is one and it has not been used for a long time. Called from time to time.
+
 
         `is_needed_soon`: whether calls will probably be made soon; then the process is started instead.
         """

@@ -389,7 +389,10 @@ class Datastore(Protocol):
         """
 
     def latest_history(self, *, limit: int = ..., since: str = "") -> tuple[HistoryRecord, ...]:
-        """Return the last `limit` ledger rows, oldest first. Reads the disk, after any unit of work that is open."""
+        """Return the last `limit` ledger rows, oldest first. Reads the disk, after any unit of work that is open.
+
+        `since`: only rows from this time on, as the ledger writes times (text, UTC); "": all rows.
+        """
 
     def read_since(self, since: datetime) -> RecordedHistory:
         """Return the ledger rows since a time, in the form of `History.read_since`. Reads the disk."""

@@ -27,7 +27,7 @@ class Wiring(Protocol):
     def identify_netns(self, path: str) -> NetnsIdentity:
         """Return the identity of the network namespace at a path.
 
-        Raises: NetnsError if the path is missing or is no network namespace; WiringError if this cannot be determined.
+        Raises: NetnsError if the path is missing or is not a network namespace; WiringError if this cannot be determined.
         """
 
     def is_netns_gone(self, path: str) -> bool:
@@ -73,7 +73,7 @@ class Wiring(Protocol):
         """
 
     def veth(self, name: str) -> HostVeth | None:
-        """Return one host veth by its name; None if there is no link of this name. Raises: WiringError if the link is no veth."""
+        """Return one host veth by its name; None if there is no link of this name. Raises: WiringError if the link is not a veth."""
 
     def rename_veth(self, spec: WiringSpec, *, to: str) -> None:
         """Rename a sandbox's first host veth, whose present name is in `spec`, and replace rules that contain the name.
@@ -203,8 +203,8 @@ class HostNetwork(Protocol):
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[RepairReport]:
         """Set up the nftables tables that confine sandboxes, and the rule to the route table with the routes to sandboxes. Idempotent.
 
-        The tables drop a sandbox's packets whose source is not the sandbox's address, redirects, and packets of the IP family that
-        pods do not have. The call needs no identity of the node and no ENI.
+        The tables drop packets of sandboxes for the reasons in `DROP_REASONS`, for example because their source is not an address of
+        the sandbox. The call needs no identity of the node and no ENI.
 
         `is_silent`: as in `reconcile`. Returns: one report for each repair, and one for each refusal of a table by the kernel.
         Raises: WiringError, KernelDumpError.
@@ -363,10 +363,10 @@ class HostNetwork(Protocol):
         """Yield the kernel's notifications, and block while there are none.
 
         Changes of ENIs' links are yielded as `LinkEvent`, all other changes that may need a repair as `HostChange`. The first event,
-        OPENED, means that the subscription is open. Some changes by this daemon's own wiring are left out; an event about another of
-        its own changes shows the state that the daemon wants. After notifications were lost, one `LinkEvent` and one `HostChange` of
-        kind MISSED are yielded, so that no loss stays unnoticed (I11). The iterator ends after `stop_host_events`. Only one thread may
-        read at a time.
+        OPENED, means that the subscription is open. A change that this daemon's own wiring makes is left out if it can be recognised;
+        otherwise its event shows the state that the daemon wants. After notifications were lost, one `LinkEvent` and one `HostChange`
+        of kind MISSED are yielded, so that no loss stays unnoticed (I11). The iterator ends after `stop_host_events`. Only one thread
+        may read at a time.
 
         Raises: WiringError if the subscription cannot be opened or breaks.
         """

@@ -15,7 +15,7 @@ class PolicyAgent(Protocol):
     """
 
     def enforce(self, pod: PodName, *, mode: str, timeout_s: float, interface_count: int = 1) -> None:
-        """Request the agent to attach filters to the host veths that are named after the pod's interfaces.
+        """Ask the agent to attach filters to the host veths that are named after the pod's interfaces.
 
         If the agent does not listen yet, the call waits for it.
 
@@ -26,7 +26,7 @@ class PolicyAgent(Protocol):
         """
 
     def forget(self, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
-        """Request the agent to drop a pod's name. An unknown name is no error.
+        """Ask the agent to drop a pod's name. An unknown name is no error.
 
         `is_patient`: whether the call waits for an agent that does not listen.
         """

@@ -15,7 +15,7 @@ from ipamd.settings.loading import contradictions
 T = TypeVar("T")
 
 INVALID_SETTINGS = "settings"
-"""Subject of the condition that reports wrong settings. The generation in force is kept meanwhile."""
+"""Subject of the condition that reports wrong settings. The settings in force are kept meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +76,10 @@ class CurrentSettings:
         self._followers.append(call_if_changed)
 
     def offer(self, wanted: Settings) -> Change:
-        """Put the live fields of `wanted` in force and call the followers. If one raises IpamError, the next ones are called too.
+        """Put the live fields of `wanted` in force and call the followers. If a follower raises IpamError, this is logged, and the
+        next followers are called too.
 
-        Returns: the variables whose value in `wanted` is another one. Without a change there is no new generation.
+        Returns: the variables whose value in `wanted` differs from the value in force. Without a change there is no new generation.
         Raises: SettingsError if the settings that would be in force contradict each other, because some of the new values need a
             restart.
         """

@@ -1,4 +1,5 @@
-"""Former names of settings, with their present names (I15). Some former names had no prefix VPC_IPAMD_, and others no unit or kind.
+"""Former names of settings, with their present names (I15). Some former names lacked the prefix VPC_IPAMD_, others the unit or kind of
+the value (`_SECONDS`, `_FILE`).
 
 Without this table a former name without the prefix, such as MAX_PODS, would be ignored. A former name with the prefix would be refused
 with the advice to use the present name that is spelt most like it, and that may be the name of another setting.

@@ -61,9 +61,9 @@ class ConfigLine:
 
     `env`: its environment variable.
     `value`, `default`: the value in force and the default, written as in the environment.
-    `origin`: where the value in force comes from: "environment", "file" or "default". It is "earlier file" if the value in
-        force is not in environment and file any more. Then the value that is there now is invalid, or it will be in force later: after
-        the random delay with which a changed file is read, or after a restart.
+    `origin`: where the value in force comes from: "environment", "file" or "default". It is "earlier file" if the value in force is
+        neither in the environment nor in the file any more. Then the value that is there now is invalid, or it will be in force later:
+        after the random delay with which a changed file is read, or after a restart.
     `text`: a sentence about the setting.
     `is_live`: whether a change takes effect without a restart.
     """
@@ -252,7 +252,7 @@ def _pods_without_ipv6(settings: Settings) -> list[str]:
 
 
 def _without_branches(settings: Settings) -> list[str]:
-    """Return one sentence for each setting that contradicts ENABLE_POD_ENI."""
+    """Return one sentence for each contradiction among the settings about branch ENIs; [] unless ENABLE_POD_ENI is on."""
     if settings.network.enforcing_mode is None:
         return []
     facts = settings.pod_facts
@@ -301,7 +301,7 @@ def _pods_with_two_choices(network: NetworkConfig) -> list[str]:
 
 
 def _pinned_contradictions(network: NetworkConfig) -> list[str]:
-    """Return one sentence for each pair of namespaces whose pods could name the same address."""
+    """Return one sentence for each two ranges of different namespaces that have addresses in common."""
     problems = []
     for first, second in combinations(network.pinned_ranges, 2):
         is_shared = first.cidr is not None and second.cidr is not None and first.cidr.overlaps(second.cidr)

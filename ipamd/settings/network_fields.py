@@ -179,7 +179,7 @@ class NetworkConfig:
 
     @property
     def has_pinned_addresses(self) -> bool:
-        """Whether pods may ask for addresses. IPv6 pods may not."""
+        """Whether pods may ask for particular addresses (pinned addresses). IPv6 pods may not."""
         return not self.ipv6 and bool(self.pinned_ranges)
 
     @property

@@ -95,10 +95,10 @@ def _is_well_formed(start: ProcessStart) -> bool:
 
 
 def _is_ours(run_dir: Path) -> bool:
-    """Whether a directory can be a run directory: it is owned by this user, and closed to all other users, empty, or has our record.
+    """Whether a directory can be a run directory: this user owns it, and it is closed to all other users, is empty, or has our record.
 
-    This is checked because invalid settings may name any directory. kubelet makes the directory open to all, and a daemon closes it
-    only after it has read its settings.
+    This is checked because invalid settings may name any directory. A run directory may be open to all: kubelet makes it so, and a
+    daemon closes it only after it has read its settings.
     """
     status = run_dir.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

@@ -100,7 +100,7 @@ def nearest(name: str, candidates: Iterable[str], *, most: int | None = None) ->
 
 
 def _unknown_names(given: Mapping[str, str], *, is_settings_file: bool) -> list[str]:
-    """Return the names in `given` that are no setting, sorted. An empty variable of the environment counts as not set."""
+    """Return, sorted, the names in `given` that are not names of settings. An empty environment variable counts as not set."""
     names = ours() | {setting.name for setting in UPSTREAM} | set(OURS_BESIDE_FIELDS)
     return sorted(name for name in given if name not in names and (given[name] or is_settings_file))
 
@@ -169,7 +169,9 @@ def _spelt_otherwise(name: str) -> str:
 
 
 def _distance(first: str, second: str) -> int:
-    """Count the insertions, deletions, changes and swaps of neighbours between two names."""
+    """Return how many changes turn one name into the other, at least. A change inserts, deletes or replaces a character, or swaps two
+    neighbours.
+    """
     before: list[int] = []
     row = list(range(len(second) + 1))
     for i, first_letter in enumerate(first, start=1):

@@ -29,7 +29,7 @@ LOWEST = {
 README.md; pkg/ipamd/ipamd.go, getWarmENITarget and the functions beside it; pkg/awsutils/awssession/session.go, getHTTPTimeout."""
 
 CIDR_LISTS = ("AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS", "AWS_EXTERNAL_SERVICE_CIDRS")
-"""Settings that are lists of CIDRs. Entries that are no IPv4 CIDR are skipped. Source: amazon-vpc-cni-k8s README.md."""
+"""Settings that are lists of CIDRs. Entries that are not IPv4 CIDRs are skipped. Source: amazon-vpc-cni-k8s README.md."""
 
 POLICY_MODES = ("standard", "strict")
 
@@ -164,7 +164,7 @@ STEPS: tuple[Callable[[dict[str, str]], list[str]], ...] = (
 
 
 def _is_true(given: Mapping[str, str], name: str) -> bool:
-    """Whether a boolean setting is given and true. A value that is no boolean counts as not true."""
+    """Whether a boolean setting is given and true. A value that is not a boolean counts as not true."""
     try:
         return parse_bool(given.get(name, ""))
     except ValueError:
