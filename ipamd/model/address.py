@@ -10,7 +10,8 @@ I8). `reserved` exists only in memory, because the runtime gets an address only 
 quarantined address cools after `resolve`, because the DEL of its sandbox may have come seconds before (docs/datastore.md).
 
 In a /80 only addresses that are not free have a row of their own. The row of the last address, which is never assigned, stands for all
-addresses without a row (*the rest*). So a /80 takes no more memory than a /28, and code that looks up an address always gets a row.
+addresses without a row (*the rest*). So a /80 takes memory only for its used addresses, and code that looks up an address always gets
+a row.
 
 `lost` is not a state but a mark on any state: EC2 does not show the address any more. The sandbox that has the address keeps it (I2),
 no other sandbox gets it (I7), and its row is removed when the address would become free.

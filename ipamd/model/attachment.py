@@ -2,8 +2,11 @@
 
 `veth_name` derives the name of a host veth from the attachment's key. `pod_veth_name` derives it from the pod's namespace and name, as
 amazon-vpc-cni-k8s does (pkg/networkutils/names.go, GeneratePodHostVethName); the host veths of two successive sandboxes of a pod then
-have the same name. The ifalias has the whole identity: `ip link` shows it to an operator, and a lost datastore is rebuilt from it
-(docs/adr/0001, docs/adr/0010).
+have the same name. A host veth's ifalias has the whole identity of its sandbox: `ip link` shows it to an operator, and a lost
+datastore is rebuilt from it (docs/adr/0001, docs/adr/0010).
+
+A *leg* is one veth pair of a sandbox; an *extra leg* gives the sandbox an address of the other family for egress (`legs/`). An
+*uplink* is a link by which the packets of one sandbox alone leave the node (`uplink.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from ipamd.model.record import dataclass, field
 from ipamd.model.uplink import Uplink
 
 VETH_HASH_LENGTH = 11
-"""Hexadecimal digits of a hash in the name of a host veth. With a prefix of at most 4 characters the name has at most 15, the kernel's
-limit (IFNAMSIZ less its terminator).
+"""The number of hexadecimal digits of a hash in the name of a host veth. With a prefix of at most 4 characters the name has at most 15
+characters, the kernel's limit (IFNAMSIZ less its terminator).
+
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethNameSuffix.
 """
@@ -65,7 +69,7 @@ class Attachment:
     route_table: the number of the route table for packets from the address.
     host_veth: the name of the first leg's host veth.
     netns: the path of the sandbox's network namespace.
-    netns_identity: device and inode of the file at this path at the ADD.
+    netns_identity: device and inode of the file at `netns` at the time of the ADD.
     other_address: the address of an extra leg, in the other family; None without an extra leg.
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
     since_monotonic_s: when the attachment was recorded, on the monotonic clock; None without an uplink, because the row of a pool
@@ -294,7 +298,7 @@ def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str, number: int
 
 @lru_cache(maxsize=4096)  # each pass over the sandboxes needs the MACs of all of them
 def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
-    """Derive a locally administered unicast MAC from the key, so that no search for an unused one is needed.
+    """Derive a locally administered unicast MAC from the key, so that no unused MAC must be searched for.
 
     Args:
         side: "host" or "sandbox"; for an extra leg the leg's name precedes this word, so that all ends have different MACs.

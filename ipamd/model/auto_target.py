@@ -36,7 +36,7 @@ class AutoTarget:
     count: the target, the free addresses to keep: effective_reserve_count + peak_count - busy_count, but from 1 to most_count.
     reserve_count: the reserve from measured demand.
     start_count: the addresses that a new node is expected to need; while the node fills, at most what fits on attached ENIs.
-    effective_reserve_count: the reserve that is used: the higher one of `reserve_count` and `start_count`.
+    effective_reserve_count: the reserve that is used: the higher of `reserve_count` and `start_count`.
     arriving_count: the ADDs that arrive while the pool grows.
     grow_s: how many seconds the pool takes to grow.
     growth_count: the greatest recent rise of demand within about `grow_s` seconds.
@@ -115,9 +115,9 @@ def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
 def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """Return the bound of the target; at least 1.
 
-    The bound is the lowest of three counts: one address less than a whole ENI (in prefix mode than a /28); half of the addresses that
-    the node can still take, but at least FLOOR_COUNT; and the addresses that maxPods leaves. The second count is there because the
-    fuller a node is, the fewer addresses it can still need.
+    The bound is the lowest of three counts: one address less than a whole ENI has (in prefix mode, than a /28 has); half of the
+    addresses that the node can still take, but at least FLOOR_COUNT; and the addresses that maxPods leaves. The second count is there
+    because the fuller a node is, the fewer addresses it can still need.
     """
     limits, counts = snapshot.limits, snapshot.counts
     unit = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else limits.slots_per_eni

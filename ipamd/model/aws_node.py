@@ -72,7 +72,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSign:
-    """The latest sign that the daemon of amazon-vpc-cni-k8s ran in this boot.
+    """The latest sign that the daemon of amazon-vpc-cni-k8s ran in this boot: it listens, its pod runs, or it wrote its file.
 
     `text`: the sign in words.
     `age_s`: seconds since the sign ended; 0 while it lasts.
@@ -202,8 +202,8 @@ def identify(
     Returns: the sandbox, and the sources that name it, for reports; or a sentence that says why the sandbox is unknown. The address
         of an unknown sandbox must not be assigned.
 
-    A sandbox that the runtime lists takes precedence, because the file may name a dead sandbox of the same pod. Without a list the
-    file decides, and the list confirms it later. Concurrency: pure.
+    The runtime's list takes precedence over the file, which may name a dead sandbox of the same pod. Without a list the file decides,
+    and the list confirms the result later. Concurrency: pure.
     """
     allocation = _entry_of(routed, allocations)
     if allocation is not None and allocation.interface_count > 1:

@@ -56,7 +56,7 @@ def unrecorded(
     prefix: str,
     now: datetime,
 ) -> dict[IpAddress, tuple[HostVeth, Allocation]]:
-    """Return an entry of the file for each address that a live host veth has and that `recorded` left out.
+    """Return an entry for the file for each address that a live host veth has and that `recorded` left out.
 
     Returns: address -> the veth, which has the address by its alias or by a route, and the entry.
 

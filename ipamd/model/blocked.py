@@ -1,4 +1,4 @@
-"""Name the reason why a pod got no address by one word of a closed list, for a metric's label. Pure.
+"""Name, by one word of a closed list, the reason why a pod got no address; the word is a metric's label. Pure.
 
 `GrowthRefusal` (`growth_state.py`) has the reason as a sentence for people.
 """
@@ -21,7 +21,7 @@ class Blocked(StrEnum):
     """The reason why a pod got no address.
 
     MAX_PODS: the pool has as many addresses as maxPods allows (VPC_IPAMD_MAX_PODS, or the limit of the instance type).
-    NODE_FULL: all ENIs that the node, or the pool's share of the node, may have are attached, and their slots are taken.
+    NODE_FULL: every ENI that the node may have, or that the pool may have as its share, is attached, and all their slots are taken.
     SUBNET_FULL: the subnet has no free address or prefix.
     SUBNET_CHOICE: no subnet may have a new ENI.
     ENI_LIMIT: EC2 takes no more addresses on the ENI, or no more ENIs on the instance.

@@ -19,7 +19,7 @@ class CompanionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One plugin in our conflist, or one configuration file, of other software.
+    """A plugin of other software in our conflist, or a configuration file of other software.
 
     `name`: the plugin's name, or the path of the file.
     `detail`: a sentence about it.

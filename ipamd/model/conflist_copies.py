@@ -25,7 +25,7 @@ multus-cni, pkg/types/types.go, RuntimeConfig, which has a closed list of capabi
 
 
 def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
-    """List the lines of a copy that differ, as "A becomes B"; [] if the copy is like one of our parts.
+    """List the lines of a copy that differ, as "A becomes B"; [] if the copy agrees with one of `own_parts`.
 
     Args:
         document: a conflist that has our plugin among others, or the configuration of our plugin alone.
@@ -38,7 +38,8 @@ def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
 def lines_of_wrapper(document: Plugin, our_part: OwnPart) -> list[str]:
     """List the lines to change in the configuration of a plugin that calls ours.
 
-    A runtime passes only data that its own configuration file requests by capabilities. So this file must have our capabilities.
+    A runtime passes only the data that the configuration file which it loads requests by capabilities. So that file, which is the
+    other plugin's, must have our capabilities too.
     """
     wanted: dict[str, Any] = {}
     for plugin in our_part.plugins:

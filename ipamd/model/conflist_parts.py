@@ -99,7 +99,7 @@ def canonical(value: object) -> str:
 def others_in(document: Mapping[str, Any] | None, our_part: OwnPart) -> OthersPart | None:
     """Find the part of other software in our conflist.
 
-    Returns: None if the document is no conflist, or not our conflist: it has neither our name nor our first plugin.
+    Returns: None if the document is not a conflist, or is not ours, because it has neither our name nor our first plugin.
     """
     if document is None or not isinstance(document.get(PLUGINS), list):
         return None
@@ -131,7 +131,7 @@ def defect_of(document: Mapping[str, Any] | None, our_part: OwnPart) -> PartDefe
 
 
 def merge(our_part: OwnPart, others_part: OthersPart) -> dict[str, Any]:
-    """Build the conflist: our fields and plugins, then the unaltered fields and plugins of other software."""
+    """Build the conflist: our fields and plugins, then the fields and plugins of other software, which are not changed."""
     return {
         **our_part.fields,
         PLUGINS: [*our_part.plugins, *others_part.plugins],

@@ -276,7 +276,7 @@ class CheckFailedError(IpamError):
 
 
 class NetnsError(IpamError):
-    """It is proven that the network namespace is gone, that the path is no network namespace, or that it is the host's own.
+    """It is proven that the network namespace is gone, that the path is not a network namespace, or that it is the host's own.
 
     If this could not be determined, the error is a WiringError.
     """
@@ -407,8 +407,8 @@ class CloudNotFoundError(CloudError):
 
 
 class CloudDeniedError(CloudError):
-    """IAM does not allow the call, EC2 refuses its credentials (STALE_KEYS), or EC2 does not allow it on this object; details name the
-    API.
+    """IAM does not allow the call, EC2 refuses its credentials (STALE_KEYS), or EC2 does not allow it on this object. The details name
+    the API.
     """
 
     cni_code, retryable = 118, False

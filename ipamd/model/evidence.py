@@ -27,8 +27,8 @@ keep (I2). The first row of this table that fits decides. The first column has t
 is certain that no row was lost, and otherwise "missing". The address of a sandbox with an uplink is in no pool, so it has no row that
 could prove this. So `SandboxJudge` classifies such a sandbox as missing until the runtime has answered.
 
-A sandbox is *proven gone* if two lists of the runtime that made it lack it, nothing is at the path of its namespace in a directory
-where the host's mounts appear, and all its links are gone. Such a sandbox may be reaped before it is 5 min old, because a
+A sandbox is *proven gone* if the runtime made it and two of the runtime's lists lack it, nothing is at the path of its namespace in a
+directory where the host's mounts appear, and all its links are gone. Such a sandbox may be reaped before it is 5 min old, because a
 runtime whose chained plugin fails leaves one behind every few seconds (containerd issue 12130). That the pod has a newer sandbox is no
 evidence that its earlier one is gone.
 

@@ -78,7 +78,7 @@ def both(first: GrowthRefusal, second: GrowthRefusal | None) -> GrowthRefusal:
 
 
 def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
-    """Return the refusal of a node whose ENIs and slots are all taken; of a pool, if only its share of the ENIs is used up."""
+    """Return the refusal of a node whose ENIs and slots are all taken, or of a pool if only its share of the ENIs is used up."""
     limits, limit = snapshot.limits, eni_limit(snapshot.limits, settings)
     if snapshot.share and free_places(replace(snapshot, place_cap=None), settings):
         return _full_share(snapshot)

@@ -13,8 +13,9 @@ TCP_TIMEOUT = "TcpEstablishedTimeout"
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTrackingConfiguration.html."""
 
 LONG_TIMEOUT_S, SHORT_TIMEOUT_S = 432_000, 350
-"""EC2's default of this timeout, in seconds: the long one for instance types before the sixth generation of Nitro, the short one for
+"""EC2's defaults of TCP_TIMEOUT, in seconds: the long one for instance types before the sixth generation of Nitro, the short one for
 the types from this generation on.
+
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/security-group-connection-tracking.html, idle timeout."""
 
 _SHORT_TIMEOUT = """

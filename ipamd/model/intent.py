@@ -66,7 +66,8 @@ class Create:
         whose /80 is requested afterwards.
     `moves_left`: how many more times another device index may be tried.
     `eni_id`: the ID of the new ENI; None until it is known.
-    `refused`: EC2's reason if it refused the repeated call; then the ENI that the first call may have created is searched for.
+    `refused`: EC2's reason if it refused a call that was repeated because the outcome of the first call was not known; then the ENI
+        that the first call may have created is searched for. Otherwise "".
     """
 
     subnet_id: SubnetId

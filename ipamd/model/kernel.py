@@ -115,7 +115,7 @@ class UplinkRoute(NamedTuple):
 
 
 class IncomingRule(NamedTuple):
-    """A rule by which the kernel looks up packets that arrive by the link `incoming` in the route table `table`."""
+    """A rule by which packets that arrive by the link `incoming` are looked up in the route table `table`."""
 
     incoming: str
     table: int
@@ -128,7 +128,7 @@ class IncomingRule(NamedTuple):
 class KernelSurvey:
     """All our links, routes and rules in the host's namespace, as one survey found them. Tables and priorities: `kernel_numbers.py`.
 
-    veths: the host veths of first legs (first host veths), of sandboxes with an address of a pool.
+    veths: the host veths of the first legs (*first host veths*) of sandboxes with an address of a pool.
     uplinked: the first host veths of sandboxes with an uplink.
     extra: the host veths of extra legs.
     vlans: the VLAN links of uplinks.
@@ -204,7 +204,10 @@ class KernelSurvey:
         return (*self.firsts, *self.extra)
 
     def uplink_of(self, veth: HostVeth) -> VlanLink | None:
-        """Return the uplink that belongs to a host veth: its alias has the same address as the veth's. None if the veth has none."""
+        """Return the uplink that belongs to a host veth: the VLAN link whose alias has the same address as the veth's alias.
+
+        Returns: None if there is none.
+        """
         if veth.has_uplink:
             return self.vlan_of(veth.address)
         return None
@@ -258,7 +261,7 @@ class KernelSurvey:
 def stray_rules(survey: KernelSurvey, subnets: Iterable[IpNetwork]) -> frozenset[IpAddress]:
     """Return the addresses in our subnets that have a rule of ours, but neither a route nor a veth. Their rules are leftovers.
 
-    Rules of other software that uses the same priorities are not among them, because it has a route for each of its addresses.
+    Rules of other software that uses the same priorities are not among them, because that software has a route for each address.
     """
     networks = tuple(subnets)
     with_rule = {*survey.to_rules, *survey.from_rules}
@@ -376,17 +379,17 @@ DROP_REASONS = (
 )
 """The reasons why our rules drop a packet of a sandbox:
 
-- source: its source address is not one of the sandbox.
+- source: its source address is not one of the sandbox's.
 - redirect: it is an ICMP redirect or a router advertisement.
 - loopback: its destination is the node's loopback.
 - ipv6, ipv4: it is of the IP family that sandboxes do not have.
 - returned: the VPC sent it back to this node, because its destination is an address of this node that no sandbox has.
 - arp: it is an ARP request.
-- foreign: it came by a link of other software with a source that is routed elsewhere. With VPC_IPAMD_FOREIGN_LINK_POLICY=drop every
-  packet that comes by such a link is dropped.
-- listening, discovery: it is about multicast listening, or about routers and neighbours. Every healthy IPv6 sandbox sends such
-  packets.
-- multicast: in strict mode, its destination is a multicast group, or everybody on the link.
+- foreign: it came, by a link of other software, from a source address that is routed elsewhere. With
+  VPC_IPAMD_FOREIGN_LINK_POLICY=drop every packet that comes by a link of other software is dropped.
+- listening, discovery: it is a message of multicast listener discovery, or of router or neighbour discovery. Every healthy IPv6
+  sandbox sends such messages.
+- multicast: in strict mode, its destination is a multicast group, the IPv4 broadcast address, or an IPv6 link-local address.
 """
 
 

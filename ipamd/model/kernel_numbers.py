@@ -1,5 +1,5 @@
-"""Numbers that amazon-vpc-cni-k8s and we both use in the kernel, so that a node can be migrated to vpc-ipamd, and back, without a
-reboot.
+"""Numbers in the kernel: those that amazon-vpc-cni-k8s uses too, so that a node can be migrated to vpc-ipamd, and back, without a
+reboot; and numbers of our own, which are marked as such.
 
 Each of the two daemons must recognise, replace or remove the rules, routes and neighbours that the other one left. Do not change a
 number here alone: `tests/unit/model/test_data_plane_numbers.py` has each compatible value, its source and what breaks without it.

@@ -52,8 +52,8 @@ def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
     """Count the slots of an ENI for which addresses can be requested: they are not used, not in a pending allocation, and not refused
     by EC2.
 
-    The count is 0 for an excluded ENI, for an ENI that is not attached, and for one whose host routing has failed for long: no pod
-    could use its addresses.
+    The count is 0 for an excluded ENI, for an ENI that is not attached, and for one whose host routing has failed for a long time: no
+    pod could use its addresses.
     """
     growth, slots = snapshot.growth, snapshot.limits.slots_per_eni
     is_stuck = growth.has_stuck_eni and not eni.host_ready

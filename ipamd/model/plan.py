@@ -232,7 +232,7 @@ def _ipv6_blocker(
 
 
 def _at_target(snapshot: PoolSnapshot, settings: PoolSettings, host: GrowthRefusal | None, blocked: GrowthRefusal | None) -> Plan:
-    """Release addresses that were in excess for long enough, or report why they are not released."""
+    """Return the plan of a pool at its target: release what was in excess for long enough, or nothing, with the reason."""
     excess, surplus = excess_count(snapshot, settings), surplus_count(snapshot, settings)
     if host is not None:
         return Plan((), str(host), excess_count=excess, blocked=blocked)
@@ -255,8 +255,8 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     prefix mode WARM_PREFIX_TARGET prefixes), where some of the cooling addresses count as free (`_cooling_credit`). If these targets
     are 0, a pool with `keeps_one_free` needs one free address. Addresses of earlier sandboxes of a pod count as free, because they
     come back (`repeats.py`), but not for waiting ADDs. Free addresses on an ENI without host routing count, because they will be
-    usable soon. They do not count if the host routing has failed for long. The deficit is never more than maxPods leaves. On an IPv6
-    node it is 0 if there is a usable /80 (`_ipv6_deficit_count`).
+    usable soon. They do not count if the host routing has failed for a long time. The deficit is never more than maxPods leaves. On an
+    IPv6 node it is 0 if there is a usable /80 (`_ipv6_deficit_count`).
     """
     if settings.family.is_sparse:
         return _ipv6_deficit_count(snapshot)

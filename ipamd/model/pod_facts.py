@@ -10,7 +10,8 @@ from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 
 REQUIRED, NONE = "required", "none"
-"""The values of the annotation MARK. Every pod that was created while the admission policy was installed has one of the two values."""
+"""The values of the annotation MARK. Every pod that was created through the API while the admission policy was installed has one of
+them."""
 
 
 class GroupRequirement(StrEnum):

@@ -153,8 +153,8 @@ def pool_exclusion(
     """Return why no new pod gets an address of an ENI that belongs to a pool of the file; "" if new pods may get its addresses.
 
     A pod gets the subnet and the security groups of its ENI. So an ENI that does not fit the file's entry of its pool gets no new
-    pods. While the subnet's tags or the ENI's security groups are not known, a recorded exclusion because of these stays, and no new
-    one is made. An ENI that an AWS service manages stays excluded.
+    pods. While the subnet's tags or the ENI's security groups are not known, an exclusion that was recorded because of them stays, and
+    no new one is made. An ENI that an AWS service manages stays excluded.
 
     Args:
         subnets: EC2's last answer; None before the first.

@@ -45,7 +45,7 @@ class PoolSnapshot:
     limits: the limits of the instance type for the network card.
     free_prefix_count: the number of /28s whose addresses are all free.
     unready_free_count: the free addresses, without withheld ones, on ENIs without host routing. No ADD can get them.
-    unplugged_free_count: how many addresses of `unready_free_count` are on ENIs whose link has been missing for long.
+    unplugged_free_count: how many addresses of `unready_free_count` are on ENIs whose link has been missing for a long time.
     leaving_cooling_count: the cooling addresses that no pod will get, because their ENI is excluded or being detached.
     unmanaged_eni_count, unmanaged_device_indexes: the attached ENIs that take a place on the card but are not for pods of this pool:
         their number, and their device indexes.
@@ -113,8 +113,8 @@ class PoolSnapshot:
     def pool_count(self) -> int:
         """The number of addresses that count towards maxPods and MINIMUM_IP_TARGET.
 
-        Withheld addresses do not count, and neither do free addresses of an ENI that has been without host routing for long. No pod
-        gets these addresses, so they must not prevent growth on other ENIs.
+        Withheld addresses do not count, and neither do free addresses of an ENI that has been without host routing for a long time. No
+        pod gets these addresses, so they must not prevent growth on other ENIs.
         """
         stuck_count = self.unready_free_count if self.growth.has_stuck_eni else 0
         return self.counts.total - self.counts.withheld - stuck_count
@@ -143,7 +143,7 @@ def pool_snapshot(
     Args:
         occupied: network card and device index of the attached ENIs without a row.
         refused: network card and device index of the places that EC2 refused, because an ENI must be there.
-        unplugged: the ENIs whose link has been missing for long.
+        unplugged: the ENIs whose link has been missing for a long time.
     Returns: the snapshot; all counts are of the moment of `stock`. Pure. The time grows with the number of ENIs.
     """
     managed, usable, leaving = _sorted_out(stock)

@@ -27,7 +27,7 @@ else:
             return dataclasses.dataclass(frozen=frozen, slots=slots, order=order)
 
         def decorate(cls: type) -> type:
-            # Without a docstring the standard decorator would make one, which takes a twentieth of the start.
+            # If a class has no docstring, the standard decorator makes one. This would take a twentieth of the daemon's start time.
             cls.__doc__ = cls.__doc__ or cls.__name__
             new_class = dataclasses.dataclass(slots=slots, eq=False, repr=False)(cls)
             shown_names = [class_field.name for class_field in fields(new_class) if class_field.repr]

@@ -88,7 +88,7 @@ _TEXT = rf"(?P<value>(?>(?:(?!{_LESS}).){{1,8192}})|<!\[CDATA\[(?>(?:(?!\]\]>).)
 _USER = r"[^\s/@:\"'<>]"
 
 _PATTERNS = (
-    # XML: an element whose own name is that of a secret; and an element behind one whose text is the name of a secret
+    # XML: an element whose own name is that of a secret; and the element after an element whose text is the name of a secret
     rf"(?s:{_LESS}[\w:.-]{{0,64}}?{_NAME}(?:\s[^<>]{{0,200}}?)?{_MORE}{_TEXT}(?={_LESS}/|\]))",
     rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}(?>{_SPACE}{{0,80}}){_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
     # whole HTTP headers; authentication schemes anywhere in the text
@@ -111,7 +111,7 @@ _PATTERNS = (
     rf"(?=[sptcajbmehrd]){_NAME}(?:{_NOT_ABOUT}{_IS}{_VALUE})?",
     rf"passw(?:or)?d(?:[ \t]++(?=\\{{0,7}}[\"'])|[ \t]++(?:is|was)[ \t]++(?=\S{{0,80}}\d)){_VALUE}",
     rf"\b(?:requirepass|masterauth|identified[ \t]++by|login\s{{1,80}}\S{{1,128}}\s{{1,80}}password)\s{{1,80}}+{_VALUE}",
-    # credentials in URLs, and before a host of Go's MySQL driver
+    # credentials in URLs, and in front of the host in an address of Go's MySQL driver
     rf"://(?P<value>{_USER}{{0,256}}+:(?!\d{{1,5}}(?:[/?#\s\"']|$))(?:[^\s/\"'<>]{{0,256}}|[^\s\"'<>]{{0,256}})(?=@)|{_USER}{{16,256}}(?=@))",
     rf"(?<![\w.-])(?P<value>[\w.-]{{1,64}}+:{_USER}{{1,128}})(?=@(?:tcp|udp|unix)\()",
     # other names: in other languages, of LDAP, SNMP and IPsec; and names in brackets
@@ -151,7 +151,7 @@ JUMPY_SHARE = 0.35
 joined words such as CamelCase it is about every fourth letter, in random words every second one."""
 
 _LONG = re.compile(r"(?<![\w+/-])(?<!failure message: )[A-Za-z0-9+/_-]{40,}+=*+")
-"""Pattern of long words, which may be random. It excludes AWS's encoded authorization failure message, which is no secret and must
+"""Pattern of long words, which may be random. It excludes AWS's encoded authorization failure message, which is not a secret and must
 stay whole, so that AWS can decode it."""
 
 

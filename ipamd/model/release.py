@@ -6,7 +6,7 @@ getDeletableENI). These differences are intended (docs/pool.md, Release):
 - A surplus is released only after it has lasted for a window of time.
 - Cooling addresses are not released (I8).
 - The remaining addresses always meet the target. With a target of 0 one address stays free.
-- The sparsest ENI is released first, not a random one.
+- The sparsest ENI, which has the fewest addresses in use, is emptied first, not a random one.
 - Addresses of the disabled mode (single addresses or /28s) are released before others.
 """
 

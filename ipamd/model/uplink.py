@@ -18,7 +18,7 @@ class Uplink(Protocol):
 
     @property
     def route_table(self) -> int:
-        """Number of the route table by which packets leave by the uplink."""
+        """Number of the route table whose routes lead through the uplink."""
 
     @property
     def vlan(self) -> int:

@@ -72,7 +72,7 @@ def _tables_with_route(veth: HostVeth, survey: KernelSurvey, links: Mapping[int,
     """Find, in strict mode, the addresses that are routed to a veth. Returns: address -> the table of a VLAN link with the route to
     it.
 
-    STRICT_TABLE has these routes too, once sandboxes are confined, but it is no table of a VLAN link.
+    STRICT_TABLE has these routes too, once sandboxes are confined, but it is not the table of a VLAN link.
     """
     tables = {}
     for route in survey.uplink_routes:

@@ -28,7 +28,9 @@ def veth_differences(leg: Leg, veth: HostVeth | None) -> list[WiringDifference]:
 
 
 def _identity_mismatch(leg: Leg, veth: HostVeth, *, has_mac: bool) -> WiringDifference | None:
-    """Return why a link is not the sandbox's host veth; None if it is. Otherwise it may be another sandbox's, and is not repaired."""
+    """Return why a link is not the sandbox's host veth; None if it is. A mismatch is not repaired, because the link may be another
+    sandbox's.
+    """
     if veth.kind != "veth":
         return wiring_difference(DifferenceCode.VETH_KIND, link=leg.host_veth, actual=veth.kind or "hardware")
     if veth.key is not None and (veth.key, veth.address) != (leg.key, leg.address):

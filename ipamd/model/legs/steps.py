@@ -1,6 +1,6 @@
-"""The steps of an ADD that only a source of first legs has (`ipamd/sandbox/legs/`): in them it decides or waits.
+"""Names of the steps in which a source of first legs (`ipamd/sandbox/legs/`) decides about an ADD, or waits.
 
-The log and the metrics show the steps by these names.
+They appear in the log line of a request and in the metrics.
 """
 
 from __future__ import annotations
