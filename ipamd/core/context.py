@@ -23,7 +23,7 @@ class ServiceContext:
     `demand`: wakes ADDs and the pool maintainer.
     `freeze`: has the causes that freeze the pool (`ipamd/model/freeze.py`).
     `backoffs`: has the pauses after failures, and the times at which regular work is due.
-    `failpoint`: called between two effects; a test kills or pauses the daemon there.
+    `failpoint`: called between two steps that change something outside memory; a test kills or pauses the daemon there.
     """
 
     datastore: Datastore

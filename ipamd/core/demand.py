@@ -70,7 +70,7 @@ NOT_PLANNED = PoolStatus()
 
 
 def delay(ec2: Ec2, clock: Clock) -> Blocked:
-    """Return why a pool that may grow takes long: THROTTLED while EC2 throttles its calls, otherwise GROWING."""
+    """Return why the growth of a pool takes time: THROTTLED while EC2 throttles its calls, otherwise GROWING."""
     throttling = ec2.throttling()
     is_throttled = throttling is not None and clock.monotonic() - throttling[1] < THROTTLED_S
     if is_throttled:

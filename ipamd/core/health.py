@@ -100,7 +100,7 @@ class Condition:
     """The problems of one subject, in the order of their parts.
 
     `text`: the sentences of the problems.
-    `since`: the time since when the subject has had a problem.
+    `since`: since when the subject has had a problem (aware UTC).
     `disk`: how a disk refused a write (`disk_refusal`), "" if the problem has another cause.
     """
 
@@ -145,8 +145,8 @@ class ErrorReport:
     `subject`: the work that failed.
     `message`: the text of the error.
     `resolved_at`: when the failure ended, None before.
-    `ends_with`: the event with which the failure ends too, as in `IpamError.ends_with`: the subject of a condition, for its end;
-        SUPPLY, when an address can be assigned again; SERVICE, when ADD is served again; "" if there is no such event.
+    `ends_with`: a further event that ends the failure, as in `IpamError.ends_with`. The subject of a condition: the condition ends;
+        SUPPLY: an address can be assigned again; SERVICE: ADD is served again; "": there is no such event.
 
     A failure ends when the same work succeeds. The failure of a request also ends with the event `ends_with`, because the next request
     may come late. The failure of an ADD without such an event ends with the DEL of the sandbox.
@@ -331,7 +331,7 @@ class Health:
 
     def _report_success(self, subject: str) -> None:
         """Handle a report without a problem for a subject without a condition. Every ADD makes several such reports, so this method
-        does without the rest of the work of `_report`.
+        leaves out the work of `_report` that such a report does not need.
 
         `wait_for` is woken, because the start may wait for this report.
         """
@@ -362,7 +362,7 @@ class Health:
         return tuple(problem for problem, _ in parts.values()), disks[0] if disks else ""
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
-        """Sleep until `is_done` returns true. It is called after each change of phase, stage or condition.
+        """Sleep until `is_done` returns true. `is_done` is called after each change of phase, stage or condition.
 
         Returns: False if `timeout_s` seconds have passed first.
         """
@@ -429,7 +429,7 @@ class Health:
         return self.phase is Phase.DRAINING and self._is_ready
 
     def stages(self) -> list[StageReport]:
-        """Return the stages of the start, in order. A running stage has its present time and detail."""
+        """Return the stages of the start, in order. The report of a running stage has the time that it has taken so far."""
         reports, now_s = [], self._clock.monotonic()
         for name, stage in list(self._stages.items()):
             if stage is None:

@@ -1,6 +1,6 @@
 """One operation per sandbox at a time: a lock for each attachment key, first come first served, whose holder can be shown.
 
-threading.Lock promises no order, and a DEL that overtakes an earlier ADD leaks an address (Azure CNS issue 4829). So these locks are
+threading.Lock guarantees no order, and a DEL that overtakes an earlier ADD leaks an address (Azure CNS issue 4829). So these locks are
 taken in the order of arrival. A thread takes a sandbox lock before any datastore lock, never after (docs/life.md, Threads and locks).
 """
 

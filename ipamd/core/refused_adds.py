@@ -59,7 +59,7 @@ class _Series:
 
     `record`: the record about the last refusal, with the count of all.
     `recorded_count`, `recorded_s`: the count in the last record of the history, and when it was written, on the monotonic clock.
-    `began_s`, `last_s`: when the first and the last refusal came, on the monotonic clock.
+    `began_s`, `last_s`: when the first refusal since the last gap (GOES_ON_S) and the last refusal came, on the monotonic clock.
     """
 
     record: HistoryRecord
@@ -116,7 +116,10 @@ class RefusedAdds:
             return tuple(series.record for series in self._series.values() if subject.fits(series.record))
 
     def longest_s(self) -> dict[str, float]:
-        """Return the length of the longest series that still goes on, by kind of error: seconds from its first to its last refusal."""
+        """Return, by kind of error, for how many seconds the longest series that still goes on has lasted.
+
+        The time runs from the first refusal since the last gap (GOES_ON_S) to the last refusal.
+        """
         since_s = self._clock.monotonic() - GOES_ON_S
         longest_s: dict[str, float] = {}
         with self._lock:

@@ -250,14 +250,15 @@ class Datastore(Protocol):
         """Reserve a free address of a pool for `key`, in memory only (I5).
 
         Addresses are preferred in this order: not suspected (`suspect`), not draining, on the densest ENI, in the densest prefix,
-        free for longest. Ties go to the lower network card, device index, prefix and address; single addresses come before prefixes.
+        free for the longest time. Ties go to the lower network card, device index, prefix and address; single addresses come before
+        prefixes.
         In a /80 the address after the one that was assigned last is taken, so that no address is assigned again before all others
         have been assigned (I8). Only addresses of ENIs that give addresses (`Eni.gives_addresses`) are taken (I7), and no lost or
         withheld ones. See docs/life.md, "The life of an ADD". Cost: the number of ENIs.
 
         Args:
-            extra_family: the sandbox also gets the address of this family's local range that has been free for longest; None: it gets
-                none.
+            extra_family: the sandbox also gets the address of this family's local range that has been free for the longest time; None:
+                it gets none.
             address: reserve this address, even if it is in a range of `pin`, unless it is kept for another pod than `pod` or belongs
                 to another pool; None: any address.
             pod: the pod (`namespace/name`) for which addresses may be kept.
@@ -305,8 +306,8 @@ class Datastore(Protocol):
     def may_have_lost_row_of(self, key: AttachmentKey) -> bool:
         """Whether the row of a sandbox may be missing because an earlier file of the datastore was lost.
 
-        The answer depends on the records in the present file when it was opened. After `mark_restored` it is true only for the
-        sandboxes `unplaced`; before, it is true for every sandbox if rows were lost.
+        The answer depends on what the present file contained when this process opened it. If an earlier process had called
+        `mark_restored`, it is true only for the sandboxes `unplaced` of that call; otherwise for every sandbox, if rows were lost.
         """
 
     def eni(self, eni_id: EniId) -> Eni | None:

@@ -231,10 +231,11 @@ class HostNetwork(Protocol):
         """
 
     def is_source_checked(self) -> bool:
-        """Whether the kernel drops every packet of a sandbox whose source is not routed to the sandbox; False when in doubt (I11).
+        """Whether the kernel drops every packet that a sandbox sends from a source address which is not routed to this sandbox.
 
-        The result is true if our nftables tables that drop these packets were verified once and have not changed since. The call takes
-        tens of microseconds, and takes no lock whose holder may wait for something outside the process.
+        The result is true if our nftables tables that drop these packets were verified once and have not changed since; it is False
+        when in doubt (I11). The call takes tens of microseconds, and takes no lock whose holder may wait for something outside the
+        process.
         """
 
     def extra_family(self) -> tuple[Family | None, str]:

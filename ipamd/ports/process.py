@@ -9,7 +9,8 @@ from typing import Protocol
 from ipamd.model.family import IpAddress
 
 Failpoint = Callable[[str], None]
-"""A function that is called with a name between two effects. In this call tests kill or pause the process (`ipamd.failpoints`)."""
+"""A function that is called, with the name of the place, between two steps that change something outside memory. There tests kill or
+pause the process (`ipamd.failpoints`)."""
 
 
 def no_failpoint(_name: str) -> None:

@@ -157,7 +157,7 @@ def parse_veth_prefix(text: str) -> str:
 
 
 def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
-    """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError that names the wrong entry."""
+    """Accept a comma-separated list of IPv4 CIDRs; their host bits are dropped. Raises: ValueError, which names a wrong entry."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         if ":" in part:
@@ -169,7 +169,7 @@ def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
 
 
 def parse_namespaces(text: str) -> tuple[str, ...]:
-    """Accept a comma-separated list of namespaces. Raises: ValueError that names the wrong entry."""
+    """Accept a comma-separated list of namespaces. Raises: ValueError, which names a wrong entry."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if not re.fullmatch(NAMESPACE, name):
@@ -180,7 +180,7 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
 
 
 def parse_pool_choices(text: str) -> tuple[str, ...]:
-    """Accept a comma-separated list of NAMESPACE=POOL. Raises: ValueError that names the wrong entry."""
+    """Accept a comma-separated list of NAMESPACE=POOL. Raises: ValueError, which names a wrong entry."""
     choices = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for pair in choices:
         namespace, _, pool = pair.partition("=")
@@ -194,7 +194,7 @@ def parse_pool_choices(text: str) -> tuple[str, ...]:
 def parse_pool_by_namespace(text: str) -> tuple[str, ...]:
     """Accept a comma-separated list of NAMESPACE=POOL that names each namespace once.
 
-    Raises: ValueError that names the wrong entry, or a namespace with two pools.
+    Raises: ValueError, which names a wrong entry, or a namespace with two pools.
     """
     choices = parse_pool_choices(text)
     namespaces = [choice.partition("=")[0] for choice in choices]
@@ -205,14 +205,14 @@ def parse_pool_by_namespace(text: str) -> tuple[str, ...]:
 
 
 def parse_pod_subjects(text: str) -> tuple[str | IPv4Network, ...]:
-    """Accept a comma-separated list of namespaces and IPv4 CIDRs. Raises: ValueError that names the wrong entry."""
+    """Accept a comma-separated list of namespaces and IPv4 CIDRs. Raises: ValueError, which names a wrong entry."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     cidrs = parse_cidrs(",".join(part for part in parts if "/" in part))
     return (*parse_namespaces(",".join(part for part in parts if "/" not in part)), *cidrs)
 
 
 def parse_pinned_ranges(text: str) -> tuple[PinnedRange, ...]:
-    """Accept a comma-separated list whose entries are a namespace or namespace=CIDR. Raises: ValueError that names the wrong entry."""
+    """Accept a comma-separated list whose entries are a namespace or namespace=CIDR. Raises: ValueError, which names a wrong entry."""
     ranges = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         namespace, has_cidr, cidr = part.partition("=")
