@@ -81,7 +81,7 @@ def resolved(snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSettings:
 def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
     """Compute the free addresses to keep from the demand in `snapshot.growth.demand`.
 
-    Returns: at least 1 and at most `most_count()`. More demand never lowers the target.
+    Returns: at least 1 and at most `most_count()`. While the pool's counts stay the same, more demand never lowers the target.
     Concurrency: pure.
     """
     demand, counts = snapshot.growth.demand, snapshot.counts

@@ -14,8 +14,8 @@ from ipamd.model.record import dataclass, replace
 from ipamd.model.words import counted
 
 HOST_NETWORK_PODS = 2
-"""The pods that maxPods counts although they have no address of their own: the CNI's pod and kube-proxy's. Source: amazon-vpc-cni-k8s
-misc/eni-max-pods.txt."""
+"""The number of pods that maxPods counts although they have no address of their own: the CNI's pod and kube-proxy's. Source:
+amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
 
 ADDRESSES_MAX = (1 << 32) - 1
 """The highest count of addresses that is shown; instead of a higher count this number is shown. Ours: the field of the proto has 32
@@ -104,7 +104,7 @@ def capacities(
 
     Args:
         prefixes: whether the node is in prefix mode.
-        primary_carries_pods: whether the primary ENI carries pods; with custom networking it carries none.
+        primary_carries_pods: whether the primary ENI carries pods; with custom networking it usually carries none.
     Returns: with IPv4 the modes with single addresses and with prefixes, each with pods on the primary ENI and without. Modes with
         prefixes are left out if the instance type cannot have prefixes. With IPv6 there is one mode.
     """

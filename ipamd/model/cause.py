@@ -65,7 +65,7 @@ class CausePart:
     note: str = ""
 
     def render(self, form: Form, known: Container[Ec2Refusal]) -> str:
-        """Return the reason in words. A refusal in a short form has no note. `known`: refusals that another condition shows."""
+        """Return the reason in words, without the note if a refusal is shortened. `known`: refusals that another condition shows."""
         if self.refusal is None:
             return f"{self.own}{self.note}"
         refused = REFERENCE if self.refusal in known else self.refusal.render(form)

@@ -30,8 +30,8 @@ the whole list. The values in `capabilities` must be booleans. Source: github.co
 PluginConf."""
 
 FLAGS = ("disableCheck", "disableGC", "loadOnlyInlinedPlugins")
-"""Fields of a conflist in which a runtime accepts only true and false, also as strings. Source: github.com/containernetworking/cni,
-libcni/conf.go."""
+"""Fields of a conflist in which a runtime accepts only true and false, as booleans or as strings. Source:
+github.com/containernetworking/cni, libcni/conf.go."""
 
 
 class PartDefect(StrEnum):
@@ -131,7 +131,7 @@ def defect_of(document: Mapping[str, Any] | None, our_part: OwnPart) -> PartDefe
 
 
 def merge(our_part: OwnPart, others_part: OthersPart) -> dict[str, Any]:
-    """Build the conflist: our fields and plugins, then the fields and plugins of other software, which are not changed."""
+    """Build the conflist: our fields and plugins, then other software's fields and plugins, unchanged."""
     return {
         **our_part.fields,
         PLUGINS: [*our_part.plugins, *others_part.plugins],

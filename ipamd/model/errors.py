@@ -1,4 +1,5 @@
-"""The errors that cross module boundaries, in one tree, except two errors about branch ENIs (`legs/branch_errors.py`).
+"""The errors that cross module boundaries, in one tree. Not in it are two errors about branch ENIs (`legs/branch_errors.py`), and the
+subclasses of CloudError by which `ipamd/eni/` interrupts its own work.
 
     IpamError                         cni  retry
     +- InvalidRequestError              4  no     identity, netns or arguments are malformed

@@ -1,13 +1,13 @@
-"""The causes that freeze the pool. While the pool is frozen, no ENI is created and nothing is released. Pure values.
+"""The causes that freeze the pool. While the pool is frozen, nothing is released and, with one exception, no ENI is created. Pure.
 
 A node that is being drained, or that EC2 is about to end, needs no further ENI, and its addresses are released with the instance.
 So it makes no API calls for new ENIs and for releases: EC2's limits of calls are for the whole account, and other nodes need these
 calls. Addresses and prefixes on attached ENIs are still requested, because pods may wait for them.
 
-A rebalance recommendation stops less than the other causes: EC2 may let the instance run for days after it, and pods are scheduled to
-the node until it is drained. So an ENI is created if an ADD waits for it, but not ahead of need. After a spot interruption notice the
-node has only two minutes, which a new ENI and the start of a pod would use up. So an ADD that needs a new ENI is refused at once, and
-the pod starts elsewhere.
+The exception is a rebalance recommendation: EC2 may let the instance run for days after it, and pods are scheduled to the node until
+it is drained. So an ENI is created if an ADD waits for it, but not ahead of need. After a spot interruption notice the node has only
+two minutes, which a new ENI and the start of a pod would use up. So an ADD that needs a new ENI is refused at once, and the pod starts
+elsewhere.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class HistorySubject:
         return bool(record.container_id) and (record.container_id.startswith(self.text) or record.sandbox == self.text)
 
     def select(self, records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
-        """Return the records about the subject, oldest first, each once, and all marks; nothing if only marks remain."""
+        """Return the records about the subject, oldest first, each once, and all marks (MARKS); nothing if only marks remain."""
         ordered = _in_order(records)
         if not self.text:
             return []

@@ -156,7 +156,7 @@ class Intent:
 
     @property
     def is_release(self) -> bool:
-        """Whether it releases something to EC2: it releases addresses, or deletes an ENI, also to undo a creation (key `deleting`).
+        """Whether it releases something to EC2: it releases addresses, or deletes an ENI, even if this undoes a creation.
 
         If IAM denies the call of one such intent, it probably denies the calls of all.
         """

@@ -50,7 +50,7 @@ def checked_fields(
 
 
 def _is_of_kind(value: object, kind: type) -> bool:
-    is_number_and_bool = kind is int and isinstance(value, bool)  # in Python a bool is an int, in JSON it is no number
+    is_number_and_bool = kind is int and isinstance(value, bool)  # a bool is an int in Python, but not a number in JSON
     return isinstance(value, kind) and not is_number_and_bool
 
 

@@ -65,7 +65,7 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, externalServiceIpRulePri
 
 FROM_SANDBOX_PRIORITY = 1536
 """Priority of the rule `from <sandbox's address> lookup <ENI table>`, and of the same rule from a delegated prefix. On a node with
-many single addresses the rules from these have other priorities (`source_rules.py`). Source: amazon-vpc-cni-k8s
+many single addresses the rules from single addresses have other priorities (`source_rules.py`). Source: amazon-vpc-cni-k8s
 pkg/networkutils/network.go, FromPodRulePriority."""
 
 FROM_ENI_PRIORITY = 32765

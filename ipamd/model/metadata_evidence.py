@@ -175,7 +175,7 @@ def _address_differences(eni: Eni, metadata_eni: MetadataEni, rows: Collection[A
     for subject in listed - recorded:
         is_sparse = isinstance(subject, IpNetwork) and family_of(subject).is_sparse
         if is_sparse and any(row.prefix for row in rows):
-            continue  # one /80 serves the node, so another one is no difference
+            continue  # one /80 serves the node, so another one does not count as a difference
         candidates.append((DifferenceKind.UNKNOWN, eni.mac, subject, eni.eni_id))
     return candidates
 

@@ -4,7 +4,7 @@ The rule, for a pool that wants another ENI:
 
 1. Up to its reservation it may take any free place. If a node is too small for all reservations, pools with waiting ADDs come first.
 2. Beyond its reservation it takes only places that no other pool needs for its own reservation, even if an ADD of the pool waits.
-3. It never has more than its `maxEnis`.
+3. It gets no ENI beyond its `maxEnis`.
 
 The reservation of the node's own pool is one ENI. This is the primary ENI, if pods may have its addresses. An ENI that gets no new
 pods does not count towards a reservation.

@@ -55,8 +55,8 @@ class PoolSnapshot:
         disables provisioning; None if there is neither.
     growth: limits from refusals of EC2, and growth under way.
     hold: for how long addresses have been in surplus, and which of them may be released (`surplus.py`).
-    frozen: why the pool is frozen, so that no ENI is created and nothing is released; "" if it is not frozen. Addresses and prefixes
-        on attached ENIs are requested even then.
+    frozen: why the pool is frozen, so that no ENI is created (but see `may_grow_for_adds`) and nothing is released; "" if it is not
+        frozen. Addresses and prefixes on attached ENIs are requested even if it is.
     may_grow_for_adds: whether an ENI for which an ADD waits may be created although the pool is frozen.
     has_trunk: whether the control plane has attached the trunk ENI, which is one of the unmanaged ENIs.
     pool: the pool of pods that is planned; "" for the node's own pool.

@@ -43,7 +43,7 @@ _OTHER_LANGUAGES = (
     r"|adgangskode|passord|salasana|has\u0142o|heslo|jelsz\u00f3|lozinka|\u015fifre|sifre|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6[\u7801\u78bc]"
     r"|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638|\u0643\u0644\u0645\u0629 \u0627\u0644\u0633\u0631)"
 )
-"""Pattern of some names of secrets in other languages than English."""
+"""Pattern of some names of secrets in languages other than English."""
 
 _INVISIBLE = dict.fromkeys((173, 6158, 65279, *range(8203, 8208), *range(8234, 8239), *range(8288, 8293)))
 """Invisible characters that may split a word."""
@@ -68,18 +68,18 @@ _VALUE = (
     rf"|{_BLOCK}(?:\\{{1,4}}n[^\"\n]*+|(?>(?:\r?\n{_CRI}[ \t][^\n]*+)+))"
     r"|(?!\{[\"'\s\\}]|\{$|[\[<])(?>(?:[^\s&;,\"'\\]|\\[^\"'\s])+))"
 )
-"""Pattern of the value after a name. The value may be quoted, also in JSON inside JSON at any depth, and over several lines if the
+"""Pattern of the value after a name. The value may be quoted, even in JSON inside JSON at any depth, and may have several lines if the
 closing quote ends a line. Or it is a list, a block of YAML, or a word."""
 
 _SPACE = r"(?:\s|\\{1,4}[nrt])"
-"""Pattern of white space, also as JSON escapes it."""
+"""Pattern of white space, including its escapes in JSON."""
 
 _BLANK = r"(?>(?:[ \t]|\\{1,4}[nrt](?:[ \t]{0,80}+-[ \t])?){0,80})(?>(?:!!\w{1,16}[ \t])?)"
 _IS = (
     rf"(?:{_QUOTE}?[ \t]*+(?>[:?]?=[=>]?|:|->|[\uff1a\uff1d]|\\{{1,4}}uff1[ad]|%3[ad])(?:\s{{0,200}}+(?={_QUOTE})|{_BLANK})"
     rf"|{_QUOTE}?(?>(?:,|{_SPACE}){{1,80}}){_QUOTE}?value{_QUOTE}?[ \t]*+[:=]{_BLANK}|{_QUOTE}>)"
 )
-"""Pattern of the text between name and value, also if the name is itself a value (`name: DB_PASSWORD`, then `value: ...`)."""
+"""Pattern of the text between name and value, even if the name is itself a value (`name: DB_PASSWORD`, then `value: ...`)."""
 
 _ON_A_LINE = rf"^{_CRI}(?P<indent>[ \t]*+)(?:-[ \t]++)?{_QUOTE}?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}{_QUOTE}?[ \t]*+:[ \t]*+"
 _DEEPER = rf"\r?\n{_CRI}(?P=indent)[ \t]"

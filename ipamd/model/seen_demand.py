@@ -22,8 +22,8 @@ class SeenDemand:
 
     `minute_rate`, `ten_minute_rate`: ADDs per second, as averages over the last minute and the last ten minutes.
     `peak_count`: the most addresses that were busy at the same time in the last `PoolSettings.release_hold_s` seconds.
-    `short_growth_count`, `long_growth_count`: by how many addresses this peak rose at most within SHORT_S, and within LONG_S, in the
-        same time.
+    `short_growth_count`, `long_growth_count`: the greatest rise of this peak within SHORT_S, and within LONG_S, in the last
+        `release_hold_s` seconds.
     `allocation_s`, `creation_s`: how many seconds an allocation on an attached ENI took, and a new ENI until it was usable.
     `start_count`: the addresses that a new node is expected to need, or that a node had free when its daemon started.
     `is_filling`: whether the node was created only minutes ago, so that it may still be getting its first pods.

@@ -81,8 +81,7 @@ def tenures(records: Iterable[HistoryRecord]) -> list[Tenure]:
 
 
 def _beginning(record: HistoryRecord) -> datetime:
-    """Return the time of a record in BEGINS that is compared with the beginning of an ended tenure, to find out whether a new one
-    began.
+    """Return the time that decides whether a record in BEGINS begins a new tenure: it does if the ended tenure began before this time.
 
     For `adopted` and `held` it is the time of the record, because the sandbox may have had its address long before.
     """

@@ -1,7 +1,7 @@
 """An uplink is a link by which the packets of one sandbox alone leave the node.
 
-Most sandboxes have none: their packets leave by the link of the ENI that has the address. Only `ipamd/model/legs/` and
-`ipamd/kernel/legs/` depend on the kind of uplink; all other code passes the value on.
+Most sandboxes have none: their packets leave by the link of the ENI that has the address. Only the packages named `legs`, such as
+`ipamd/model/legs/` and `ipamd/kernel/legs/`, depend on the kind of uplink; all other code passes the value on.
 """
 
 from __future__ import annotations

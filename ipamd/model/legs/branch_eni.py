@@ -46,8 +46,8 @@ class Branch:
     `vlan`: the VLAN ID of the sandbox's frames on the trunk ENI.
     `mac`: the MAC of the branch ENI.
     `gateway`: the router of the branch ENI's subnet, resolved by ARP or neighbour discovery.
-    `is_strict`: whether all packets of the sandbox pass the branch ENI, also packets between the sandbox and its own node. The
-        value stays as it was when the sandbox was wired.
+    `is_strict`: whether all packets of the sandbox pass the branch ENI, even packets between the sandbox and its own node. The value
+        stays as it was when the sandbox was wired.
     """
 
     vlan: int
