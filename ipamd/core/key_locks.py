@@ -84,7 +84,7 @@ class KeyLocks:
             self._leave(key, ticket)
 
     def holders(self) -> list[LockHolder]:
-        """Return the operation that holds each locked key, oldest first."""
+        """Return, for each locked key, the operation that holds its lock; the operation that has held it for longest comes first."""
         now = self._clock.monotonic()
         with self._guard:
             heads = [(key, queue[0], len(queue) - 1) for key, queue in self._queues.items() if queue]

@@ -71,7 +71,7 @@ class AwsNode(Protocol):
         """
 
     def network_name(self) -> str:
-        """Return the network name in its conflist, also if `save_conflist` renamed the file; its default name if none is readable."""
+        """Return the network name in its conflist, even if `save_conflist` renamed the file; its default name if none is readable."""
 
     def has_conflist(self) -> bool:
         """Whether its conflist is in the runtime's directory. Its name sorts before the name of ours, so the runtime would use it."""

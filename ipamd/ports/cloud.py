@@ -26,7 +26,7 @@ class Ec2(Protocol):
     CloudError, the call ends. The thread that makes these calls sets it."""
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
-        """Return all ENIs that are attached to the instance (one paginated call), sorted by device index."""
+        """Return all ENIs that are attached to the instance (one paginated call), sorted by device index and network card."""
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         """Return one ENI. Raises: CloudNotFoundError if it does not exist."""
@@ -44,7 +44,7 @@ class Ec2(Protocol):
     def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
         """Return the detached ENIs (`available`) of the node's VPC that have all these tags, sorted by ID (one paginated call).
 
-        `tags`: at least one tag; the value "" stands for any value. An empty result proves nothing (I11).
+        `tags`: at least one tag; the value of one of them may be "", which stands for any value. An empty result proves nothing (I11).
         """
 
     def find_address(self, address: IpAddress, *, subnet_id: SubnetId | None = None) -> tuple[DescribedEni, ...]:
@@ -71,8 +71,9 @@ class Ec2(Protocol):
         """Return a subnet's IPv4 CIDR. It is cached for the life of the process."""
 
     def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
-        """Return the subnets of a VPC in one zone, sorted by ID (one paginated call). Subnets that other accounts own are not among
-        them.
+        """Return the subnets of a VPC in one zone, sorted by ID (one paginated call).
+
+        EC2 may leave out subnets that another account owns. Subnets without an IPv4 CIDR are left out.
         """
 
     def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
@@ -120,7 +121,8 @@ class Ec2(Protocol):
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         """Release addresses and prefixes, at least one of them, by a call for each kind.
 
-        Objects that the ENI does not have any more are no error: the ENI is described, and the other objects are released.
+        Objects that the ENI does not have any more are no error: the ENI is described, and the other objects are released. An ENI that
+        does not exist any more is no error either.
         """
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
@@ -164,7 +166,7 @@ class Metadata(Protocol):
         `described`: the ENI of this MAC as EC2 has just described it, so that its ID and device index need not be read.
 
         If the ENI has no addresses or no prefixes (status 404), the result has empty sets. Raises: CloudError for every other failure,
-        also if the ENI is gone.
+        for example if the ENI is gone.
         """
 
     def notices(self) -> Mapping[FreezeCause, str]:

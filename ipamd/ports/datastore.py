@@ -37,8 +37,9 @@ class UnitOfWork(Protocol):
     def lose(self, address: IpAddress, *, reason: str) -> None:
         """Mark an address as lost, because EC2 does not show it any more. It is not assigned again (I7).
 
-        A free address is removed at once. Any other keeps its state and its sandbox (I2), and is removed when it would become free.
-        One row stands for all addresses of a /80 that have no row of their own; if it is marked, all addresses of the /80 are lost.
+        A free address is removed at once. Any other address keeps its state and its sandbox (I2), and is removed when it would become
+        free. One row stands for all addresses of a /80 that have no row of their own; if that row is marked, all addresses of the /80
+        are lost.
         The call can be repeated; an unknown address is no error.
         """
 
@@ -137,7 +138,7 @@ class UnitOfWork(Protocol):
         """
 
     def rename_veth(self, key: AttachmentKey, *, host_veth: str) -> Attachment:
-        """Record another name of an attached sandbox's host veth, also in its stored CNI result.
+        """Record another name of an attached sandbox's host veth, in its attachment and in its stored CNI result.
 
         Returns: the changed attachment. Raises: UnknownAttachmentError, which does not fail the unit, if the key has no attachment.
         """
@@ -271,7 +272,7 @@ class Datastore(Protocol):
         """Replace the set of addresses that `reserve` must not take for now, because EC2 did not show them (I7). In memory only.
 
         The set may contain addresses that are not free or not known; they are withheld once they become free. In addition, the
-        addresses of an open `unassign` intent are withheld from the moment at which the intent is on disk, also after a restart.
+        addresses of an open `unassign` intent are withheld from the moment at which the intent is on disk, even after a restart.
         """
 
     def pin(self, ranges: tuple[IPv4Network, ...]) -> None:

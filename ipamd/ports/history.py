@@ -10,7 +10,7 @@ from ipamd.model.history import HistoryRecord, RecordedHistory
 
 
 class History(Protocol):
-    """Keeps records of events on disk, also after a reboot of the node. Safe to call from any thread."""
+    """Keeps records of events on disk, even across reboots of the node. Safe to call from any thread."""
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
         """Accept records, which are written later. The call does not access the disk, never waits and never fails, because ADD and DEL

@@ -190,10 +190,11 @@ class HostNetwork(Protocol):
         """
 
     def choose_source_tree(self, is_chosen: bool) -> bool:
-        """Set whether the node may have so many single addresses that their rules should be in buckets (`source_rules.py`).
+        """Set whether the rules from single addresses are in buckets, because the node may have many of them (`source_rules.py`).
 
-        The next `setup_eni` or `reconcile` changes the rules. Before the first call they stay as they are. An IPv6 pool has no
+        The next `setup_eni` or `reconcile` changes the rules. Before the first call the rules stay as they are. An IPv6 pool has no
         buckets.
+
         Returns: whether this changed `has_source_tree`.
         """
 

@@ -17,8 +17,8 @@ class LegAdoption(Protocol):
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
         """Write our alias, with `key` and `address`, on a host veth that amazon-vpc-cni-k8s made. Packets go the same way as before.
 
-        Returns: the veth with the alias. Raises: WiringError, also if another link has the name by now, or if the link already has an
-        alias of ours that names a sandbox.
+        Returns: the veth with the alias. Raises: WiringError if the kernel refuses, if another link has the name by now, or if the
+        link already has an alias of ours that names a sandbox.
         """
 
     def stamp_uplinked(

@@ -16,14 +16,14 @@ class PacketPaths(Protocol):
     """Answers what the kernel and our own rules would do with one packet. Nothing is sent or changed. Safe from any thread."""
 
     def inside(self, netns: str, packet: RoutedPacket) -> RouteAnswer:
-        """Look up the route of a packet that a process in a sandbox sends. Time and memory are bounded, whatever the sandbox
+        """Look up the route for a packet that a process in a sandbox sends. Time and memory are bounded, whatever the sandbox
         contains (I16).
 
         Raises: NetnsError if the namespace is gone; WiringError.
         """
 
     def on_node(self, packet: RoutedPacket) -> RouteAnswer:
-        """Look up the host's route of a packet that arrives by a link or that the host sends.
+        """Look up the host's route for a packet that arrives by a link or that the host sends.
 
         Raises: WiringError, KernelDumpError.
         """

@@ -200,7 +200,7 @@ class NetworkConfig:
 
     @property
     def is_strict(self) -> bool:
-        """Whether all packets of a pod with security groups of its own pass its branch ENI, also packets to and from its own node."""
+        """Whether all packets of a pod with security groups of its own pass its branch ENI, even packets to and from its own node."""
         return self.enforcing_mode is EnforcingMode.STRICT
 
     @property

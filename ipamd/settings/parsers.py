@@ -1,7 +1,7 @@
 """Parse the text of one setting. A parser returns the value, or raises ValueError with a sentence about the accepted values.
 
-A parser raises no other error, because `parsed` calls it only with bounded, printable text. Values that would fail later, at the first
-EC2 call or in a kernel message, are refused here.
+A parser raises no other error, except RecursionError for JSON, which `parsed` converts: `parsed` calls it only with bounded, printable
+text. Values that would fail later, at the first EC2 call or in a kernel message, are refused here.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def parse_veth_prefix(text: str) -> str:
-    """Accept the beginning of host veth names. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars.
+    """Accept a beginning for the names of host veths with which no other link's name begins. Raises: ValueError.
 
-    Raises: ValueError.
+    Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars.
     """
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")

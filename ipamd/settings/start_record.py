@@ -1,6 +1,6 @@
 """Record the last starts of the daemon in the run directory, so that `ipamctl` recognises a crash loop while no daemon answers.
 
-A process writes a line when it begins, and completes the line when it ends, also if its settings are invalid. A line without an exit
+A process writes a line when it begins, and completes the line when it ends, even if its settings are invalid. A line without an exit
 status belongs to a process that runs or was killed. The file only informs people. No decision of the daemon depends on it.
 """
 

@@ -123,7 +123,7 @@ def _meant() -> tuple[str, ...]:
 
 @cache
 def _known_names() -> tuple[str, ...]:
-    """Return the names to suggest: first the names in `_meant`, then all names of amazon-vpc-cni-k8s, also without meaning here."""
+    """Return the names to suggest: first those in `_meant`, then all names of amazon-vpc-cni-k8s, even those without meaning here."""
     return (*_meant(), *(setting.name for setting in UPSTREAM))
 
 
