@@ -64,8 +64,8 @@ class UnitOfWork(Protocol):
     def open_intent(self, intent: Intent) -> None:
         """Record an operation that changes something in EC2, before its first call is made (I9).
 
-        Raises: InvariantError if the intent is open already; if an `unassign` intent releases an address that is not free; or if an
-            address on the ENI of a `delete-eni` intent is not free (I2).
+        Raises: InvariantError if the intent is open already; if an `unassign` intent releases an address that is not free, or that is
+            not on the intent's ENI; or if an address on the ENI of a `delete-eni` intent is not free (I2). A lost address is not free.
         """
 
     def update_intent(self, intent: Intent) -> None:
@@ -110,9 +110,8 @@ class UnitOfWork(Protocol):
 
         Until COMMIT has succeeded the address stays reserved in memory, so that the caller can abort. A sandbox whose address is not
         from the pool has no reservation: its attachment is recorded, no row of an address changes, and no address cools later.
-        Raises: InvariantError if another key has the reservation. A sandbox whose address is not from the pool is
-        refused with this error if it has an address already, if its DEL was done, or if a part of its uplink belongs to another
-        sandbox or ENI (I1).
+        Raises: InvariantError if another key has the reservation, if the sandbox has an address already, or if its DEL was done (I1,
+            I4). A sandbox whose address is not from the pool is refused too if a part of its uplink belongs to another sandbox or ENI.
         """
 
     def adopt(self, attachment: Attachment) -> None:
@@ -221,7 +220,8 @@ class UnitOfWork(Protocol):
             cooldown: the added addresses cool for this time; None: they are free at once. A cooldown is needed after a lost datastore,
                 because then it is not known when the addresses were last used (I8). The row that stands for the rest of a /80 is
                 always free, because addresses of a /80 are assigned in a cycle.
-        Raises: InvariantError also for an unknown ENI, a primary address (I6) or a wrong prefix.
+        Raises: InvariantError also for an unknown ENI, a primary address (I6), an address of another ENI or of an uplink (I1), or a
+            wrong prefix.
         """
 
     def remove_addresses(self, addresses: Iterable[IpAddress], *, reason: str) -> None:
@@ -369,7 +369,9 @@ class Datastore(Protocol):
         """
 
     def withheld(self) -> frozenset[IpAddress]:
-        """Return the addresses that `reserve` does not take for now (`withhold`)."""
+        """Return the addresses that `reserve` does not take for now (`withhold`), and those that it takes only if they are asked for
+        (`pinned`).
+        """
 
     def doubts(self) -> Doubts:
         """Return the absences of ENIs and addresses that EC2 did not show lately. An earlier process may have recorded them."""

@@ -212,8 +212,8 @@ class HostNetwork(Protocol):
         """
 
     def allow_neighbour_discovery(self) -> list[RepairReport]:
-        """Prepare an export of an IPv6 node: remove the rules that drop neighbour discovery, the rejection of packets to free
-        addresses, and our second default route. On an IPv4 node nothing is removed.
+        """Prepare an export of an IPv6 node: remove the rejection of packets to free addresses, our second default route, and
+        our IPv6 nftables table, because it drops neighbour discovery. On an IPv4 node nothing is removed.
 
         Sandboxes that amazon-vpc-cni-k8s wires need neighbour discovery. `confine_sandboxes` and `reject_free_addresses` undo this
         call.
