@@ -59,7 +59,8 @@ class DescribedEni:
     `delete_on_termination`: whether EC2 deletes the ENI with the instance.
     `security_group_ids`: its security groups, ascending; empty if the answer named none.
     `operator`: the AWS service that manages the ENI (EC2's Operator.Managed); "" if none does.
-    `problem`: why the description could not be read; "" if it could. With a problem the other fields have the readable parts.
+    `problem`: why the description could not be read; "" if it could. With a problem only the IDs, the MAC, the type, the attachment
+        and the operator were read, as far as they are readable; the other fields have their defaults.
     `is_source_checked`: whether EC2 drops packets that the ENI sends with a source address that is not its own (SourceDestCheck).
     """
 
@@ -121,8 +122,8 @@ class AddressHolder:
 class MetadataEni:
     """One ENI as instance metadata shows it. This is only a hint (I7).
 
-    `addresses`: the ENI's addresses, including the primary address; may be empty.
-    `prefixes`: the delegated prefixes; may be empty.
+    `addresses`: the ENI's IPv4 addresses, including the primary address; with an IPv6 pool only the primary address. May be empty.
+    `prefixes`: the delegated prefixes of the pool's family; may be empty.
     """
 
     mac: MacAddress
@@ -165,7 +166,7 @@ class CallUnderWay:
     """An EC2 call that has not ended, including its retries.
 
     `api`, `subject`: the API, and the ENI, subnet or instance that the call is about.
-    `age_s`: seconds since the first attempt.
+    `age_s`: seconds since the call began.
     `refusal_count`: how many attempts failed.
     `last_refusal`: why the last failed attempt failed; None if no attempt failed yet.
     """

@@ -48,7 +48,7 @@ class LedgerEvent(StrEnum):
 class HistoryEvent(StrEnum):
     """Events that the history has, and the ledger does not.
 
-    BOOTED: the boot of the node in which the following records were written; every file of the history begins with it.
+    BOOTED: the boot of the node in which the following records were written; every file except those of refused ADDs begins with it.
     HELD: a sandbox has had its address since before this file of the history began.
     MISSED: records are missing.
     REFUSED: ADDs of a pod were refused.
@@ -113,10 +113,10 @@ class HistoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordedHistory:
-    """The records about one subject.
+    """The records about one subject, or about all subjects since a time.
 
-    records: the records about the subject, in any order, and all records whose event is in MARKS.
-    begins_at: the time of the oldest record of any subject; None without records.
+    records: these records, in any order; with one subject also all records whose event is in MARKS.
+    begins_at: the time of the oldest record of any subject, refused ADDs left out; None if there is none.
     problem: why records may be missing; "" if none are.
     """
 

@@ -19,7 +19,7 @@ from ipamd.model.uplink import Uplink
 
 @dataclass(frozen=True, slots=True)
 class HostVeth:
-    """A host veth with our name prefix or our alias.
+    """A host veth with our alias, our name prefix or a name of strict mode, or any veth that is about to be deleted with ours.
 
     is_dying: whether it is in the link group that is about to be deleted.
     key, address: the sandbox and the address in its alias; None without an alias of ours.
@@ -60,9 +60,9 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class VlanLink:
-    """A VLAN link whose name has the form that we and amazon-vpc-cni-k8s give to uplinks.
+    """A link whose name has the form that we and amazon-vpc-cni-k8s give to the VLAN links of uplinks.
 
-    `vlan`: its VLAN ID.
+    `vlan`: the VLAN ID in its name.
     `parent`: the index of the link that carries its frames; this must be the trunk ENI's link.
     `parent_mac`: the MAC of the link with index `parent`; "" if it was not read.
     `is_dying`: whether it is in the link group that is about to be deleted.
@@ -97,7 +97,7 @@ class UplinkRoute(NamedTuple):
 
     destination: one address, or a network; None: the default route.
     via: the next hop; None if the destination is on the link.
-    device: the name of the link.
+    device: the name of the link; for a link that is neither a veth nor an uplink's, `link` and its index.
     is_end: whether it is `unreachable default` with END_METRIC, which has no device.
     """
 
@@ -131,13 +131,14 @@ class KernelSurvey:
     veths: the host veths of the first legs (*first host veths*) of sandboxes with an address of a pool.
     uplinked: the first host veths of sandboxes with an uplink.
     extra: the host veths of extra legs.
-    vlans: the VLAN links of uplinks.
-    routes: the routes to single addresses in the main table: address -> name of the link, and the next hop if the route has one.
+    vlans: the links with names of uplinks.
+    routes: the routes to single addresses in the main table: address -> name of the link (as `UplinkRoute.device`), and the next hop
+        if the route has one.
     own_routes: the routes to single addresses in `OWN_TABLE`, in the same form.
-    has_own_rule: whether the rule to `OWN_TABLE` exists.
+    has_own_rule: whether the rule to `OWN_TABLE` exists in every family that was read.
     to_rules: the addresses with a rule of their own to the main table (TO_SANDBOX_PRIORITY).
-    from_rules: address -> the tables of the rules for packets from the address, whatever the rules' priorities are.
-    rule_places: address -> priority and table of each rule for packets from the address (`source_rules.py`).
+    from_rules: address -> the tables of the rules for packets from the address, at FROM_SANDBOX_PRIORITY or in a bucket.
+    rule_places: address -> priority and table of each of these rules (`source_rules.py`).
     from_prefixes: delegated prefix -> the tables of the rules for packets from the prefix.
     uplink_routes: the routes in the tables of uplinks, and in `STRICT_TABLE`.
     incoming_rules: the rules for packets that arrive by a certain link (INCOMING_PRIORITY).
@@ -278,7 +279,8 @@ class ForeignLink:
     """A link of the host that is not ours and leads into the namespace of a sandbox.
 
     `key`: the sandbox.
-    `is_in_use`: whether an IPv4 route of the host leads through the link, or the link is a port of a bridge.
+    `is_in_use`: whether a route of the host leads through the link, or the link is a port of a bridge or of another link. Not known,
+        and therefore False, for a link that looks like a host veth of ours.
     """
 
     name: str
@@ -295,7 +297,7 @@ class LinkEventKind(StrEnum):
 
     OPENED: the subscription is open.
     GONE: the link was deleted, or moved to another namespace.
-    SEEN: the link appeared or changed. There is no event if a link only goes down.
+    SEEN: the link appeared or changed; it may have gone down.
     MISSED: notifications were lost.
     After OPENED and MISSED every link must be read again.
     """
@@ -311,7 +313,7 @@ _EVERY = MacAddress("")
 
 @dataclass(frozen=True, slots=True)
 class LinkEvent:
-    """One notification about an ENI's link. `mac`: the link's MAC; empty for OPENED and MISSED, which concern every link."""
+    """One notification about a link that may be an ENI's. `mac`: its MAC; empty for OPENED and MISSED, which concern every link."""
 
     kind: LinkEventKind
     mac: MacAddress = _EVERY
@@ -321,9 +323,9 @@ class ChangeKind(StrEnum):
     """The kind of object that changed on the host.
 
     LINK: a host veth of ours, or the link of an ENI.
-    OTHER_LINK: a link that is neither a host veth of ours, nor an uplink, nor the link of an ENI.
+    OTHER_LINK: a virtual link that is not a host veth of ours. A change of an uplink is announced as VLAN_LINK, and then as this.
     VETH_GONE: a host veth of ours that was deleted.
-    VLAN_LINK: an uplink.
+    VLAN_LINK: a link whose name has the form of an uplink's.
     ADDRESS, ROUTE, RULE, SYSCTL, NFT: an address, a route, a rule, a sysctl, or nftables.
     MISSED: unknown, because notifications were lost.
     """
@@ -345,12 +347,13 @@ class HostChange:
     """A change of the host's networking. Changes that this daemon's own wiring makes are left out if they can be recognised.
 
     `veth`: with LINK, the host veth after the change; None for an ENI's link.
-    `vlan`: with VLAN_LINK, the VLAN link after the change.
+    `vlan`: with VLAN_LINK, the VLAN link after the change; with `is_gone`, as it was last.
     `address`, `length`: an interface's address, a route's destination, or a rule's selector, with its prefix length.
     `table`: the table of a route or a rule.
     `priority`: the priority of a rule.
     `is_gone`: whether a route or a VLAN link was removed.
-    `process`: the process that changed nftables, as the kernel reports it.
+    `process`: the process that changed nftables, by name and ID as the kernel reports them; "" if the kernel reports no name, or if it
+        is the name of this process.
     """
 
     kind: ChangeKind

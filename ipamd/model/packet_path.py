@@ -30,8 +30,8 @@ class RouteResult(StrEnum):
 
     FORWARDED: it sends the packet by a link.
     LOCAL: the destination is an address of the same namespace.
-    REFUSED: a route or rule refuses the packet, or no route fits.
-    DROPPED_BY_SOURCE: the reverse-path filter drops the packet, because its source is routed elsewhere.
+    REFUSED: a route or rule refuses the packet, no route fits, or the link by which it arrives does not forward.
+    DROPPED_BY_SOURCE: the kernel refuses the packet's source, for example because it is routed elsewhere (reverse-path filter).
     """
 
     FORWARDED = "forwarded"
@@ -44,14 +44,15 @@ class RouteResult(StrEnum):
 class RouteAnswer:
     """The kernel's decision about a packet.
 
-    `rule`: the priority of the policy rule that selected `table`; None if it is not known. Rules inside a sandbox are not listed,
-        because the sandbox may make any number of them.
+    `rule`: the priority of the policy rule that selected `table` or refuses the packet; None if it is not known. For DROPPED_BY_SOURCE
+        it is the rule that decides about packets to the source. Rules inside a sandbox are not listed, because the sandbox may make
+        any number of them.
     `rule_text`: this rule in words; "" if it is not known.
-    `table`: the route table with the route that the packet takes; 0 if there is none.
-    `link`: the link by which the packet leaves; "" if it does not leave.
+    `table`: the route table that decides about the packet; 0 if it is not known, or if none does.
+    `link`: the link by which the packet leaves, for LOCAL the loopback; "" if it is refused.
     `via`: the next hop; None if the destination is on the link.
     `source`: the source address of the packet; the kernel chose it if the question had none.
-    `error`: the kernel's words for a refusal; "" without a refusal.
+    `error`: why the packet is refused, in the kernel's words if it has any; "" without a refusal.
     """
 
     result: RouteResult

@@ -17,7 +17,7 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One pod sandbox of a CRI list. The pod's names are for display only.
+    """One pod sandbox of a CRI list, with the names of its pod, which may be cut.
 
     `eni_annotation`: the annotation `pod_annotations.POD_ENI` at the moment when the sandbox was begun; "" if there was none.
     """
@@ -60,8 +60,8 @@ class RuntimeView:
 
 
 class EventKind(StrEnum):
-    """Kind of an event. SUBSCRIBED is not an event of CRI: with it our adapter reports that the stream is open, and that from then on
-    no change is missed.
+    """Kind of an event. SUBSCRIBED is not an event of CRI: with it our adapter reports that the stream is open, as far as that can be
+    known.
     """
 
     SUBSCRIBED = "subscribed"
@@ -74,7 +74,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxEvent:
-    """An event of the runtime, after which the sandboxes are listed again.
+    """An event of the runtime, after which the sandboxes are listed again. With SUBSCRIBED both IDs are "".
 
     `container_id`: the ID of a sandbox or of a container.
     `sandbox_id`: the ID of the sandbox itself, or of the sandbox that has the container; "" if the sandbox is gone.

@@ -20,7 +20,8 @@ class History(Protocol):
     def read(self, subject: str) -> RecordedHistory:
         """Read the latest records about a subject, including records that are not written yet.
 
-        The result's `problem` says why records may be missing: a file cannot be read, records were dropped, or there are too many.
+        The result's `problem` says why records may be missing: a file cannot be read or written, records were dropped, or there are
+        too many.
         """
 
     def read_since(self, since: datetime) -> RecordedHistory:

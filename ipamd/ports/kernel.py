@@ -190,10 +190,11 @@ class HostNetwork(Protocol):
         """
 
     def choose_source_tree(self, is_chosen: bool) -> bool:
-        """Set whether the rules from single addresses are in buckets, because the node may have many of them (`source_rules.py`).
+        """Set whether the rules from single addresses are put into buckets, because the node may have many of them
+        (`source_rules.py`).
 
-        The next `setup_eni` or `reconcile` changes the rules. Before the first call the rules stay as they are. An IPv6 pool has no
-        buckets.
+        The next `setup_eni` or `reconcile` changes the `goto` rules; `Wiring.repair` moves the rules of present sandboxes into the
+        buckets, but not out of them. Before the first call the rules stay as they are. An IPv6 pool has no buckets.
 
         Returns: whether this changed `has_source_tree`.
         """
@@ -205,9 +206,12 @@ class HostNetwork(Protocol):
         """Set up the nftables tables that confine sandboxes, and the rule to the route table with the routes to sandboxes. Idempotent.
 
         The tables drop packets of sandboxes for the reasons in `DROP_REASONS`, for example because their source is not an address of
-        the sandbox. The call needs no identity of the node and no ENI.
+        the sandbox. The settings of the sandboxes' host links are restored too. Before a process makes its first tables, the call adds
+        the routes that the tables need for sandboxes in strict mode that amazon-vpc-cni-k8s wired. The call needs no identity of the
+        node and no ENI.
 
-        `is_silent`: as in `reconcile`. Returns: one report for each repair, and one for each refusal of a table by the kernel.
+        `is_silent`: as in `reconcile`. Returns: one report for each repair, and one for each part that the kernel refused. Of the
+            links' settings only a repair of forwarding is reported.
         Raises: WiringError, KernelDumpError.
         """
 
@@ -222,7 +226,10 @@ class HostNetwork(Protocol):
         """
 
     def confinement_differences(self) -> list[RoutingDifference]:
-        """Return what `confine_sandboxes` would repair, and change nothing."""
+        """Return what `confine_sandboxes` would repair in the nftables tables, and what it would report as refused. Change nothing.
+
+        Neither the settings of links nor the rule is compared.
+        """
 
     def are_tables_in_place(self) -> bool | None:
         """Whether no nftables table of ours has changed since it was last compared; None if this is not known.
@@ -257,7 +264,7 @@ class HostNetwork(Protocol):
         """Return what other software on the node changes, or may change, in sandboxes' traffic, as the node's last inspection found
         it.
 
-        Each difference has the command that ends it (`mend`). A difference does not prove that a sandbox has no network. Read from
+        Each difference says how an operator ends it (`mend`). A difference does not prove that a sandbox has no network. Read from
         memory.
         """
 
@@ -343,7 +350,7 @@ class HostNetwork(Protocol):
         """
 
     def remove_left_chains(self, names: Collection[str] | None) -> str:
-        """Remove the chains and tables that amazon-vpc-cni-k8s created with iptables-nft or nftables.
+        """Remove the rules, the chains and the table that amazon-vpc-cni-k8s created with iptables-nft or nftables.
 
         The caller must have checked that nothing needs them any more.
 
@@ -374,4 +381,4 @@ class HostNetwork(Protocol):
         """
 
     def stop_host_events(self) -> None:
-        """End a running `host_events` iterator, from another thread. Every later iterator ends at once."""
+        """End a running `host_events` iterator, from another thread. Every later iterator ends after OPENED."""

@@ -35,4 +35,7 @@ class PacketPaths(Protocol):
         """Return the names of ENIs' links, by MAC; MACs without a link are left out. Raises: WiringError, KernelDumpError."""
 
     def filters(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
-        """Return which filters of other software drop, or may drop, packets of all sandboxes or of the addresses in `addresses`."""
+        """Return what other software changes, or may drop, in packets of all sandboxes or of the addresses in `addresses`.
+
+        The result is as in `HostNetwork.other_software`, but read now; if nftables cannot be read, it is that of the last inspection.
+        """

@@ -16,7 +16,8 @@ class PodFactsSource(Protocol):
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
         """Return the present facts about the pod of a request. It raises no error.
 
-        Returns: facts with the requirement UNKNOWN if the source does not answer within `timeout_s` seconds.
+        Returns: facts with the requirement UNKNOWN if the source does not answer within `timeout_s` seconds, or does not know the
+            requirement.
         """
 
     def wait(self, *, timeout_s: float) -> bool:
