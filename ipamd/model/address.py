@@ -38,7 +38,7 @@ class AddressState(StrEnum):
     FREE: it may be assigned.
     RESERVED: an ADD is wiring a sandbox with it; in memory only.
     ASSIGNED: a sandbox has it.
-    COOLING: its sandbox has left, and it is not assigned again before the cooldown is over.
+    COOLING: a sandbox has left it, or may have had it lately. It is not assigned again before the cooldown is over.
     QUARANTINED: a wired sandbox has it, and the sources disagree about this sandbox.
     """
 

@@ -29,7 +29,6 @@ VETH_HASH_LENGTH = 11
 """The number of hexadecimal digits of a hash in the name of a host veth. With a prefix of at most 4 characters the name has at most 15
 characters, the kernel's limit (IFNAMSIZ less its terminator).
 
-
 Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethNameSuffix.
 """
 
@@ -68,7 +67,7 @@ class Attachment:
     eni_id: the ENI that has the address.
     route_table: the number of the route table for packets from the address.
     host_veth: the name of the first leg's host veth.
-    netns: the path of the sandbox's network namespace.
+    netns: the path of the sandbox's network namespace; "" for an adopted sandbox, whose path is not known.
     netns_identity: device and inode of the file at `netns` at the time of the ADD.
     other_address: the address of an extra leg, in the other family; None without an extra leg.
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
@@ -76,12 +75,13 @@ class Attachment:
         address has this time.
     contradiction: with an uplink, how EC2's answer contradicts the claim that the ENI is the pod's own; "" if it does not, None before
         EC2 was called. The text begins with `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
-    fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
+    fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer. "" for an
+        adopted sandbox.
     snat: how connections to outside the VPC are translated, if the pod chose this; None: they are translated as the node's settings
         say.
     kept_s: for how many seconds after the DEL the address is kept for the pod; None: it is not kept.
     result: the CNI result as canonical JSON of spec 1.1.0, converted for each request to the version that it asks for.
-    pod_namespace, pod_name, pod_uid: as the runtime gave them, for display only.
+    pod_namespace, pod_name, pod_uid: as the runtime gave them. They are never evidence against a live sandbox (docs/adr/0001).
     """
 
     key: AttachmentKey
@@ -164,7 +164,7 @@ class WiringSpec:
     address: the pod's address.
     route_table: the table of the ENI that has the address; the main table (254) needs no rule for packets from the address.
     host_veth: the name of the first leg's host veth.
-    netns: the path of the sandbox's network namespace.
+    netns: the path of the sandbox's network namespace; "" if it is not known.
     mtu: the MTU of the links, in bytes; 0: unknown.
     others_mac: the host veth's MAC if amazon-vpc-cni-k8s wired the sandbox, "" if the MAC is not known; None if we wired the sandbox.
     prefix: the delegated prefix of the address, if one rule `from PREFIX` selects the packets of all its sandboxes; None: the
@@ -174,7 +174,7 @@ class WiringSpec:
     other_address: the address of the extra leg, or None.
     uplink: how the sandbox is connected to the pod's own ENI; None if the address is one of a pool.
     eni_id: the ENI that has the address.
-    trunk_mac: with an uplink, the MAC of the trunk ENI, on whose link the uplink is made; "" if the uplink exists already.
+    trunk_mac: with an uplink, the MAC of the trunk ENI, on whose link a missing uplink is made; "" if it is not known or not needed.
     is_kept_down: the links stay down and get no routes until EC2 has confirmed the ENI; then a repair completes the wiring.
     snat: as in `Attachment`.
     kept_s: as in `Attachment`; the kernel adapter does not read it.

@@ -26,7 +26,9 @@ JsonObject = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SandboxNames:
-    """Pod names from the runtime, for display (docs/adr/0001), and to distinguish two pods that claim one ENI."""
+    """Pod names from the runtime. They select settings and name host veths, for example, but are never evidence against a live sandbox
+    (docs/adr/0001).
+    """
 
     pod_namespace: str = ""
     pod_name: str = ""

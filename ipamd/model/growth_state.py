@@ -61,10 +61,10 @@ def growth_refusal(
 
 @dataclass(frozen=True, slots=True)
 class PendingEni:
-    """An ENI that EC2 may have created for us, because the outcome of the creation is not known.
+    """An ENI that EC2 may have created for us, because the creation has not ended or its outcome is not known.
 
     `device_index`: the place that it takes.
-    `address_count`: how many addresses it may add to the pool.
+    `address_count`: how many addresses it may add to the pool; 0 for an ENI of another pool, or one that is being deleted again.
     `pool`: the pool for which it was created; "" for the node's own pool.
     """
 
@@ -92,11 +92,11 @@ class GrowthState:
     `prefix_cap`: the most /28s to request at once; None unless EC2 has refused more.
     `creation_cap`: the most addresses or /28s with which a new ENI is created; None unless EC2 has refused more.
 
-    `pending_enis`: the ENIs of creations whose outcome is not known.
+    `pending_enis`: the ENIs of creations whose outcome is not known, of any pool, on the network card of this pool.
     `pending_slots`: by ENI, the slots of allocations whose outcome is not known. A slot with an address that EC2 shows on the ENI, but
         that is recorded elsewhere, counts as pending too.
     `pending_address_count`: how many addresses the allocations with an unknown outcome may add to the pool.
-    `pending`: why the outcome of creations and allocations is not known; "" if no outcome is pending.
+    `pending`: that EC2 is asked for the outcome of operations whose last try failed, and why it failed; "" if none has failed.
     `pending_kind`: the reason for `pending` in one word.
     `host`: why the host's routing of an attached ENI is not in place; None if all host routing is in place.
     `has_stuck_eni`: whether the host's routing of an ENI has failed for so long that its addresses do not count as supply.

@@ -13,8 +13,8 @@ class PoolCounts:
 
     `lost`: the addresses that EC2 does not show any more. They are not in the counts of the states.
     `lost_in_use`: how many of the lost addresses a sandbox has.
-    `withheld`: how many of the free addresses are not assigned for now, because one answer of EC2 lacked them, or because their
-        release has begun.
+    `withheld`: how many of the free addresses an ADD does not get for now, or only if it asks for them: an answer of EC2 lacked them,
+        their release has begun, or they are pinned (kept for a pod, or in a range that is set apart).
     """
 
     free: int = 0

@@ -18,14 +18,16 @@ Ours: an allocation takes about half a second; creating, attaching and setting u
 
 @dataclass(frozen=True, slots=True)
 class SeenDemand:
-    """The demand as it was measured lately. Counts are in addresses. An address is *busy* if it is in use, cooling or waited for.
+    """The demand as it was measured lately. Counts are in addresses. An address is *busy* if it is in use, cooling or waited for, and
+    not one of `repeats`.
 
     `minute_rate`, `ten_minute_rate`: ADDs per second, as averages over the last minute and the last ten minutes.
     `peak_count`: the most addresses that were busy at the same time in the last `PoolSettings.release_hold_s` seconds.
     `short_growth_count`, `long_growth_count`: the greatest rise of this peak within SHORT_S, and within LONG_S, in the last
-        `release_hold_s` seconds.
-    `allocation_s`, `creation_s`: how many seconds an allocation on an attached ENI took, and a new ENI until it was usable.
-    `start_count`: the addresses that a new node is expected to need, or that a node had free when its daemon started.
+        `release_hold_s` seconds. Rises while the node is being filled (`is_filling`) do not count.
+    `allocation_s`, `creation_s`: how many seconds an allocation on an attached ENI took lately, and a new ENI until it was usable.
+    `start_count`: the addresses that a new node is expected to need, or that a node had free when its daemon started; 0 once the start
+        is more than `release_hold_s` seconds ago.
     `is_filling`: whether the node was created only minutes ago, so that it may still be getting its first pods.
     `lasting_count`: the addresses that ADDs will take in the next 5 s if they go on as before.
     `lately_count`: the addresses that ADDs took in the last 5 s (`demand_window.WINDOW_S`).
