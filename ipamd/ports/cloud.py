@@ -22,8 +22,8 @@ class Ec2(Protocol):
     """
 
     before_release: Callable[[], None]
-    """Function that is called before each attempt of `detach_eni` and `unassign`, whose retries may take a minute. If it raises a
-    CloudError, the call ends. The thread that makes these calls sets it."""
+    """Function that is called before each attempt of `detach_eni`, `unassign` and `withdraw_address`, whose retries may take a
+    minute. If it raises a CloudError, the call ends. The thread that makes these calls sets it."""
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         """Return all ENIs that are attached to the instance (one paginated call), sorted by device index and network card."""
@@ -132,7 +132,7 @@ class Ec2(Protocol):
         """
 
     def call_reports(self) -> Mapping[str, CallReport]:
-        """Return the counts of the calls since the start, by API name; APIs that were never called are left out."""
+        """Return the counts of the calls since the start, by API name, without APIs that were neither called nor held back."""
 
     def throttling(self) -> tuple[float, float] | None:
         """Return when EC2 began to throttle this process and when it last did so, on the monotonic clock.
@@ -142,7 +142,6 @@ class Ec2(Protocol):
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
         """End the process that makes the calls, if there is one and it has not been used for a long time. Called from time to time.
-
 
         `is_needed_soon`: whether calls will probably be made soon; then the process is started instead.
         """

@@ -72,7 +72,7 @@ class StartRecord:
 def read_starts(run_dir: Path) -> tuple[ProcessStart, ...]:
     """Read the last starts, oldest first. Never blocks, whatever is in the place of the file.
 
-    Returns: () if there is no such file, or it cannot be read.
+    Returns: () if there is no such file, or if it cannot be read or is malformed.
     """
     try:
         lines = settings_file.content_of(run_dir / STARTS_NAME).decode().splitlines()
