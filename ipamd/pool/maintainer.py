@@ -595,11 +595,18 @@ class PoolMaintainer(Service):
         eni = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
         request = self._ec2_request(action, snapshot, home=home, eni=eni)
         is_single_at_home = eni is not None and not action.prefix_count and not request.is_other_subnet
-        if home and identity is not None and is_single_at_home and self._refused.is_room_due(home):
-            free_count = self._subnets.describe_for_room(home, identity)
-            if self._refused.recheck_room(home, action, free_count=free_count):
-                return  # plan again: another subnet may have room
+        if home and is_single_at_home and self._is_short_of_room(home, action, identity):
+            return  # plan again: another subnet may have room
         self._execute_growth(request, snapshot)
+
+    def _is_short_of_room(self, home: SubnetId, action: Growth, identity: InstanceIdentity | None) -> bool:
+        """Whether the default subnet has too few addresses for the action. It is described for that, but only if EC2 refused a request
+        there, and the pause after that refusal is over.
+        """
+        if identity is None or not self._refused.is_room_due(home):
+            return False
+        free_count = self._subnets.describe_for_room(home, identity)
+        return self._refused.recheck_room(home, action, free_count=free_count)
 
     @staticmethod
     def _growth_refusal(action: Growth, snapshot: PoolSnapshot) -> GrowthRefusal | None:
