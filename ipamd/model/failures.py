@@ -357,7 +357,7 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     FailureCode.NETNS_ENTRY_REFUSED: FailureMessage(
         "the network namespace could not be entered", "setns: {cause}; the daemon needs CAP_SYS_ADMIN"
     ),
-    FailureCode.NETNS_NO_NSFS: FailureMessage("{path} is not a network namespace", "it is no nsfs file"),
+    FailureCode.NETNS_NO_NSFS: FailureMessage("{path} is not a network namespace", "its file is not in the file system nsfs"),
     FailureCode.NETNS_GONE: FailureMessage(
         "network namespace {path} cannot be opened",
         "{cause}; the sandbox has gone, or the path is not visible to the daemon (hostPath mount)",
@@ -470,7 +470,7 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     FailureCode.ENTRY_METADATA: FailureMessage("{entry} has metadata that is not an object"),
     FailureCode.ENTRY_ADDRESSES: FailureMessage("{entry} has {addresses}"),
     FailureCode.ENTRY_NAME: FailureMessage("{entry} has no {name} of at most {limit} characters"),
-    FailureCode.ENTRY_NUMBER: FailureMessage("{entry} has a {name} that is no number"),
+    FailureCode.ENTRY_NUMBER: FailureMessage("{entry} has a {name} that is not a number"),
     FailureCode.NODE_FILE_NO_JSON: FailureMessage("it is not JSON", "{cause}"),
     FailureCode.ADDRESS_GIVEN_TWICE: FailureMessage("it gives {address} to {owner} and to {sandbox}"),
     FailureCode.ENTRY_ADDRESS: FailureMessage("{entry} has the address {address!r}", "{cause}"),

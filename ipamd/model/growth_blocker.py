@@ -16,7 +16,7 @@ from ipamd.model.words import counted, of_limit
 
 PROVISIONING_DISABLED = growth_refusal(
     "DISABLE_NETWORK_RESOURCE_PROVISIONING=true",
-    "attach ENIs with addresses to the instance by what makes them here, or remove the setting",
+    "have the software that attaches this instance's ENIs attach ENIs with addresses, or remove the setting",
     kind=Blocked.FROZEN,
 )
 

@@ -281,7 +281,7 @@ def _delete_payload(deletion: Delete) -> dict[str, str]:
 
 def _count(payload: Mapping[str, str], key: str) -> int:
     if not payload[key].isdecimal():
-        raise ValueError(f"{key} is no number: {payload[key]!r}")
+        raise ValueError(f"{key} is not a number: {payload[key]!r}")
     return int(payload[key])
 
 

@@ -49,7 +49,7 @@ REFUSALS: Mapping[PinnedRefusalCode, Refusal] = {
     ),
     PinnedRefusalCode.KEPT_UNKNOWN: Refusal(
         PinnedAddressError,
-        _NO_ADDRESS + "its annotation {annotation}={value} is no number of seconds from {least} to {most}",
+        _NO_ADDRESS + "its annotation {annotation}={value} is not a number of seconds from {least} to {most}",
         "correct the annotation, or remove it; VPC_IPAMD_PINNED_ADDRESS_KEEP_SECONDS is the most",
     ),
     PinnedRefusalCode.NOT_APPLICABLE: Refusal(

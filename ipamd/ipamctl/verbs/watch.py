@@ -32,7 +32,9 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not INTERVAL_MIN_S <= seconds <= INTERVAL_MAX_S:
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no number of seconds from {INTERVAL_MIN_S} to {INTERVAL_MAX_S:.0f}")
+        raise argparse.ArgumentTypeError(
+            f"{text[:20]!r} is not a number of seconds from {INTERVAL_MIN_S} to {INTERVAL_MAX_S:.0f}"
+        )
     return seconds
 
 

@@ -126,7 +126,7 @@ def identify_branch(
     (sandbox,) = sandboxes
     text = annotation(sandbox)
     if not text:
-        return f"nobody tells the annotation {POD_ENI} of pod {sandbox.pod_namespace}/{sandbox.pod_name}"
+        return f"the annotation {POD_ENI} of pod {sandbox.pod_namespace}/{sandbox.pod_name} is not known"
     try:
         annotated = parse_pod_eni(text, family=family_of(path.address))
     except BranchAnnotationError as error:

@@ -76,7 +76,7 @@ def test_a_look_costs_little(interval: str, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as end:
         ipamctl.main(["watch", "--interval", interval])
     assert end.value.code == 2
-    assert "is no number of seconds" in capsys.readouterr().err
+    assert "is not a number of seconds" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

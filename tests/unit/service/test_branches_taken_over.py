@@ -99,7 +99,7 @@ def test_a_pod_comes_over_with_its_branch_eni(node: FakeNode, is_strict: bool) -
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"eni_annotation": ""}, "nobody tells the annotation vpc.amazonaws.com/pod-eni of pod default/pod-a"),
+        ({"eni_annotation": ""}, "the annotation vpc.amazonaws.com/pod-eni of pod default/pod-a is not known"),
         ({"eni_annotation": annotation(3)}, "its pod's annotation says"),
         ({"eni_annotation": annotation(2, ifAddress="06:00:00:00:00:77")}, "its pod's annotation says"),
         ({"eni_annotation": "{"}, "annotation vpc.amazonaws.com/pod-eni"),
