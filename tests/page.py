@@ -12,6 +12,7 @@ from ipamd.ipamctl.client import plain, request_of
 from ipamd.ipamctl.page import Answers, PagePort
 from ipamd.ipamctl.page_state import state
 from ipamd.ipamctl.verb import Answer, Ask
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 
@@ -66,3 +67,18 @@ def add_named(node: FakeNode, container_id: str, pod_name: str) -> None:
     request = node.request(container_id)
     request = replace(request, names=replace(request.names, pod_name=pod_name))
     node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
+
+
+def busy_node(folder: Path) -> FakeNode:
+    """A node that is ready, of two ENIs with nine slots each, with ten pods and one that has just gone."""
+    folder.mkdir()
+    node = FakeNode(folder, settings=PoolSettings(warm_ip_target=3))
+    node.bring_up()
+    node.health.mark_ready()
+    names = "web-5d9c7-x2k4p web-5d9c7-9wq2z api-0 api-1 queue-7f6b-lm8nd cache-0 job-28-tt7rk dns-66cb-qp5vx mail-0 search-0 search-1"
+    for number, name in enumerate(names.split()):
+        node.clock.advance(7.0)
+        add_named(node, f"{number:02d}" + "c0ffee" * 10, name)
+        node.pool.cycle()
+    node.delete("06" + "c0ffee" * 10)
+    return node

@@ -8,7 +8,8 @@
 #   for_newest_python  what unpacks a Debian root: `make newest-python`
 #   lock        pip-tools                                       manifests   kubectl, helm and kustomize, none of them installed
 #   neighbours  a Debian root with other software that runs beside the daemon in tests/heavy/test_neighbours.py
-#   heavy       image, lock, machine, manifests, neighbours, Chromium, Prometheus, secilc and a kernel: `make test-all`
+#   axe         axe-core, which judges the status page in Chromium
+#   heavy       image, lock, machine, manifests, neighbours, axe, Chromium, Prometheus, secilc and a kernel: `make test-all`
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,6 +33,9 @@ neighbour_packages=systemd,dbus,network-manager,firewalld,docker.io,iptables,nft
 # Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
 image_python="cyclonedx-bom >= 7, < 8"
 lock_python="pip-tools >= 7.5, < 8"
+# The wheel carries axe-core 4.12.1 (MPL-2.0) as one file, which stays in build/: no file of ours has any of it.
+axe_wheel=axe-playwright-python==0.1.8
+axe_sha256=fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8
 # Schemas of Kubernetes that tests/unit/manifests/test_kubernetes_schemas.py asks for.
 schema_versions="1.30 1.35 1.37"
 helm_version=v3.19.0 helm_kubernetes_minor=34 kustomize_version=v5.7.1
@@ -135,15 +139,39 @@ heavy() {
     image
     lock
     manifests
+    axe
     neighbours
     vlan_kernel
 }
 
 python_tool() { # PROGRAM REQUIREMENT
     [ ! -x "build/heavy/venv/bin/$1" ] || return 0
+    heavy_venv
+    build/heavy/venv/bin/python -m pip install --quiet --disable-pip-version-check "$2"
+}
+
+heavy_venv() {
     mkdir -p build/heavy
     [ -x build/heavy/venv/bin/pip ] || "$python" -m venv build/heavy/venv
-    build/heavy/venv/bin/python -m pip install --quiet --disable-pip-version-check "$2"
+}
+
+axe() {
+    # Unpacked, not installed: the wheel requires Playwright, which would download browsers of its own.
+    local target=build/heavy/axe work
+    [ ! -e "$target/$axe_sha256" ] || return 0
+    heavy_venv
+    work=$(mktemp -d)
+    echo "$axe_wheel --hash=sha256:$axe_sha256" >"$work/requirements.txt"
+    if build/heavy/venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
+        --dest "$work" --requirement "$work/requirements.txt"; then
+        rm -rf "$target"
+        build/heavy/venv/bin/python -m zipfile --extract "$work"/*.whl "$work/wheel"
+        install -D -m 0644 "$work/wheel/axe_playwright_python/axe.min.js" "$target/axe.min.js"
+        touch "$target/$axe_sha256"
+    else
+        echo "setup: $axe_wheel could not be downloaded; tests with axe-core are skipped" >&2
+    fi
+    rm -rf "$work"
 }
 
 heavy_kubectl() {

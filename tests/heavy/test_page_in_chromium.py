@@ -17,10 +17,9 @@ import pytest
 
 from ipamd.ipamctl.page import STATIC, _digest
 from ipamd.ipamctl.verb import VerbError
-from ipamd.model.pool_settings import PoolSettings
 from ipamd.settings import NetworkConfig
 from tests.fakes.node import FakeNode
-from tests.page import HOSTILE, Shown, add_named, shown
+from tests.page import HOSTILE, Shown, add_named, busy_node, shown
 
 CHROMIUM = shutil.which("chromium")
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
@@ -64,17 +63,8 @@ class Browser:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Shown]:
-    """A node of two ENIs with nine slots each, a pod that has just gone, and its page."""
-    (tmp_path / "node").mkdir()
-    node = FakeNode(tmp_path / "node", settings=PoolSettings(warm_ip_target=3))
-    node.bring_up()
-    node.health.mark_ready()
-    names = "web-5d9c7-x2k4p web-5d9c7-9wq2z api-0 api-1 queue-7f6b-lm8nd cache-0 job-28-tt7rk dns-66cb-qp5vx mail-0 search-0 search-1"
-    for number, name in enumerate(names.split()):
-        node.clock.advance(7.0)
-        add_named(node, f"{number:02d}" + "c0ffee" * 10, name)
-        node.pool.cycle()
-    node.delete("06" + "c0ffee" * 10)
+    """The page of a busy node."""
+    node = busy_node(tmp_path / "node")
     with shown(node) as made:
         yield made
     node.datastore.close()

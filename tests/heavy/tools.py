@@ -19,6 +19,7 @@ HELM = HEAVY / "helm"
 KUSTOMIZE = HEAVY / "kustomize"
 VLAN_KERNEL = HEAVY / "vlan-kernel"
 NEIGHBOURS = HEAVY / "neighbours"
+AXE = HEAVY / "axe" / "axe.min.js"
 
 
 def find(name: str) -> str | None:
@@ -29,6 +30,7 @@ def find(name: str) -> str | None:
         "kubectl": DEBIANS_KUBECTL,
         "helm": HELM,
         "kustomize": KUSTOMIZE,
+        "axe-core": AXE,
         "cyclonedx-py": HEAVY / "venv/bin/cyclonedx-py",
     }
     if name in known:

@@ -20,6 +20,7 @@ debian_packages() { printf '%s\\n' "${needed[@]%%:*}"; }
 python_tool() { echo $1; }
 from_go() { echo $1; }
 heavy_kubectl() { echo kubectl; }
+axe() { echo axe-core; }
 vlan_kernel() { echo linux-image-cloud-amd64; }
 ldconfig() { :; }
 containerd() { echo containerd-$1; }
@@ -80,7 +81,7 @@ def test_the_tour_names_what_each_command_installs(tmp_path: Path) -> None:
     def asked(part: str) -> set[str]:
         return set(_sourced(f"{STEPS}python_tool() {{ :; }}; {part}", folder=tmp_path).split())
 
-    heavy = asked("heavy") - {"kubectl", "helm", "kustomize", "linux-image-cloud-amd64"}
+    heavy = asked("heavy") - {"axe-core", "kubectl", "helm", "kustomize", "linux-image-cloud-amd64"}
     for command, packages in {
         "demo`, `make chaos": asked("for_lab"),
         "test": asked("for_tests") - asked("for_lab"),
@@ -96,7 +97,25 @@ def test_the_heavy_tests_get_all_of_them(tmp_path: Path) -> None:
     """And what they alone need."""
     asked = set(_sourced(f"{STEPS}heavy", folder=tmp_path).split())
     parts = (ASKED[part] for part in ("image", "lock", "machine", "manifests"))
-    assert asked == {"chromium", "prometheus", "qemu-system-x86", "secilc", "linux-image-cloud-amd64"}.union(*parts)
+    assert asked == {"axe-core", "chromium", "prometheus", "qemu-system-x86", "secilc", "linux-image-cloud-amd64"}.union(*parts)
+
+
+def test_axe_core_is_taken_by_its_hash(tmp_path: Path) -> None:
+    """A wheel with another content is not unpacked, and a wheel that is there already is not asked for again."""
+    script = """
+    heavy_venv() { :; }
+    mkdir -p build/heavy/venv/bin
+    printf '#!/bin/bash\necho "$*" >>asked; [ "$2" != pip ]\n' >build/heavy/venv/bin/python
+    chmod +x build/heavy/venv/bin/python
+    axe 2>/dev/null
+    [ ! -e build/heavy/axe ] || echo unpacked
+    mkdir -p build/heavy/axe
+    touch "build/heavy/axe/$axe_sha256"
+    axe
+    """
+    assert _sourced(script, folder=tmp_path) == ""
+    (asked,) = (tmp_path / "asked").read_text().splitlines()
+    assert "--require-hashes" in asked
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ function showAttachments() {
     return row;
   });
   byId("attachments").tBodies[0].replaceChildren(...rows);
+  byId("attachments").hidden = !rows.length;  // a screen reader announces a table that has headers only
   const more = state.attachment_count - state.attachments.length;
   setText("shown", found.length + " of " + state.attachment_count + (more > 0 ? "; the oldest " + more + " are not shown" : ""));
 }
