@@ -48,18 +48,29 @@ for_plugin() {
 for_lab() {
     needed=("${lab_packages[@]}" "${plugin_packages[@]}")
     with_libnftables
+    with_ensurepip
     debian_packages
 }
 
 for_tests() {
     needed=("${lab_packages[@]}" "${plugin_packages[@]}" "${test_packages[@]}")
     with_libnftables
+    with_ensurepip
     debian_packages
 }
 
 with_libnftables() {
     # Its folder has the architecture's name.
     ldconfig -p 2>/dev/null | grep -q libnftables.so.1 || needed+=(libnftables1:none)
+}
+
+with_ensurepip() {
+    # Debian splits ensurepip off its python3, and without it no virtual environment is made. A Python of pyenv has it.
+    ! lacks_ensurepip || needed+=(python3-venv:none)
+}
+
+lacks_ensurepip() {
+    command -v "$python" >/dev/null && ! "$python" -c 'import ensurepip' 2>/dev/null
 }
 
 beside() {
@@ -286,10 +297,14 @@ venv_tests() {
 
 in_venv() { # WHAT, with its extras
     if [ ! -x .venv/bin/python ]; then
-        command -v "$python" >/dev/null || { echo "setup: $python is missing: install Python 3.11" >&2; exit 1; }
+        if ! command -v "$python" >/dev/null; then
+            echo "setup: $python is missing: install it, or name a newer Python with make: PYTHON=/usr/bin/python3" >&2
+            exit 1
+        fi
         echo "setup: making .venv"
-        # Debian splits ensurepip off its python3.
-        "$python" -c 'import ensurepip' 2>/dev/null || { needed=(python3-venv:none); debian_packages; }
+        needed=()
+        with_ensurepip
+        debian_packages
         "$python" -m venv .venv
     fi
     echo "setup: installing Python packages"

@@ -23,6 +23,7 @@ heavy_kubectl() { echo kubectl; }
 axe() { echo axe-core; }
 vlan_kernel() { echo linux-image-cloud-amd64; }
 ldconfig() { :; }
+lacks_ensurepip() { :; }
 containerd() { echo containerd-$1; }
 reference_plugins() { echo reference-plugins; }
 in_venv() { echo $1; }
@@ -31,7 +32,17 @@ timeout() { return 1; }
 """
 
 COMPILER = {"gcc", "libc6-dev", "musl-tools", "xz-utils", "python3"}
-LAB = {"containerd", "runc", "nftables", "iproute2", "util-linux", "mount", "containernetworking-plugins", "libnftables1"}
+LAB = {
+    "containerd",
+    "runc",
+    "nftables",
+    "iproute2",
+    "util-linux",
+    "mount",
+    "containernetworking-plugins",
+    "libnftables1",
+    "python3-venv",
+}
 ASKED = {
     "for_plugin": COMPILER,
     "for_lab": COMPILER | LAB,
@@ -91,6 +102,14 @@ def test_the_tour_names_what_each_command_installs(tmp_path: Path) -> None:
         assert packages <= told[command], command
         everything = asked("for_tests") | asked("arm64") | heavy
         assert told[command] & everything == packages, command
+
+
+def test_a_python_with_ensurepip_needs_no_package_for_it(tmp_path: Path) -> None:
+    """A Python of pyenv has it; a Python that is not there is nothing that this package would mend."""
+    steps = STEPS.replace("lacks_ensurepip() { :; }\n", "")
+    for python, is_asked in (("true", False), ("false", True), ("no-such-python", False)):
+        asked = _sourced(f"{steps}python={python}; for_lab", folder=tmp_path).split()
+        assert ("python3-venv" in asked) is is_asked, python
 
 
 def test_the_heavy_tests_get_all_of_them(tmp_path: Path) -> None:
