@@ -6,7 +6,6 @@ For operators who go back more than one release (docs/datastore.md, "The datasto
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ipamd import __version__
+from ipamd.command_line import Parser
 from ipamd.datastore.disk import Disk
 from ipamd.datastore.migrations import LEVEL, OLDEST_LEVEL, STEPS, downgrade, level_of
 from ipamd.model.errors import DatastoreError, IpamError, log_text
@@ -23,17 +23,20 @@ from ipamd.settings import load
 
 EXIT_REFUSED = 1
 
+COMMANDS = ("datastore", "clean-up")
+"""The commands of `ipamd`. The second is run by `ipamd/process/clean_up.py`, and is here so that a misspelt one is recognised."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run `ipamd ARGUMENTS`; returns the exit status, 0 or 1. Raises: SystemExit, 2 for wrong arguments, 0 after the usage."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ipamd",
         description="The daemon, without arguments; else shows or takes back its datastore.",
         epilog="`ipamd clean-up --help`: remove what is left of ours on a node that has gone back to amazon-vpc-cni-k8s. "
         "Example: ipamd datastore level",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("what", choices=["datastore"])
+    parser.add_argument("what", choices=COMMANDS, metavar="COMMAND")
     parser.add_argument("--file", type=Path, help="the datastore's file (default: state.db in VPC_IPAMD_RUN_DIR)")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser(

@@ -22,6 +22,7 @@ from typing import NoReturn
 from ipamd import __version__, logs
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.inventory_client import InventoryClient
+from ipamd.command_line import EXIT_USAGE, Parser
 from ipamd.core.deadline import SystemClock
 from ipamd.http.listening import listen
 from ipamd.inventory import state_file
@@ -35,7 +36,7 @@ from ipamd.model.errors import CloudError, SettingsError, log_text
 from ipamd.model.words import printable
 from ipamd.settings import load
 
-EXIT_PARTIAL, EXIT_USAGE, EXIT_BLIND = 1, 2, 3
+EXIT_PARTIAL, EXIT_BLIND = 1, 3
 
 CALLS_MAX = 20
 """Default bound of the EC2 attempts in a run. Ours: enough for 10,000 ENIs and the reservations of 9 subnets. EC2 refills the
@@ -120,7 +121,7 @@ def _serve(arguments: argparse.Namespace, order: InventoryOrder, sleep: Callable
     return 0
 
 
-def _show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def _show(parser: Parser, arguments: argparse.Namespace) -> int:
     """Print the last report of the state file."""
     if not arguments.state:
         parser.error("show needs --state or INVENTORY_STATE")
@@ -163,7 +164,7 @@ def _formatted(report: InventoryReport, output: str) -> str:
     return table(report)
 
 
-def _order(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> InventoryOrder:
+def _order(parser: Parser, arguments: argparse.Namespace) -> InventoryOrder:
     region = arguments.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
     needed = {
         "--cluster or CLUSTER_NAME": arguments.cluster,
@@ -184,9 +185,9 @@ def _order(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> In
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     environ = os.environ
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vpc-ipamd-inventory",
         description="Report the free /28s of a cluster's subnets, when they run out, and ENIs that are leaked, doubled or hidden.",
         epilog="Example: vpc-ipamd-inventory run --cluster blue --vpc-id vpc-0a1b --region us-west-2 -o map",

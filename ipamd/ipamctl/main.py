@@ -8,9 +8,9 @@ import os
 import sys
 
 from ipamd import __version__
+from ipamd.command_line import Parser
 from ipamd.grpc_environment import prepare_grpc
 from ipamd.ipamctl.layout import layout_of
-from ipamd.ipamctl.parser import COMMAND, Parser
 from ipamd.ipamctl.tables import filled, safe
 from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_REFUSED, EXIT_USAGE, Answer, Verb, VerbError
 from ipamd.ipamctl.verbs import (
@@ -140,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _common_options(parser, output="table", socket="")
-    commands = parser.add_subparsers(dest="command", required=True, metavar=COMMAND)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, verb in VERBS.items():
         example_lines = "".join(f"\n  {example}" for example in verb.examples)
         command = commands.add_parser(

@@ -7,7 +7,6 @@ runs in a debug pod with our image, on the node's network and with the node's fi
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from ipamd import __version__
+from ipamd.command_line import Parser
 from ipamd.kernel.leftovers import Leftover, clean_up
 from ipamd.migration.aws_node import TCP_ADDRESS
 from ipamd.migration.listener import is_aws_node, is_served_by_another
@@ -66,9 +66,9 @@ def main(arguments: Sequence[str], *, is_served_by_other: Callable[[Settings], b
     return 0
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Make the parser of the command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROGRAM,
         description="Remove vpc-ipamd's nftables tables, rules, routes and conflist from a node that has gone back to "
         "amazon-vpc-cni-k8s. What pods of ours still need stays, and the exit status is 1: run it again when they are gone.",

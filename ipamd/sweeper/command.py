@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from ipamd import __version__, logs
+from ipamd.command_line import EXIT_USAGE, Parser
 from ipamd.model.errors import CloudError, SettingsError
 from ipamd.model.record import asdict
 from ipamd.model.words import printable
 from ipamd.settings import load
 from ipamd.sweeper.sweep import SweepOrder, SweptEni, is_complete, sweep
 
-EXIT_INCOMPLETE, EXIT_USAGE, EXIT_BLIND = 1, 2, 3
+EXIT_INCOMPLETE, EXIT_BLIND = 1, 3
 
 MIN_AGE_S = 1800
 """Default minimum age. Ours: a creation takes seconds, or minutes while EC2 is impaired, and a leaked ENI can wait half an hour."""
@@ -96,9 +97,9 @@ def _print(findings: Sequence[SweptEni], order: SweepOrder, *, as_json: bool) ->
     print(f"cluster {printable(order.cluster_name)} in {printable(order.vpc_id)}: {summary}")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     environ = os.environ
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vpc-ipamd-sweeper",
         description="Delete the leaked ENIs of one cluster.",
         epilog="Example: vpc-ipamd-sweeper --cluster blue --vpc-id vpc-0a1b --region us-west-2",

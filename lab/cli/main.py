@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ipamd import __version__
+from ipamd.command_line import Parser
 from lab.cli import background, hand
 from lab.cli.control import Answer, ControlError, ask
 from lab.errors import LabError
@@ -47,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vpc-lab", description="A VPC in network namespaces on this machine.")
+def _parser() -> Parser:
+    parser = Parser(prog="vpc-lab", description="A VPC in network namespaces on this machine.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

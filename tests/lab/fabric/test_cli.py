@@ -224,7 +224,7 @@ def test_a_lab_without_containerd_has_daemons_without_cri() -> None:
         (["up", "--env", "A=1"], "give --daemon too"),
         (["up", "--daemon", "--env", "A"], "'A' is not KEY=VALUE"),
         (["daemon", "node-a", "log", "--no-wait"], "not for log"),
-        (["daemon", "node-a", "stop"], "invalid choice"),
+        (["daemon", "node-a", "stop"], "action"),
     ],
 )
 def test_options_without_effect_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

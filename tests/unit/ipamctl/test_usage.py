@@ -39,21 +39,6 @@ def test_a_misspelt_word_names_the_one_that_was_meant(words: list[str], meant: s
     assert "convert-eniconfig" not in line
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        "argument COMMAND: invalid choice: 'stauts' (choose from 'status', 'convert-eniconfig')",
-        "argument COMMAND: invalid choice: 'stauts' (choose from status, convert-eniconfig)",
-        "argument COMMAND: invalid choice: 'stauts', maybe you meant 'status'? (choose from 'status', 'convert-eniconfig')",
-    ],
-)
-def test_the_messages_of_all_pythons_are_understood(message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse of Python 3.11 quotes the choices, that of 3.12 does not, and that of 3.15 guesses too."""
-    with pytest.raises(SystemExit):
-        ipamctl.make_parser().error(message)
-    assert set(re.findall(r"[\w-]+", capsys.readouterr().err)) & {"status", "convert-eniconfig"} == {"status"}
-
-
 def test_a_word_like_none_is_refused_without_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
     """Verbs are listed by the help; a short list of choices is named."""
     assert not set(ipamctl.VERBS) & set(re.findall(r"[\w-]+", _refused(["xyzzy"], capsys)))
