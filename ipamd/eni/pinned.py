@@ -30,7 +30,7 @@ from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, Ip
 from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.pinned_address import PinnedRange, PinnedWish
+from ipamd.model.pinned_address import PinnedRange, PinnedWish, is_taken_whole
 from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.model.pool_actions import ReleaseAddresses
 from ipamd.model.pool_counts import EniStock
@@ -55,7 +55,7 @@ because a release that changed nothing has usually made no call. If EC2 refused 
 (I13)."""
 
 SUBJECT = "pinned addresses"
-"""Name of the condition, which has the parts `ranges` and `release`."""
+"""Name of the condition, which has the parts `ranges`, `supply` and `release`."""
 
 RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
 """Back-off key and pause of the check whether the ranges are reserved. Ours: rare checks are enough, because people change
@@ -133,6 +133,7 @@ class PinnedAddresses(Service):
         self._release = release
         self._cooldown_s = cooldown_s
         self._condition = context.health.claim(SUBJECT, part="ranges")
+        self._supply_condition = context.health.claim(SUBJECT, part="supply")
         self._release_condition = context.health.claim(SUBJECT, part="release")
         self._changed = threading.Condition()
         self._wants: list[_Want] = []
@@ -212,11 +213,15 @@ class PinnedAddresses(Service):
         return soonest_s([*due, self._backoffs.left_s(RESERVATIONS)])
 
     def check_reservations(self) -> None:
-        """Report ranges in subnets of this node that no CIDR reservation of type `explicit` covers. One call per subnet each hour."""
+        """Check each hour the ranges in subnets of this node. One call per subnet.
+
+        Reports ranges that no CIDR reservation of type `explicit` covers, and ranges that leave no address of a subnet to other pods.
+        """
         subnets = {eni.subnet_id: eni.subnet_cidr for eni in self._datastore.enis()}
         if not subnets or not self._backoffs.is_due(RESERVATIONS):
             return
         self._backoffs.put(RESERVATIONS, in_s=RESERVATIONS_S)
+        self._report_supply()
         problems = []
         for subnet_id, subnet_cidr in sorted(subnets.items()):
             ranges = [cidr for cidr in self._cidrs if cidr.overlaps(subnet_cidr)]
@@ -224,6 +229,29 @@ class PinnedAddresses(Service):
             if problem:
                 problems.append(problem)
         self._condition.report(problem_of(ConditionCode.RANGES_UNRESERVED, "; ".join(problems)))
+
+    def _report_supply(self) -> None:
+        """Report the subnets of the pool of which the ranges have every address: the pool could not give what EC2 assigns there.
+
+        Subnets in which an ENI has /28 prefixes are left out, because addresses of a prefix are given to every pod.
+        """
+        enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and isinstance(eni.subnet_cidr, IPv4Network)]
+        of_prefixes = {row.eni_id for row in self._datastore.addresses() if row.prefix is not None}
+        with_prefixes = {eni.subnet_id for eni in enis if eni.eni_id in of_prefixes}
+        taken, ranges = [], dict[IPv4Network, None]()
+        for subnet_id, cidr in sorted({eni.subnet_id: eni.subnet_cidr for eni in enis}.items()):
+            inside = [item for item in self._cidrs if item.overlaps(cidr)]
+            if subnet_id not in with_prefixes and is_taken_whole(cidr, inside):
+                taken.append(subnet_id)
+                ranges |= dict.fromkeys(inside)
+        if not taken:
+            self._supply_condition.report(None)
+            return
+        step = "shorten the ranges in VPC_IPAMD_PINNED_ADDRESSES (docs/host.md)"
+        texts = ", ".join(map(str, ranges))
+        self._supply_condition.report(
+            problem(ConditionCode.RANGES_TAKE_SUBNET, next_step=step, ranges=texts, subnets=", ".join(taken))
+        )
 
     def _reservation_problem(self, subnet_id: SubnetId, ranges: Sequence[IPv4Network]) -> str:
         """Return which of the ranges in a subnet are not reserved, "" if all are. One EC2 call."""

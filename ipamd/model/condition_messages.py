@@ -86,6 +86,9 @@ MESSAGES: Mapping[StrEnum, str] = {
     ConditionCode.DUPLICATE_ADDRESSES: "{addresses}: assigned to no other sandbox; delete the sandbox that should not have it",
     ConditionCode.UNRECORDED_SANDBOXES: "{subject}: wired, but {sandboxes}",
     ConditionCode.RANGES_UNRESERVED: "{subject}: EC2 may give addresses of them to others: {cause}",
+    ConditionCode.RANGES_TAKE_SUBNET: (
+        "{subject}: {ranges} have every address of {subnets}, so none is left there for pods that name no address"
+    ),
     ConditionCode.PINNED_RELEASE_REFUSED: (
         "{subject}: EC2 does not take back {addresses}, so that the pods' next nodes do not get them: {cause}; retried"
     ),

@@ -70,6 +70,7 @@ class ConditionCode(StrEnum):
     DUPLICATE_ADDRESSES = "duplicate-addresses"
     UNRECORDED_SANDBOXES = "unrecorded-sandboxes"
     RANGES_UNRESERVED = "ranges-unreserved"
+    RANGES_TAKE_SUBNET = "ranges-take-subnet"
     PINNED_RELEASE_REFUSED = "pinned-release-refused"
     CONNECTIONS_KEPT = "connections-kept"
     OTHER_CONFLIST = "other-conflist"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 from typing import Any
 
 from ipamd.model.family import IpAddress
@@ -72,6 +72,19 @@ class PinnedClaim:
 def ranges_of(namespace: str, ranges: Iterable[PinnedRange]) -> tuple[IPv4Network, ...]:
     """Return the CIDRs whose addresses pods of a namespace may name."""
     return tuple(item.cidr for item in ranges if item.namespace == namespace and item.cidr is not None)
+
+
+def is_taken_whole(subnet: IPv4Network, ranges: Iterable[IPv4Network]) -> bool:
+    """Whether ranges have every address of a subnet that EC2 may assign.
+
+    EC2 keeps the first four and the last for itself. Source: VPC user guide, subnet CIDR blocks.
+    """
+    first, last = int(subnet.network_address) + 4, int(subnet.broadcast_address) - 1
+    taken_count = 0
+    for cidr in collapse_addresses(ranges):
+        begin, end = max(int(cidr.network_address), first), min(int(cidr.broadcast_address), last)
+        taken_count += max(end - begin + 1, 0)
+    return taken_count == last - first + 1
 
 
 def pinned_list_of(value: Mapping[str, Any], problems: list[str]) -> PinnedList:

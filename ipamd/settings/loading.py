@@ -117,6 +117,7 @@ def contradictions(settings: Settings) -> list[str]:
         *_conflist_of_aws_node(settings),
         *_pods_with_two_choices(settings.network),
         *_pinned_contradictions(settings.network),
+        *_pinned_permissions_of_nobody(settings),
         *_network_contradictions(settings.network, custom_networking=settings.subnets.custom_networking),
         *_pools_of_ipv6(settings),
     ]
@@ -309,6 +310,25 @@ def _pinned_contradictions(network: NetworkConfig) -> list[str]:
             problems.append(
                 f"VPC_IPAMD_PINNED_ADDRESSES: {first} and {second} have addresses in common: give each to one namespace"
             )
+    return problems
+
+
+def _pinned_permissions_of_nobody(settings: Settings) -> list[str]:
+    """Return one sentence for each setting about pinned addresses that is for pods that may not ask for one."""
+    network = settings.network
+    namespaces = {item.namespace for item in network.pinned_ranges}
+    problems = []
+    strangers = [namespace for namespace in network.pinned_take_namespaces if namespace not in namespaces]
+    if strangers:
+        problems.append(
+            f"VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES: pods of {', '.join(strangers)} may ask for no address: add the namespace to "
+            "VPC_IPAMD_PINNED_ADDRESSES, or remove it here"
+        )
+    if settings.subnets.pinned_list and not namespaces:
+        problems.append(
+            "VPC_IPAMD_PINNED_ADDRESS_LIST=true: without VPC_IPAMD_PINNED_ADDRESSES no pod of the list gets its address: add the "
+            "namespaces of its pods with their ranges there, or remove it"
+        )
     return problems
 
 

@@ -124,6 +124,22 @@ def test_an_address_is_pinned_for_one_namespace() -> None:
     assert not load({}).network.has_pinned_addresses
 
 
+@each_of(
+    [
+        {"VPC_IPAMD_PINNED_ADDRESSES": "db,web=10.0.0.0/28", "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES": "db,cache"},
+        {"VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES": "db"},
+        {"VPC_IPAMD_PINNED_ADDRESS_LIST": "true"},
+    ]
+)
+def test_a_permission_about_addresses_that_nobody_may_ask_for_is_refused(environment: dict[str, str]) -> None:
+    """It would have no effect, and the operator believes that it has one (I15)."""
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)) as refusal:
+        load(environment)
+    *_, wrong = environment
+    assert refusal.value.details.startswith(wrong)
+    assert load({"VPC_IPAMD_PINNED_ADDRESSES": "db,cache,web", **{wrong: environment[wrong]}})
+
+
 def test_all_problems_at_once() -> None:
     """Every problem of every topic is in one error, so that an operator corrects them in one go."""
     environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "x", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
@@ -442,13 +458,21 @@ def test_every_setting_is_tested() -> None:
     assert set(BAD) == set(_fields())
 
 
+NEEDED = {
+    "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES": {"VPC_IPAMD_PINNED_ADDRESSES": "db"},
+    "VPC_IPAMD_PINNED_ADDRESS_LIST": {"VPC_IPAMD_PINNED_ADDRESSES": "db"},
+}
+"""Variable -> settings without which its example in GOOD is refused."""
+
+
 @each_of(GOOD)
 def test_good_value(name: str) -> None:
     """A value is read into its own field, and no other field changes."""
     text, meaning = GOOD[name]
-    settings = load({name: text})
+    needed = NEEDED.get(name, {})
+    settings, before = load({name: text, **needed}), load(needed)
     for variable, path in _fields().items():
-        assert _value(settings, path) == (meaning if variable == name else _value(Settings(), path))
+        assert _value(settings, path) == (meaning if variable == name else _value(before, path))
 
 
 @each_of([(name, text) for name, texts in BAD.items() for text in texts])

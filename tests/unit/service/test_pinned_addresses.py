@@ -19,6 +19,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cni_request import SandboxNames
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.eni_tags import NO_MANAGE_TAG
 from ipamd.model.errors import CloudError, PoolEmptyError
@@ -481,6 +482,46 @@ def test_ranges_that_ec2_may_give_to_others_are_named(make_node: MakeNode) -> No
     node.clock.advance(RESERVATIONS_S)
     node.pool.run_once()
     assert "pinned addresses" not in node.health.conditions_by_subject()
+
+
+def _supply_condition(node: Node) -> dict[str, str] | None:
+    """The fields of the condition that a subnet has no address left for other pods; None without it."""
+    reports = node.health.conditions_since()
+    problems = reports["pinned addresses"].problems if "pinned addresses" in reports else ()
+    (fields, *more) = [dict(one.fields) for one in problems if one.code is ConditionCode.RANGES_TAKE_SUBNET] or [None]
+    assert not more
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "is_named"),
+    [
+        (["10.0.0.0/20"], True),
+        (["10.0.0.0/16"], True),
+        (["10.0.0.0/21", "10.0.8.0/21"], True),
+        (["10.0.0.0/21", "10.0.8.0/22"], False),
+        (["10.9.0.0/16"], False),
+    ],
+)
+def test_ranges_that_leave_a_subnet_no_address_for_other_pods_are_named(
+    make_node: MakeNode, cidrs: list[str], is_named: bool
+) -> None:
+    """The pool would get addresses from EC2 that it may give to nobody."""
+    node = make_node(pinned_ranges=tuple(PinnedRange("db", IPv4Network(cidr)) for cidr in cidrs))
+    node.pool.run_once()
+    fields = _supply_condition(node)
+    assert (fields is not None) == is_named
+    if fields is not None:
+        assert set(fields) == {"ranges", "subnets"}
+        assert (fields["subnets"], fields["ranges"]) == (SUBNET, ", ".join(cidrs))
+
+
+def test_a_subnet_of_prefixes_is_left_to_all_pods(make_node: MakeNode) -> None:
+    """Addresses of a /28 are given to every pod, also inside a range."""
+    prefixes = PoolSettings(prefix_delegation=True, warm_prefix_target=1)
+    node = make_node(pool=prefixes, pinned_ranges=(PinnedRange("db", IPv4Network("10.0.0.0/16")),))
+    node.pool.run_once()
+    assert _supply_condition(node) is None
 
 
 def test_marks_of_earlier_settings_end(make_node: MakeNode) -> None:

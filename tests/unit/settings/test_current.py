@@ -18,7 +18,7 @@ from ipamd.settings import Change, CurrentSettings, Settings, load
 from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
-from tests.unit.test_config import GOOD
+from tests.unit.test_config import GOOD, NEEDED
 
 
 def test_live_and_not_live() -> None:
@@ -87,8 +87,9 @@ POLICY = "NETWORK_POLICY_ENFORCING_MODE"
 @pytest.mark.parametrize("name", [name for name in GOOD if name not in (*FAMILIES, POLICY)])
 def test_every_setting_is_taken_or_named(name: str) -> None:
     """No change of any setting is lost in silence."""
-    current = CurrentSettings(Settings())
-    change = current.offer(load({name: GOOD[name][0]}))
+    needed = NEEDED.get(name, {})
+    current = CurrentSettings(load(needed))
+    change = current.offer(load({name: GOOD[name][0], **needed}))
     assert change.taken + change.needs_restart == (name,)
     assert current.generation.number == 2
 
