@@ -140,7 +140,9 @@ def test_each_node_is_a_choice_of_the_variables(scraped: Scraped) -> None:
 
 def test_the_worst_node_is_the_first(scraped: Scraped) -> None:
     """What ranks nodes by failed ADDs names the one that is short of addresses."""
-    (ranking,) = [text for text in monitoring.dashboard_expressions() if text.startswith("topk(10, sum by (node) (increase(")]
+    (ranking,) = [
+        text for text in monitoring.dashboard_expressions() if text.startswith("topk(10, sum by (cluster, node) (increase(")
+    ]
     wait_until(lambda: any(float(sample["value"][1]) > 0 for sample in scraped.query(ranking)), what="the increase was scraped")
     worst = max(scraped.query(ranking), key=lambda sample: float(sample["value"][1]))
     assert worst["metric"]["node"] == "node-c"

@@ -116,6 +116,17 @@ def test_no_line_of_the_fleet_is_a_node() -> None:
     assert sum(expression.startswith(("topk(10, ", "bottomk(10, ")) for expression in ranked) >= 6
 
 
+def test_nodes_of_two_clusters_are_two() -> None:
+    """Names of nodes are made of addresses, which VPCs share: no sum of the fleet is over both, and each bar names the cluster."""
+    for panel in monitoring.dashboard("dashboard-fleet.json")["panels"]:
+        for target in panel["targets"]:
+            groups = re.findall(r"\bby \(([^)]*)\)", target["expr"])
+            assert not [names for names in groups if "node" in names.split(", ") and "cluster" not in names.split(", ")], panel[
+                "title"
+            ]
+            assert "{{node}}" not in target["legendFormat"] or "{{cluster}}" in target["legendFormat"], panel["title"]
+
+
 def test_panels_of_the_inventory_say_that_they_need_it() -> None:
     """It is deployed apart from the daemons, and a panel without data would look like trouble."""
     of_inventory = 0
