@@ -29,14 +29,16 @@ BRIDGED_NAME = "bridged"
 TEMPORARY_PREFIX = ".bridged-"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 BRIDGE_MS = 60000  # ours: a restart takes seconds, and a node that cannot run pods must become NotReady within a minute
-WINDOW_MS = 600000
+WINDOW_MS = (
+    600000  # ours: twice kubelet's longest pause between two starts (5 min), so a crash loop does not get a new minute each time
+)
 # Two late answers that are at most this far apart belong to one absence. Ours: kubelet asks again 5 s after an answer, so there is no
 # time for a prompt answer between them.
 LATE_PAUSE_MS = 9000
 # Most bytes of each file. Ours: the line with the boot ID has 37 bytes, and each of the ABSENCES_MAX lines, with a begin and an end in
 # ms, has at most 32.
 FILE_BYTES_MAX = 4096
-ABSENCES_MAX = 100
+ABSENCES_MAX = 100  # ours: FILE_BYTES_MAX has room for them, and kubelet asks about 120 times in a window
 DIGITS_MAX = 15  # of a time in ms
 
 NEVER_SERVED = "the daemon has not served since the node's boot"

@@ -25,7 +25,8 @@ from ipamd.pb import introspection_pb2 as pb
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
-"""Default and largest number of records in one reply. Ours: 10 000 are about 2.5 MB, below gRPC's default message limit."""
+"""Default and largest number of records in one reply. Ours: 100 are a few screens; 10 000 are about 2.5 MB, below gRPC's default
+message limit."""
 
 SUBJECT_MAX = 600
 """Longest subject of a question, in characters. Ours: a namespace, a pod's name and a slash have 507 at most, a container ID and its

@@ -27,7 +27,8 @@ TRACEBACK_LINES_MAX = 60
 calls through grpc and SQLAlchemy have 40 lines."""
 
 TRACEBACK_LINE_MAX = 500
-
+"""The largest number of characters of a line of a traceback. Ours: a line of our code has 135 at most. The last line may quote an
+answer; its beginning is enough, because the log's message has the error too."""
 
 KEYS = re.compile(r" (\w+)=(%\S+)")
 """Matches a key and the format of its value in a message, as ` eni=%s` in "released eni=%s". In our messages every value has a key, so

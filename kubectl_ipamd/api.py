@@ -22,8 +22,11 @@ LIST_LIMIT = 500
 """Most objects in one page of a list. The same number as kubectl's default."""
 
 LIST_BYTES_MAX = 64 << 20
+"""The largest page of a list that is read. Ours: six times a page of LIST_LIMIT nodes with the list of their images."""
 
 PIECE_BYTES = 1 << 16
+"""Most bytes of one read, after which time and size are checked. Ours: small beside a page, so that a slow or endless answer is
+noticed soon."""
 
 FORBIDDEN = 403
 

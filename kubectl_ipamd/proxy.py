@@ -27,6 +27,8 @@ END_S = 5.0
 """Longest wait for kubectl's end after SIGTERM, before SIGKILL. Ours: kubectl ends at once, unless it hangs."""
 
 PAUSE_S = 0.02
+"""Pause between two looks for the socket. Ours: short beside the tenth of a second that kubectl takes, because each command waits for
+it."""
 
 CHANGING_METHODS = "POST,PUT,PATCH,DELETE"
 

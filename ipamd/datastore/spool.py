@@ -33,6 +33,9 @@ LOCK_WAIT_S = 5.0
 milliseconds."""
 
 LOCK_PAUSE_S = 0.01
+"""Pause between two tries to take the lock. Ours: a plugin holds it for some milliseconds, so the second try usually succeeds, and 500
+tries in LOCK_WAIT_S cost next to nothing."""
+
 HALF_WRITTEN_MAX_AGE_S = 3600.0
 """A half-written entry is removed when it is this old. Ours: no plugin runs for so long, because kubelet gives up on a sandbox after
 four minutes, twice its runtimeRequestTimeout."""

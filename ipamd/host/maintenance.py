@@ -35,6 +35,8 @@ TOMBSTONE_AGE = timedelta(hours=1)
 gives RunPodSandbox. This refuses no other ADD, because sandbox IDs are never reused."""
 
 TOMBSTONE_INTERVAL_S = 600.0
+"""Seconds between two removals of old tombstones. Ours: a tombstone that stays longer than TOMBSTONE_AGE does no harm, and each
+removal is a transaction. With a DEL each second 600 more rows wait for it, of some tens of bytes each."""
 
 TOMBSTONES = ("tombstones",)
 """Key in `Backoffs` of the next removal of old tombstones."""

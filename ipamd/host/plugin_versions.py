@@ -23,6 +23,8 @@ ANSWER_S = 5.0
 booted may need a second to read the plugin from the disk."""
 
 OUTPUT_BYTES_MAX = 65536
+"""The largest number of bytes that are read of a plugin's answer to VERSION. Ours: an answer has about 100 bytes, and a plugin that
+writes without an end must not fill the daemon's memory. 64 KiB are what a pipe holds."""
 
 SHOWN_MAX = 120
 """The largest number of characters of an answer that `ipamctl status` shows. Ours: one line."""

@@ -55,6 +55,8 @@ END_S = 2.0
 """Longest wait for the end of the thread, in seconds. Ours: ample, because a page takes milliseconds."""
 
 READ_BYTES = 4096
+"""Most bytes of one read. Ours: a scrape's request has some hundred bytes, and with READS_MAX reads a connection holds 64 KiB at
+most."""
 
 READS_MAX = 16
 """The largest number of reads for one request. Ours: a scrape's request arrives in one piece, and each piece costs the daemon an

@@ -20,8 +20,12 @@ PART_S = 15.0
 """Longest time for one part. Ours: ample, because an audit of a node with 660 sandboxes takes a second or two."""
 
 TOTAL_S = 60.0
+"""Longest time for all parts. Ours: four parts may use up PART_S, so a node on which several sources hang still gives an archive, and
+somebody waits for it at a terminal."""
 
 PART_BYTES = 8 << 20
+"""The largest number of bytes of one part, before compression. Ours: six full parts fill TOTAL_BYTES, so no single one keeps out the
+others."""
 
 TOTAL_BYTES = 48 << 20
 """The largest number of bytes of all parts together, before compression. Ours: compression reduces them to a tenth, so the archive is

@@ -169,6 +169,8 @@ _REQUEST = re.compile(r"request[ _-]?id:? ?$", re.I)
 _ENCODED = re.compile(r"[\w-]{100,}")
 _FAILURE = "failure message: "
 _CHUNK_MAX = 300
+"""The largest number of characters of a word that may be kept; a longer one is replaced. Ours: a pod's name has 253 at most, and the
+expressions that judge a word take longer for a longer one."""
 
 _SUSPECT = re.compile(
     rf"{SECRET_NAMES}|[@?&]|(?<![\w-])-[pu]\b|\b(?:identified|requirepass|masterauth|basic|negotiate|value)\b", re.I

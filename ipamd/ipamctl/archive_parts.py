@@ -19,6 +19,8 @@ from ipamd.kernel import dump
 DAY = timedelta(days=1)
 
 METRICS_TIMEOUT_S = 5.0
+"""Longest wait for the page of metrics. Ours: the daemon makes it in some tens of milliseconds, so after 5 s it hangs, and the rest of
+the archive is made without it."""
 
 HISTORY_BYTES = 7 << 20
 """The largest number of bytes of the last day's history; the newest records are kept. Ours: a little less than the limit of a part of

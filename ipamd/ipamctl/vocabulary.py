@@ -66,7 +66,7 @@ wait waiting want was watches way we weave wed were west what when where which w
 would write wrong x86 xt yes yet you your zone zones
 """
 """Words that our source does not have, but that EC2, STS, libc, the kernel, nftables, other network plugins, Prometheus and Python
-write. Ours."""
+write. Ours: chosen from their messages. A word that is missing here is left out of an archive, so the list need not be complete."""
 
 
 @cache

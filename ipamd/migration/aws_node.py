@@ -61,8 +61,10 @@ def _remove(path: Path) -> bool:
 NOTE_NAME = "aws-node.json"
 
 NOTE_MAX_BYTES = 4096
+"""The largest size of our note that is read. Ours: the note has a few short fields."""
 
 CONFLIST_MAX_BYTES = 1024 * 1024
+"""The largest size of a conflist that is read. Ours: a conflist has some KB; the limit only keeps a wrong file out of memory."""
 
 EXPORTED_SUFFIX = ".vpc-ipamd-exported"
 

@@ -43,8 +43,14 @@ ADDS_WAIT_S = 20.0
 longer, and then the export must be repeated."""
 
 LOCK_WAIT_S = 5.0
+"""Longest wait for one sandbox that another request works on. Ours: ADD is blocked by then, and a DEL or CHECK takes less than
+a second."""
+
 NAMED_MAX = 5
+"""The largest number of objects that a refusal names. Ours: a refusal is one line."""
+
 POLL_S = 0.02
+"""Pause between two looks for running ADDs. Ours: an ADD takes tens of milliseconds, and the export lasts for seconds."""
 
 FAILPOINTS = ("export.begun", "export.renamed", "export.written", "export.restored")
 

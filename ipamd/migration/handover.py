@@ -48,6 +48,8 @@ ABSENCE_S = 60.0
 listens some seconds after its start. Later kubelet waits longer between restarts, but then the sandbox of aws-node's pod is a sign."""
 
 NAMED_MAX = 5
+"""The largest number of addresses that the condition names. Ours: a condition is one line; the audit names all of them."""
+
 REMOVE = "remove its DaemonSet aws-node from this node"
 
 log = logging.getLogger(__name__)

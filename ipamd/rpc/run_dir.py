@@ -35,6 +35,7 @@ made an entry with such a name. The daemon refuses any other directory that cont
 accessible to root only. If that were /etc, no program of the node could look up a name or a user."""
 
 NAMED_MAX = 3
+"""The largest number of directories that a refusal names. Ours: a refusal is one line, and one wrong directory is enough to act."""
 
 
 def prepare_run_dir(run_dir: Path) -> None:

@@ -17,6 +17,8 @@ SIZE_MAX = 1 << 20
 """The largest size of the file in bytes. Ours: the file is mounted from a ConfigMap, which cannot be larger."""
 
 NAME_MAX = 128
+"""The largest number of characters of a setting's name. Ours: our names have less than 50, and a line of another format must not be
+quoted as a name."""
 
 PROBLEMS_MAX = 20
 """The largest number of wrong lines that are listed. Ours: in a file of another format every line is wrong."""

@@ -36,6 +36,8 @@ DELETE_COUNT_MAX = 50
 """Default cap on deletions in a run. Ours: half of EC2's burst of mutating calls. It also limits the damage of wrong arguments."""
 
 TIME_S = 300
+"""Default time after which no deletion begins. Ours: half of the CronJob's deadline (manifests/sweeper/sweeper.yaml), so the last
+deletion ends before it. The next run goes on with the rest."""
 
 
 def main(argv: Sequence[str] | None = None, *, sleep: Callable[[float], None] = time.sleep) -> int:

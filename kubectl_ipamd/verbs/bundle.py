@@ -31,6 +31,7 @@ WHOLE_STATUSES = (0, EXIT_ATTENTION)
 which."""
 
 PIECE_BYTES = 1 << 20
+"""Most bytes that are unpacked at once while an archive is checked. Ours: EXEC_PARALLEL_MAX archives at once need 8 MiB for it."""
 
 COLUMNS = {"NODE": "node", "FILE": "file", "BYTES": "bytes", "PROBLEM": "problem"}
 

@@ -29,6 +29,8 @@ EXEC_PARALLEL_MAX = 8
 plugin; 8 of them do not overload the operator's machine."""
 
 EXEC_TIMEOUT_S = 30.0
+"""Longest time for the history of one node. Ours: as for a page of a list (`LIST_TIMEOUT_S`). The answer itself takes
+milliseconds; the rest is for exec through the API server."""
 
 POD_COLUMNS = {"ADDRESS": "addresses", "POD": "pod", "HAS IT": "has_it", "NODE": "node", "PHASE": "phase", "NETWORK": "network"}
 

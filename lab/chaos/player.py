@@ -44,7 +44,7 @@ LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
 MOVES_SETTING, POOLS_SETTING = "VPC_IPAMD_PINNED_ADDRESSES", "VPC_IPAMD_POOL_ANNOTATION_NAMESPACES"
 BRANCH_COOLS_S = 1.0
-"""How much longer a branch cools than an address of the pool. Ours."""
+"""How much longer a branch cools than an address of the pool. Ours: enough to tell the two apart, and short beside a run."""
 
 TYPE = "m5.large"
 LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), ADDRESSES_PER_ENI, shared_slots=SLOTS, branches=9)}

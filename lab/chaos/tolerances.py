@@ -6,7 +6,7 @@ REPAIR_S = 45.0
 """Above the 30 s between two repairs of the host network (ipamd/host/network.py)."""
 
 WIRED_S = 3.0
-"""Two rounds of the observer, and a busy machine. Ours."""
+"""Ours: two rounds of the observer, and a second for a busy machine."""
 
 ROW_S = 30.0
 """Above two CRI lists, 10 s apart (ipamd/sandbox/runtime.py)."""

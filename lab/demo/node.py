@@ -17,7 +17,8 @@ RUN_TIMEOUT_S = 90.0  # ours, because: above the 60 s of the plugin, whose words
 CLUSTER_NAME = "demo"
 
 HOLD_S = "3"
-"""What is in excess is released after so many seconds, not after an hour, so that the demo's end shows it. Ours."""
+"""What is in excess is released after so many seconds, not after an hour, so that the demo's end shows it. Ours: the demo
+waits that long."""
 
 
 PINNED_RANGE = "10.0.3.224/28"

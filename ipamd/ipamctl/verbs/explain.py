@@ -11,6 +11,7 @@ from ipamd.ipamctl.verbs.history import entries
 from ipamd.ipamctl.verbs.offline import ask_or_read
 
 EXPLAIN_LIMIT = 50
+"""The largest number of history records below an explanation. As many as the daemon returns (`ipamd/rpc/introspection.py`)."""
 
 
 def render_explain(answer: Answer, layout: Layout) -> str:

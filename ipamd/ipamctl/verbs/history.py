@@ -8,6 +8,7 @@ from ipamd.ipamctl.verb import SUBJECT, Answer, Verb, argument
 from ipamd.ipamctl.verbs.offline import ask_or_read
 
 HISTORY_LIMIT = 100
+"""Default of `--limit`. Ours: the life of an address on a busy node in the last hours, on a few screens."""
 
 
 def render_history(answer: Answer, layout: Layout) -> str:

@@ -11,6 +11,7 @@ from ipamd.ipamctl.layout import Layout
 from ipamd.ipamctl.verb import Answer, Ask, RefusedError, UsageError, Verb, argument
 
 PORT = 61676
+"""Default port of the page. Ours: next to those of the daemon (61677 and 61678)."""
 
 PORT_MAX = 65535
 

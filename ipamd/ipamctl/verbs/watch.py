@@ -16,12 +16,14 @@ from ipamd.model.time_text import rfc3339
 from ipamd.model.words import counted, fitting, pool_size
 
 INTERVAL_S = 2.0
+"""Default pause between two reads of the daemon. The same as that of watch(1)."""
 
 INTERVAL_MIN_S = 0.2
 """Shortest pause between two reads of the daemon. Ours: a read is two RPCs, which cost the daemon a millisecond or two, so even
 this pause takes 1 % of a core at most."""
 
 INTERVAL_MAX_S = 3600.0
+"""Longest pause. Ours: whoever asks for more has probably given milliseconds."""
 
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 

@@ -16,6 +16,7 @@ from ipamd.model.legs.aws_node_extra import EGRESS_STATE, egress_file
 from ipamd.settings import TakeoverConfig
 
 FILE_MAX_BYTES = 4096
+"""The largest size of a file that is read. Ours: a file has a container ID and an interface's name, less than 100 bytes."""
 
 log = logging.getLogger(__name__)
 
