@@ -21,8 +21,9 @@ from lab.lab import missing_requirements
 from tests.heavy.tools import ROOT, needs
 from tests.patience import PATIENCE_S
 from tests.recordings.expected import EXPECTED, EXTENDED_S, alerts
+from tests.recordings.fleet import alert_labels
 from tests.recordings.series import SERIES, extended, read
-from tests.recordings.trial import NODE_INFO, run, run_series, value, without_scrapes
+from tests.recordings.trial import FIRING, NODE_INFO, answers_to, run, run_series, value, without_scrapes
 from tests.rig import Rig, rig, wait_until
 from tests.unit.manifests import monitoring
 
@@ -107,6 +108,37 @@ def test_a_dead_daemon_alerts_under_any_job(name: str, tmp_path: Path) -> None:
 def test_a_missing_daemon_alerts_without_any_series(tmp_path: Path) -> None:
     """Nothing is scraped at all."""
     assert run_series({"unrelated": "1x120"}, tmp_path).alerts == {"VpcIpamdDown"}
+
+
+TARGET_OF_FILE = 'job="vpc-ipamd",instance="10.0.0.10:61678"'
+"""A target that Prometheus has from a file: it has no label `container`, and stays a target while its node is away."""
+
+DOWN_AT_THE_END = f'{FIRING[:-1]},alertname="VpcIpamdDown"}}'
+HOUR = 60
+
+
+@pytest.mark.parametrize(
+    ("up", "is_down"),
+    [
+        (f"1x{HOUR} 0x{30 * HOUR}", True),
+        (f"1x{HOUR} 0x{26 * HOUR} 1x{4 * HOUR}", False),
+        (f"1x{HOUR} 0x{26 * HOUR} stale _x{4 * HOUR}", False),
+        (f"1x{HOUR} 0x{20 * HOUR} _x{2 * HOUR} 0x{8 * HOUR}", True),
+    ],
+    ids=["for more than a day", "it is back", "the target was removed", "Prometheus was away for two hours"],
+)
+def test_a_dead_daemon_alerts_for_as_long_as_it_is_a_target(up: str, is_down: bool, tmp_path: Path) -> None:
+    """Not only for a day, though nothing but `up` is scraped; the daemon of another node answers, and other programs are down."""
+    ready = re.sub(r"0x(\d+)", r"stale _x\1", up, count=1).replace("0x", "_x")
+    series = {
+        f"up{{{TARGET_OF_FILE}}}": up,
+        f"ipamd_ready{{{TARGET_OF_FILE}}}": ready,
+        'up{job="vpc-ipamd",instance="10.0.0.11:61678"}': f"1x{30 * HOUR}",
+        'ipamd_ready{job="vpc-ipamd",instance="10.0.0.11:61678"}': f"1x{30 * HOUR}",
+        'up{job="vpc-ipamd",instance="10.0.0.12:9100"}': f"0x{30 * HOUR}",
+    }
+    (answer,) = answers_to((DOWN_AT_THE_END,), series, tmp_path, interval_s=60, count=30 * HOUR) or [""]
+    assert [labels["instance"] for labels in alert_labels(answer)] == (["10.0.0.10:61678"] if is_down else [])
 
 
 def test_the_judge_sees_an_alert_that_begins_again(tmp_path: Path) -> None:
