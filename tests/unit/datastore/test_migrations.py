@@ -387,7 +387,7 @@ def test_the_daemon_takes_no_other_words(word: str, status: int) -> None:
     argv = [sys.executable, "-m", "ipamd.daemon", word]
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == status
-    assert (done.stderr or done.stdout).startswith("usage: ipamd ")
+    assert (done.stderr or done.stdout).startswith("ipamd: " if status else "usage: ipamd ")
 
 
 def test_version() -> None:
