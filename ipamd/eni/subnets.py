@@ -48,11 +48,6 @@ from ipamd.ports.cloud import Ec2
 
 log = logging.getLogger(__name__)
 
-ANSWER_VALID_S = 300.0
-"""How long an answer of DescribeSubnets is used. Ours: minutes are short enough, because people change tags by hand, and after a
-refusal the subnets are described again at once; amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go,
-AllocENI)."""
-
 CONDITION = "subnets"
 
 DESCRIBE = ("DescribeSubnets",)
@@ -74,8 +69,8 @@ class EniTarget:
 class Subnets(Service):
     """The subnets of the node's zone as EC2 described them, and the choice among them.
 
-    They are described when the pool is about to grow, and the answer is used for ANSWER_VALID_S (I13). Used by the start, and
-    afterwards by the pool's thread. Any thread may call `views`, `exclusion`, `exclusion_under` and `check_network`.
+    They are described when the pool is about to grow, and the answer is used for some minutes (I13). Used by the start, and afterwards by
+    the pool's thread. Any thread may call `views`, `exclusion`, `exclusion_under` and `check_network`.
     """
 
     def __init__(
@@ -84,15 +79,23 @@ class Subnets(Service):
         *,
         ec2: Ec2,
         policy: SubnetPolicy,
+        answer_valid_s: float,
         limits: Limits,
         identity: Callable[[], InstanceIdentity | None],
         groups_of: Callable[[EniId], Collection[str]],
         pools: PodPools = NO_POOLS,
     ) -> None:
-        """`groups_of` returns the security groups of an ENI as EC2 showed them last, none before that. `pools`: pools of pods."""
+        """Make the service; EC2 is not called yet.
+
+        Args:
+            answer_valid_s: how long an answer of DescribeSubnets is used. After a refusal the subnets are described again at once.
+            groups_of: returns the security groups of an ENI as EC2 showed them last, none before that.
+            pools: pools of pods.
+        """
         super().__init__(context)
         self._ec2 = ec2
         self._policy = policy
+        self._answer_valid_s = answer_valid_s
         self.limits = limits
         self._identity = identity
         self._groups_of = groups_of
@@ -380,7 +383,7 @@ class Subnets(Service):
         Raises: CloudError if EC2 has never answered, if the credentials are wrong, or if IAM denies the call with custom networking.
         """
         now_s = self._clock.monotonic()
-        if now_s - self._listed_monotonic_s < ANSWER_VALID_S or not self._backoffs.is_due(DESCRIBE):
+        if now_s - self._listed_monotonic_s < self._answer_valid_s or not self._backoffs.is_due(DESCRIBE):
             return self._listed
         try:
             listed = self._describe(identity)

@@ -733,6 +733,7 @@ def _subnets(context: ServiceContext, adapters: Adapters, settings: Settings, *,
         policy=SubnetPolicy(
             settings.subnets.discovery, settings.cloud.cluster_name, adapters.network_file.custom, settings.network.ipv6
         ),
+        answer_valid_s=settings.subnets.answer_valid_s,
         limits=limits,
         identity=adapters.node_info.identity,
         groups_of=lambda eni_id: book.facts_of(eni_id).security_groups,

@@ -219,6 +219,13 @@ class SubnetsConfig:
         True,
         "Make ENIs in every subnet of the zone that is tagged for it, not only in the node's.",
     )
+    answer_valid_s: int = setting(
+        "VPC_IPAMD_SUBNETS_VALID_SECONDS",
+        integer(0, 3600),
+        300,
+        "Seconds for which an answer of DescribeSubnets is used. With 0 the subnets are described before each new ENI, as "
+        "amazon-vpc-cni-k8s does.",
+    )
     custom_networking: bool = setting(
         "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
         parse_bool,
