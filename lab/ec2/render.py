@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 from lab.ec2.xml import Tree
 from lab.vpc.limits import InstanceLimits
-from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Operator, Subnet, SubnetReservation
+from lab.vpc.model import OWNER_ID, ROLE, Eni, EniAttachment, Instance, Operator, Subnet, SubnetReservation
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
 
@@ -71,6 +71,7 @@ def instance_tree(vpc: Vpc, world: World, instance: Instance) -> Tree:
         "privateIpAddress": primary,
         "ipv6Address": next(iter(enis[0].ipv6_addresses), None) if enis else None,
         "sourceDestCheck": True,
+        "iamInstanceProfile": {"arn": f"arn:aws:iam::{OWNER_ID}:instance-profile/{ROLE}", "id": "AIPALAB"},
         "architecture": limits.architecture,
         "hypervisor": "xen",  # DescribeInstances says xen for Nitro too; DescribeInstanceTypes tells them apart
         "tagSet": tag_set(instance.tags),

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 
-from lab.ec2 import change, describe, gates, groups, networks, xml
+from lab.ec2 import change, describe, gates, groups, key_pairs, networks, xml
 from lab.ec2.describe import View
 from lab.ec2.query import Params
 from lab.ec2.xml import Tree
@@ -52,6 +52,7 @@ _CHANGES: Mapping[str, Callable[[Vpc, Params], Tree]] = {
     "AssociateRouteTable": networks.associate_route_table,
     "DisassociateRouteTable": networks.disassociate_route_table,
     **groups.CALLS,
+    **key_pairs.CALLS,
 }
 OPERATIONS = frozenset([*_DESCRIBES, *_CHANGES])
 

@@ -13,14 +13,13 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 from lab.vpc.limits import InstanceLimits
-from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance
+from lab.vpc.model import OWNER_ID, ROLE, Eni, EniAttachment, Instance
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
 
 Leaf = str
 Branch = Mapping[str, "Leaf | Branch"]
 
-ROLE = "vpc-ipamd-lab"
 _CREDENTIALS_LIFE = timedelta(hours=6)  # as EC2: "at least five minutes before expiry" new ones appear
 _STAMP = "%Y-%m-%dT%H:%M:%SZ"
 

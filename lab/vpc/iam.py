@@ -1,7 +1,9 @@
 """The actions that IAM denies to the instance's role: always, or unless conditions on tags hold.
 
     {"iam": [{"action": "CreateNetworkInterface", "unless": {"aws:RequestTag/team": "net-*"}}, {"action": "ec2:Detach*"}]}
+    {"iam": [{"action": "DescribeSubnets", "instances": ["i-0123456789abcdef0"]}]}
 
+A rule with `instances` concerns only calls of these instances.
 A condition is aws:RequestTag/KEY or aws:ResourceTag/KEY (also ec2:ResourceTag/KEY) with a value in which * and ? are wildcards, or
 aws:TagKeys with the list of all tag keys that the request may have. If there are several conditions, all must hold. A request that
 tags the object that it creates needs the action CreateTags too. Sources: "Control access to EC2 resources using resource tags" and
@@ -13,17 +15,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 
 from lab.vpc.errors import Ec2Error
-from lab.vpc.model import OWNER_ID
+from lab.vpc.model import OWNER_ID, ROLE
 from lab.vpc.spec_reader import Reader
 
 _REQUEST_TAG, _TAG_KEYS = "aws:RequestTag/", "aws:TagKeys"
 _RESOURCE_TAGS = ("aws:ResourceTag/", "ec2:ResourceTag/")
-_ROLE = f"arn:aws:sts::{OWNER_ID}:assumed-role/vpc-ipamd-lab"
+_ROLE = f"arn:aws:sts::{OWNER_ID}:assumed-role/{ROLE}"
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,13 @@ class Denial:
     `action`: its name without `ec2:`, with wildcards.
     `tags`: condition key, such as aws:RequestTag/team -> pattern of the value.
     `tag_keys`: the tag keys that a request may have; None for no such condition.
+    `instances`: the instances whose calls it concerns; () for all callers.
     """
 
     action: str
     tags: Mapping[str, str] = field(default_factory=dict)
     tag_keys: tuple[str, ...] | None = None
+    instances: tuple[str, ...] = ()
 
     def refuses(self, request: Request) -> bool:
         """Whether a request is refused by this rule."""
@@ -65,12 +69,14 @@ def read_denial(reader: Reader) -> Denial:
     action = reader.text("action").removeprefix("ec2:")
     if not action:
         reader.problem("action", "must name an action, such as CreateNetworkInterface")
-    return reader.nested("unless", lambda inner: _conditioned(action, inner)) or Denial(action)
+    instances = reader.texts("instances")
+    denial = reader.nested("unless", lambda inner: _conditioned(action, inner)) or Denial(action)
+    return replace(denial, instances=instances)
 
 
 def refusal(denials: Iterable[Denial], request: Request, *, region: str, session: str) -> Ec2Error | None:
-    """Return EC2's refusal of a request; None when it is allowed."""
-    if not any(denial.refuses(request) for denial in denials):
+    """Return EC2's refusal of a request; None when it is allowed. `session`: the calling instance, or another name."""
+    if not any(denial.refuses(request) for denial in denials if not denial.instances or session in denial.instances):
         return None
     arn = "*" if request.resource == "*" else f"arn:aws:ec2:{region}:{OWNER_ID}:{request.resource}"
     words = (

@@ -15,6 +15,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
+ROLE = "vpc-ipamd-lab"
+"""Name of the nodes' IAM role and of its instance profile."""
+
 OWNER_ID = "123456789012"  # ours: the account number in AWS's documentation, so that it is recognised as an example
 
 

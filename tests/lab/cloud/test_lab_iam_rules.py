@@ -45,6 +45,12 @@ def test_a_describe_is_denied_without_an_encoded_message(cloud: Any, refused: An
     cloud.create()
 
 
+def test_a_rule_for_instances_concerns_no_other_caller(cloud: Any) -> None:
+    """The caller here is no instance."""
+    deny(cloud, {"action": "Describe*", "instances": ["i-0123456789abcdef0"]})
+    cloud.ec2.describe_network_interfaces()
+
+
 def test_a_condition_on_the_tags_of_the_request(cloud: Any, refused: Any) -> None:
     """Allowed with the right value, refused with another or none."""
     deny(cloud, {"action": "CreateNetworkInterface", "unless": {"aws:RequestTag/team": "net-*"}})
