@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from ipaddress import IPv4Address
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from lab.ec2.server import Ec2Server
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours: two ranges, so that people can tell nodes and hosts apart
 SECOND_ZONE, SECOND_NODE_SUBNET = "us-west-2b", "10.0.4.0/22"
+PRIVATE_SUBNET = "10.0.12.0/22"
 IPV6_CIDR = "2600:1f14:abc:de00::/56"
 """Block for the argument `ipv6_cidr` of a Vpc whose nodes have IPv6. Ours: in Amazon's range, so that addresses look like those of
 AWS."""
@@ -67,6 +69,7 @@ class Lab:
         containerd: bool | Path = True,
         vpc: Vpc | None = None,
         second_zone: Collection[str] = (),
+        private: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Describe a lab, which is built when the context is entered.
 
@@ -78,6 +81,8 @@ class Lab:
                 directory of another containerd (1.7 and later have events), its shim and ctr.
             vpc: a VPC that the caller made, with delays, limits, a clock or faults; the lab closes it.
             second_zone: names of the nodes in SECOND_ZONE, whose subnet is SECOND_NODE_SUBNET.
+            private: further nodes: name -> instance type. They are in PRIVATE_SUBNET, have no public address, and no containerd
+                until their user starts it.
         """
         self.name = name or f"lab-{os.getpid()}"
         self.vpc = vpc or Vpc()
@@ -88,6 +93,7 @@ class Lab:
         self._names = (tuple(nodes), tuple(hosts))
         self._instance_type = instance_type
         self._second_zone = frozenset(second_zone)
+        self._private = dict(private)
         self._with_containerd = containerd is not False
         self._containerd_directory = str(containerd) if isinstance(containerd, Path) else ""
         self._nodes: dict[str, Node] = {}
@@ -172,13 +178,15 @@ class Lab:
         return netns
 
     def add_internet(self, *, nat_gateway: bool = True) -> Internet:
-        """Build the gateways and the host `outside`. The primary address of each node and host gets a public address."""
+        """Build the gateways and the host `outside`. The primary address of each node and host gets a public address, except
+        those of private nodes."""
         self._internet = Internet(
             self.fabric.router, vpc_cidrs=self.vpc.cidrs, nat_gateway=nat_gateway, ipv6_cidr=self.vpc.ipv6_cidr
         )
         self._stack.callback(self.internet.close)
         for instance in self.vpc.instances():
-            self.internet.associate(self.primary_address(instance.name))
+            if instance.name not in self._private:
+                self.internet.associate(self.primary_address(instance.name))
         return self.internet
 
     def add_load_balancer(self, name: str, *, family: Family = IPV4) -> LoadBalancer:
@@ -223,7 +231,11 @@ class Lab:
         nodes, hosts = self._names
         for host in hosts:
             self.add_host(host)
+        if self._private:
+            self._private_subnet_id = self.vpc.add_subnet(PRIVATE_SUBNET).subnet_id
         built = [self._build_node(node) for node in nodes]  # one after another, so that the same seed gives the same instances
+        for node in self._private:
+            self._build_node(node)
         if self._with_containerd:
             with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
                 list(pool.map(lambda node: node.start_containerd(self._containerd_directory), built))
@@ -233,7 +245,10 @@ class Lab:
         self._nodes[name] = node
         self._stack.callback(node.close)
         subnet_id = self._second_node_subnet_id if name in self._second_zone else self._node_subnet_id
-        instance = self.vpc.add_instance(name=name, instance_type=self._instance_type, subnet_id=subnet_id)
+        if name in self._private:
+            subnet_id = self._private_subnet_id
+        instance_type = self._private.get(name, self._instance_type)
+        instance = self.vpc.add_instance(name=name, instance_type=instance_type, subnet_id=subnet_id)
         node.instance_id = instance.instance_id
         self._connect(instance, node.netns)
         self.ec2.add_listener(Listener(node.netns.listener(EC2_ADDRESS, EC2_PORT), instance.instance_id))

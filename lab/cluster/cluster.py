@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lab.cluster import objects, programs
@@ -65,6 +66,7 @@ class Cluster:
         has_helm: bool = True,
         has_two_zones: bool = False,
         family: Family = IPV4,
+        spares: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Describe a cluster, which is built when the context is entered.
 
@@ -76,6 +78,7 @@ class Cluster:
             has_helm: whether the caller will use `install` or `helm`, so that helm must be there.
             has_two_zones: whether the second worker is in another zone than the first, and so in another subnet.
             family: address family of the nodes, pods and services in Kubernetes. For IPv6 `vpc` must have IPv6.
+            spares: lab nodes in a private subnet that are no workers until `launch`: name -> instance type.
         """
         self.lab: Lab
         self.control: ControlPlane
@@ -85,6 +88,7 @@ class Cluster:
         self._vpc, self._names_by_dns = vpc, names_by_dns
         self._has_helm = has_helm
         self._family = family
+        self._spares = dict(spares)
         self._second_zone = WORKERS[1:] if has_two_zones else ()
         self._stack = ExitStack()
         self._api: Api | None = None
@@ -181,6 +185,30 @@ class Cluster:
         enis = self.lab.vpc.enis_of(self.lab.vpc.instance(name).instance_id)
         self.workers[name].reboot(self.control, enis, forget=forget)
 
+    def launch(self, name: str, *, max_pods: int, images: Iterable[tuple[Path, str]]) -> Worker:
+        """Make a spare node a worker. It returns before the node has registered.
+
+        Args:
+            max_pods: most pods of the node.
+            images: archives to load, each with a reference, as in `Worker.load_image`.
+        """
+        worker = self._prepare_worker(name, max_pods=max_pods)
+        for archive, reference in images:
+            worker.load_image(archive, reference=reference)
+        worker.start_kubelet()
+        worker.start_proxy(self._proxy_mode)
+        self.workers[name] = worker
+        return worker
+
+    def terminate(self, name: str) -> None:
+        """Terminate the instance of a worker that was launched, and remove its node from Kubernetes. The lab node itself stays, with
+        its containers, until the lab ends."""
+        worker = self.workers.pop(name)
+        programs.end(worker.kubelet)
+        programs.end(worker.proxy)
+        self.api.delete(f"/api/v1/nodes/{worker.name}")
+        self.lab.vpc.terminate_instance(self.lab.vpc.instance(name).instance_id)
+
     def towards_the_lab(self) -> dict[str, str]:
         """Return the environment variables by which an AWS client calls the lab."""
         environment = next(iter(self.nodes.values())).daemon_environment(self.lab.vpc.region)
@@ -192,7 +220,7 @@ class Cluster:
 
     def keep_logs(self, folder: Path) -> None:
         """Copy the logs of all programs and of vpc-ipamd's containers to `folder`, for the analysis of a failure."""
-        for node in (self.control.node, *self.nodes.values()):
+        for node in self.lab.nodes.values():
             target = folder / node.name
             target.mkdir(parents=True, exist_ok=True)
             for log in (*Path(node.root + "/var/log").glob("*.log"), *Path(node.root + "/var/log/pods").glob("*/*/*.log")):
@@ -211,30 +239,34 @@ class Cluster:
                 instance_type=self._instance_type,
                 vpc=self._vpc,
                 second_zone=self._second_zone,
+                private=self._spares,
             )
         )
-        names = {name: self._name_in_kubernetes(name) for name in WORKERS}
+        names = {name: self._name_in_kubernetes(name) for name in (*WORKERS, *self._spares)}
         self.control = ControlPlane(self.lab.node(CONTROL), self._address(CONTROL), workers=tuple(names.values()))
         self.control.start()
-        dns = pause.archive(objects.DNS_IMAGE, "coredns", Path(programs.program("coredns")).read_bytes())
         for name in WORKERS:
-            instance = self.lab.vpc.instance(name)
-            worker = Worker(
-                self.lab.node(name),
-                self._address(name),
-                name=names[name],
-                max_pods=self._max_pods,
-                provider_id=f"aws:///{instance.az}/{instance.instance_id}",
-            )
-            worker.prepare(self.control)
-            worker.node.write_file("/run/coredns.tar", dns)
-            worker.load_image(Path("/run/coredns.tar"))
-            worker.node.run(["rm", "/run/coredns.tar"])
-            self.workers[name] = worker
+            self.workers[name] = self._prepare_worker(name, max_pods=self._max_pods)
         for worker in self.workers.values():
             worker.start_kubelet()
             worker.start_proxy(self._proxy_mode)
         self.api.create("/api/v1/namespaces", {"metadata": {"name": objects.NAMESPACE}})
+
+    def _prepare_worker(self, name: str, *, max_pods: int) -> Worker:
+        instance = self.lab.vpc.instance(name)
+        worker = Worker(
+            self.lab.node(name),
+            self._address(name),
+            name=self._name_in_kubernetes(name),
+            max_pods=max_pods,
+            provider_id=f"aws:///{instance.az}/{instance.instance_id}",
+        )
+        worker.prepare(self.control)
+        dns = pause.archive(objects.DNS_IMAGE, "coredns", Path(programs.program("coredns")).read_bytes())
+        worker.node.write_file("/run/coredns.tar", dns)
+        worker.load_image(Path("/run/coredns.tar"))
+        worker.node.run(["rm", "/run/coredns.tar"])
+        return worker
 
     def _address(self, name: str) -> str:
         return str(self.lab.own_address(name, self._family))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from lab.cluster.control_plane import ADDRESSES
@@ -99,12 +101,19 @@ def service(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
-def cluster_dns(*, family: Family = IPV4) -> list[tuple[str, Object]]:
-    """Return the objects of CoreDNS as (path of the collection, object), in the order of their creation. `family`: the cluster's."""
+def cluster_dns(*, family: Family = IPV4, public: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, Object]]:
+    """Return the objects of CoreDNS as (path of the collection, object), in the order of their creation.
+
+    Args:
+        family: the cluster's.
+        public: names outside of the cluster that it resolves: name -> address.
+    """
     name, namespace = "coredns", "kube-system"
     meta = {"name": name, "namespace": namespace}
     zones = "cluster.local in-addr.arpa ip6.arpa"
-    config = f".:53 {{\n health\n ready\n errors\n cache 5\n kubernetes {zones} {{ \n pods insecure\n }}\n}}\n"
+    hosts = "".join(f"  {address} {host}\n" for host, address in public.items())
+    others = f" hosts {{\n{hosts}  fallthrough\n }}\n" if public else ""
+    config = f".:53 {{\n health\n ready\n errors\n cache 5\n{others} kubernetes {zones} {{ \n pods insecure\n }}\n}}\n"
     rules = [
         {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},

@@ -7,11 +7,12 @@ import (
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/ready"
 )
 
 func main() {
-	dnsserver.Directives = []string{"health", "ready", "errors", "cache", "kubernetes"}
+	dnsserver.Directives = []string{"health", "ready", "errors", "cache", "hosts", "kubernetes"}
 	coremain.Run()
 }
