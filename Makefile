@@ -193,6 +193,7 @@ incumbent-tests: image ## the integration tests of amazon-vpc-cni-k8s, fetched a
 	$(if $(TESTS),,tools/upstream_tests.sh $(BUILT_TESTS))
 	PYTHON=$(PYTHON) tools/setup.sh cluster
 	tools/cluster.sh build/cluster
+	tools/image_before.sh build/cluster-before $(BEFORE) || rm -rf build/cluster-before
 	tools/stand_in_rootfs.sh build/upstream-tests/rootfs.tar
 	timeout -k 60 20000 $(BIN)/python -m lab.cluster.upstream_tests $(or $(TESTS),$(BUILT_TESTS)) $(if $(RECORD),--record) $(ONLY)
 

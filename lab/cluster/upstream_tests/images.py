@@ -32,23 +32,27 @@ _HELPER_ENVIRONMENT = {"PATH": BASE_ENVIRONMENT["PATH"], "GODEBUG": "urlstrictco
 (test/framework/resources/agent/traffic_tester.go). Programs built with Go 1.26 or later refuse such a URL without this GODEBUG. The
 original image is built with an older Go, but the programs here with the version that the project's go.mod requires."""
 
+_AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
+"""File of the authorities that a Go program trusts. The Debian packages of the stand-in do not bring it."""
 
-def archives(rootfs: Path, helpers: Path) -> Iterator[bytes]:
+
+def archives(rootfs: Path, helpers: Path, *, authority: str = "") -> Iterator[bytes]:
     """Yield an OCI archive for each image.
 
     Args:
         rootfs: the root file system that tools/stand_in_rootfs.sh makes.
         helpers: the folder of the programs built from test/agent/cmd of amazon-vpc-cni-k8s.
+        authority: the certificate of the only authority that the test helper trusts, as PEM.
     """
     root = rootfs.read_bytes()
     for reference, entrypoint in _STAND_INS.items():
         yield pause.archive_of_layers(reference, [root], entrypoint=entrypoint)
     yield pause.archive_of_layers(
-        _HELPER, [root, _programs(helpers)], entrypoint=["/bin/busybox", "sh"], environment=_HELPER_ENVIRONMENT
+        _HELPER, [root, _programs(helpers, authority)], entrypoint=["/bin/busybox", "sh"], environment=_HELPER_ENVIRONMENT
     )
 
 
-def _programs(folder: Path) -> bytes:
+def _programs(folder: Path, authority: str) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as layer:
         for path in sorted(folder.iterdir()):
@@ -56,4 +60,7 @@ def _programs(folder: Path) -> bytes:
             member.size, member.mode = path.stat().st_size, 0o755
             with path.open("rb") as program:
                 layer.addfile(member, program)
+        member = tarfile.TarInfo(_AUTHORITIES)
+        member.size, member.mode = len(authority.encode()), 0o644
+        layer.addfile(member, io.BytesIO(authority.encode()))
     return buffer.getvalue()

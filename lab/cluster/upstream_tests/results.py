@@ -23,6 +23,10 @@ Document = Sequence[Mapping[str, Any]]
 MARKER = "<!-- What follows is written by `make incumbent-tests RECORD=yes`. -->"
 REASON_MAX_CHARACTERS = 200
 _PASSED, _LEFT_OUT = "passed", ("skipped", "pending", "interrupted", "")
+UNCOUNTED_SUITE = "calico"
+"""The suite that tests other software: Calico's policies between pods of a demonstration."""
+
+_NUMBER = re.compile(r" #\d+$")
 _POINTERS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -36,13 +40,19 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case and its result. `name`: unique within its suite. `reason`: why it was skipped or failed; "" if it passed."""
+    """One case and its result.
+
+    name: unique within its suite.
+    reason: why it was skipped or failed; "" if it passed.
+    commit: the commit that was run, short; "" if the case was not run.
+    """
 
     suite: str
     name: str
     state: State
     reason: str = ""
     seconds: float = 0.0
+    commit: str = ""
 
 
 def read_report(suite: Suite, document: Document, *, names: Iterable[str]) -> list[CaseResult]:
@@ -83,13 +93,30 @@ def read(path: Path) -> list[CaseResult]:
 
 
 def table(results: Iterable[CaseResult]) -> str:
-    """Return all cases as a Markdown table, with a line of counts before it."""
+    """Return all cases as a Markdown table, with two lines of counts before it: of the rows, and of the distinct cases."""
     cases = list(results)
-    counts = Counter(case.state for case in cases)
-    totals = ", ".join(f"{counts[state]} {state}" for state in State)
-    lines = [f"{len(cases)} cases: {totals}.", "", "| Suite | Case | Result | Reason |", "|---|---|---|---|"]
-    lines += [f"| {case.suite} | {_cell(case.name)} | {case.state} | {_cell(case.reason)} |" for case in cases]
+    states = distinct(cases)
+    lines = [
+        f"{len(cases)} rows: {_counts(case.state for case in cases)}.",
+        "",
+        f"{len(states)} distinct cases outside the suite {UNCOUNTED_SUITE}: {_counts(states.values())}.",
+        "",
+        "| Suite | Case | Result | Commit | Reason |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [f"| {case.suite} | {_cell(case.name)} | {case.state} | {case.commit} | {_cell(case.reason)} |" for case in cases]
     return "\n".join(lines) + "\n"
+
+
+def distinct(results: Iterable[CaseResult]) -> dict[tuple[str, str], State]:
+    """Return the state of each case outside the suite UNCOUNTED_SUITE. A case that has several rows, because it ran several times,
+    passed if all of them did."""
+    rows: dict[tuple[str, str], list[State]] = {}
+    for case in results:
+        if case.suite != UNCOUNTED_SUITE:
+            rows.setdefault((case.suite, _NUMBER.sub("", case.name)), []).append(case.state)
+    worst_first = (State.FAILED, State.SKIPPED, State.PASSED)
+    return {case: next(state for state in worst_first if state in states) for case, states in rows.items()}
 
 
 def record(page: Path, results: Iterable[CaseResult]) -> None:
@@ -141,6 +168,11 @@ def _short(text: str) -> str:
     """Return a failure's message in one line of at most REASON_MAX_CHARACTERS, without pointers, which differ from run to run."""
     line = _POINTERS.sub("0x...", " ".join(text.split()))
     return line if len(line) <= REASON_MAX_CHARACTERS else line[: REASON_MAX_CHARACTERS - 3] + "..."
+
+
+def _counts(states: Iterable[State]) -> str:
+    counts = Counter(states)
+    return ", ".join(f"{counts[state]} {state}" for state in State)
 
 
 def _cell(text: str) -> str:

@@ -8,8 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from lab.vpc.family import IPV4, IPV6, Family
+
+
+class Need(Enum):
+    """What a suite needs besides the cluster."""
+
+    IAM = "the policies of the nodes' role can be changed"
+    INTERNET = "gateways, and a website outside of the VPC"
+    EARLIER_IMAGE = "an image of an earlier commit (tools/image_before.sh)"
 
 
 @dataclass(frozen=True)
@@ -27,8 +36,11 @@ class Suite:
     reason: why the suite is not run; "" if it is run.
     exclusions: cases that are not run.
     deviations: cases that are run and may fail, because vpc-ipamd behaves differently on purpose.
-    options: options of the program; {subnet} and {zone} stand for those of the nodes.
+    options: options of the program; {subnet} and {zone} stand for those of the nodes, {private} for the subnet of the node group,
+        {before} and {now} for manifests with the image of an earlier commit and of this tree.
     family: address family of the cluster that the suite needs.
+    needs: what the suite needs besides.
+    node_group: instance type of the node that the suite launches by CloudFormation; "" if it launches none.
     """
 
     name: str
@@ -38,6 +50,8 @@ class Suite:
     deviations: Sequence[Exclusion] = ()
     options: Sequence[str] = ()
     family: Family = IPV4
+    needs: frozenset[Need] = frozenset()
+    node_group: str = ""
 
     def reason_for(self, case: str) -> str:
         """Return why a case is not run; "" if it is run."""
@@ -60,10 +74,10 @@ _RULES = "their tester asks for a rule to each pod's address; here one rule lead
 _NODE_GROUPS = "it makes node groups by CloudFormation and Auto Scaling, which the lab does not have"
 _SUBNETS = (
     "--public-subnets={subnet}",
-    "--private-subnets={subnet}",
     "--availability-zones={zone}",
     "--public-route-table-id=rtb-0123456789abcdef0",
 )
+_NODE_GROUP = (*_SUBNETS, "--private-subnets={private}")
 """Options with the subnets and their route table. Without them the suite asks EC2 for route tables, which the lab does not have."""
 _REGISTRY = "it installs software whose images come from a registry"
 
@@ -92,7 +106,12 @@ SUITES = (
         deviations=(Exclusion("^test pod networking", f"after a test with prefixes: {_FORMER_MODE}"),),
     ),
     Suite("cni-egress", reason="it finds a pod's egress address by its prefix, /118; here an address of a pod is a /128"),
-    Suite("cni-upgrade-downgrade", reason=_REGISTRY),
+    Suite(
+        "cni-upgrade-downgrade",
+        options=("--initial-manifest-file={before}", "--target-manifest-file={now}"),
+        exclusions=(Exclusion("test host networking", _RULES),),
+        needs=frozenset({Need.EARLIER_IMAGE}),
+    ),
     Suite(
         "core-plugins",
         exclusions=(
@@ -108,9 +127,8 @@ SUITES = (
         "eni-subnet-discovery",
         timeout_s=6000,
         options=_SUBNETS,
-        exclusions=(Exclusion("missing ec2:DescribeSubnets permission", "it changes IAM policies, and the lab has no IAM API"),),
+        needs=frozenset({Need.IAM}),
     ),
-    Suite("eni-trunking", reason=_NODE_GROUPS),
     Suite(
         "ipamd",
         timeout_s=6000,
@@ -130,7 +148,14 @@ SUITES = (
     Suite("metrics-helper", reason="cni-metrics-helper and CloudWatch are not in the lab; Prometheus scrapes the daemon"),
     Suite("multus", reason=_REGISTRY),
     Suite("pod-eni", reason="it ends the instances and waits for an Auto Scaling group to replace them"),
-    Suite("snat", reason=_NODE_GROUPS),
+    Suite(
+        "snat",
+        options=_NODE_GROUP,
+        exclusions=(Exclusion("RANDOMIZESNAT", "it looks for the iptables chain of amazon-vpc-cni-k8s by name"),),
+        needs=frozenset({Need.INTERNET}),
+        node_group="m5.large",
+    ),
+    Suite("eni-trunking", options=_NODE_GROUP, node_group="t3.medium"),  # last, because it leaves ENABLE_POD_ENI=true behind
 )
 
 
