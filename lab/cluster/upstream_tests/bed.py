@@ -111,7 +111,7 @@ class TestBed:
                 worker.load_image(archive, reference=reference)
         for definition in crds.definitions():
             cluster.api.create(crds.COLLECTION, definition)
-        cluster.api.create(objects.collection("daemonsets", namespace=NAMESPACE), self._daemonset(TAG))
+        cluster.api.create(objects.collection("daemonsets", namespace=NAMESPACE), self._daemonset(TAG, {}))
         cluster.wait_nodes_ready(START_TIMEOUT_S)
         cluster.wait_rolled_out("daemonsets", NAME, namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
         for worker in cluster.workers.values():
@@ -125,6 +125,7 @@ class TestBed:
     def run(self, suite: Suite, *, focus: str = "") -> list[CaseResult]:
         """Run a suite, at most for its `timeout_s`. `focus`: pattern; only cases whose name matches are run and in the results."""
         names = [name for name in dry_run(self._tests, suite, output=self._output) if re.search(focus, name)]
+        self._install(suite)
         with self._aws(suite) as endpoints:
             document = run_program(
                 self._cluster,
@@ -135,6 +136,13 @@ class TestBed:
                 output=self._output,
             )
         return results.read_report(suite, document, names=names)
+
+    def _install(self, suite: Suite) -> None:
+        """Give the DaemonSet the settings of a suite, and undo what an earlier suite left in it."""
+        path = f"{objects.collection('daemonsets', namespace=NAMESPACE)}/{NAME}"
+        wanted = self._daemonset(TAG, suite.settings)["spec"]["template"]["spec"]
+        self._cluster.api.patch(path, {"spec": {"template": {"spec": wanted}}})
+        self._cluster.wait_rolled_out("daemonsets", NAME, namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
 
     def _stand_ins(self) -> Iterator[tuple[Path, str]]:
         """Yield the archives of the images of the tests' pods, which name themselves."""
@@ -196,22 +204,22 @@ class TestBed:
         if suite.node_group:
             words["private"] = vpc.instance(suite.name).subnet_id
         if Need.EARLIER_IMAGE in suite.needs:
-            words |= {tag: str(self._write_manifest(tag)) for tag in (TAG_BEFORE, TAG)}
+            words |= {tag: str(self._write_manifest(tag, suite)) for tag in (TAG_BEFORE, TAG)}
         return [*options, *(option.format(**words) for option in suite.options)]
 
-    def _write_manifest(self, tag: str) -> Path:
+    def _write_manifest(self, tag: str, suite: Suite) -> Path:
         """Write a manifest for kubectl, of the DaemonSet with an image of this tag. Returns: its path."""
         path = self._output / f"{tag}.json"
-        path.write_text(json.dumps(self._daemonset(tag)), encoding="utf-8")
+        path.write_text(json.dumps(self._daemonset(tag, suite.settings)), encoding="utf-8")
         return path
 
-    def _daemonset(self, tag: str) -> Object:
+    def _daemonset(self, tag: str, settings: Mapping[str, str]) -> Object:
         documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
         (manifest,) = (document for document in documents if document["kind"] == "DaemonSet")
         return as_aws_node(
             manifest,
             image=f"{IMAGE}:{tag}",
-            environment={**self._cluster.towards_the_lab(), "CLUSTER_NAME": CLUSTER_NAME, **self._settings},
+            environment={**self._cluster.towards_the_lab(), "CLUSTER_NAME": CLUSTER_NAME, **self._settings, **settings},
             family=self._family,
         )
 

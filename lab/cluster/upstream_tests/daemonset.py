@@ -22,11 +22,9 @@ SOONER = {
     "VPC_IPAMD_POD_VETH_NAMES": "true",
     "VPC_IPAMD_RELEASE_HOLD_SECONDS": "1",
     "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": "0",
-    "VPC_IPAMD_SUBNETS_VALID_SECONDS": "0",
 }
 """Settings of the daemon for the tests. A pod named aws-node-xxxxx must not count as a sign of amazon-vpc-cni-k8s. Links are named by
-pod, because the tests compute the names. The pool follows its targets, and the tags of subnets, at once, because the tests expect
-that."""
+pod, because the tests compute the names. The pool follows its targets at once, because the tests expect that."""
 
 ASKED_FOR = {"DISABLE_TCP_EARLY_DEMUX": "false", "ENABLE_IPv6": "false"}
 """Variables of the init container that a test may change, with their defaults."""
