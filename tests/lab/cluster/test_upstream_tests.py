@@ -204,6 +204,19 @@ def test_both_containers_are_told_the_family() -> None:
         assert (values["ENABLE_IPv6"], values["ENABLE_IPv4"], values["ENABLE_PREFIX_DELEGATION"]) == ("true", "false", "true")
 
 
+def test_most_pods_of_a_node() -> None:
+    """The slots of its ENIs, and one pod of the host's network."""
+    with Vpc() as vpc:
+        assert bed.most_pods(vpc.limits["t3.medium"]) == 3 * 5 + 1
+        assert bed.most_pods(vpc.limits[bed.INSTANCE_TYPE]) == bed.MAX_PODS
+
+
+def test_the_daemon_accepts_the_settings_of_each_suite() -> None:
+    """An unknown setting ends the daemon at its start too."""
+    for known in SUITES:
+        load(SOONER | dict(known.settings))
+
+
 def test_the_daemon_accepts_the_settings() -> None:
     """A value out of its bounds ends the daemon at its start, and with it the whole run."""
     settings = load(SOONER)

@@ -67,6 +67,22 @@ def test_without_a_public_address_the_nat_gateway_speaks(world: Lab, servers: Se
     node.netns.ip([f"route del {OUTSIDE}"])
 
 
+def test_a_private_node_has_its_own_type_and_no_public_address() -> None:
+    """It speaks to the outside by the NAT gateway, and is in a subnet of its own."""
+    private = {"node-p": "t3.medium"}
+    with (
+        Lab(name=f"private-{time.monotonic_ns()}", nodes=["node-a"], private=private, containerd=False) as lab,
+        Servers() as made,
+    ):
+        made.add("outside", lab.add_internet().outside.path)
+        heard = ask(lab.node("node-p").netns_path(), OUTSIDE)
+        assert heard is not None
+        assert heard.seen_as == NAT_GATEWAY
+        instances = {name: lab.vpc.instance(name) for name in ("node-a", "node-p")}
+    assert [instance.instance_type for instance in instances.values()] == ["m5.large", "t3.medium"]
+    assert instances["node-a"].subnet_id != instances["node-p"].subnet_id
+
+
 def test_without_a_nat_gateway_nothing_private_goes_out() -> None:
     """Only addresses with a public one are carried by an internet gateway."""
     with Lab(name=f"igw-{time.monotonic_ns()}", nodes=["node-a"], containerd=False) as lab, Servers() as servers:
