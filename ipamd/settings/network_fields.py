@@ -221,9 +221,9 @@ class SubnetsConfig:
     )
     answer_valid_s: int = setting(
         "VPC_IPAMD_SUBNETS_VALID_SECONDS",
-        integer(0, 3600),
+        integer(1, 3600),
         300,
-        "Seconds for which an answer of DescribeSubnets is used. With 0 the subnets are described before each new ENI, as "
+        "Seconds for which an answer of DescribeSubnets is used. With 1 the subnets are described before each new ENI, as "
         "amazon-vpc-cni-k8s does.",
     )
     custom_networking: bool = setting(

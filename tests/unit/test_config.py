@@ -231,7 +231,7 @@ GOOD = {
     "DISABLE_NETWORK_RESOURCE_PROVISIONING": ("TRUE", True),
     "DISABLE_POD_V6": ("true", True),
     "ENABLE_SUBNET_DISCOVERY": ("false", False),
-    "VPC_IPAMD_SUBNETS_VALID_SECONDS": ("0", 0),
+    "VPC_IPAMD_SUBNETS_VALID_SECONDS": ("1", 1),
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ("true", True),
     "VPC_IPAMD_NETWORK_FILE": ("/tmp/z", Path("/tmp/z")),
     "AWS_EC2_ENDPOINT": ("http://127.0.0.1:1", "http://127.0.0.1:1"),
@@ -423,7 +423,7 @@ BAD = {
     "DISABLE_POD_V6": ["TrUe"],
     "VPC_IPAMD_POLICY_AGENT_SOCKET": [*FILES, "off", "/" + "x" * 107],
     "ENABLE_SUBNET_DISCOVERY": ["yes"],
-    "VPC_IPAMD_SUBNETS_VALID_SECONDS": ["-1", "3601", "5m"],
+    "VPC_IPAMD_SUBNETS_VALID_SECONDS": ["0", "3601", "5m"],
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ["yes"],
     "ADDITIONAL_ENI_TAGS": [
         '{"vpc-ipamd/pool": "cards"}',

@@ -135,7 +135,7 @@ SUITES = (
         timeout_s=6000,
         options=_SUBNETS,
         needs=frozenset({Need.IAM}),
-        settings={"VPC_IPAMD_SUBNETS_VALID_SECONDS": "0"},
+        settings={"VPC_IPAMD_SUBNETS_VALID_SECONDS": "1"},
     ),
     Suite(
         "ipamd",

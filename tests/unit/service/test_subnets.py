@@ -162,11 +162,14 @@ def test_a_subnet_of_another_zone_is_not_taken(started: list[FakeNode], tmp_path
     assert subnets_of(start(started, tmp_path, ec2)) == [str(SUBNET)]
 
 
-@pytest.mark.parametrize(("valid_s", "subnet"), [(300, SMALL), (0, LARGE)])
+@pytest.mark.parametrize(("valid_s", "subnet"), [(300, SMALL), (1, LARGE)])
 def test_a_new_tag_is_seen_at_the_next_eni_if_answers_are_not_reused(
     started: list[FakeNode], tmp_path: Path, valid_s: int, subnet: str
 ) -> None:
-    """A tag that follows DescribeSubnets by seconds counts for the next ENI only with VPC_IPAMD_SUBNETS_VALID_SECONDS=0."""
+    """A tag that follows DescribeSubnets by seconds counts for the next ENI only with VPC_IPAMD_SUBNETS_VALID_SECONDS=1.
+
+    Then the subnets are described once for each new ENI.
+    """
     ec2 = FakeEc2(pool_size=100)
     ec2.add_subnet(SMALL, "10.0.32.0/24", free_count=200, role="1")
     ec2.add_subnet(LARGE, "10.0.33.0/24", free_count=240)
@@ -177,6 +180,7 @@ def test_a_new_tag_is_seen_at_the_next_eni_if_answers_are_not_reused(
     node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=24))
     node.pool.cycle()
     assert subnets_of(node) == [SMALL, subnet]
+    assert ec2.calls["describe_subnets"] == (2 if subnet == LARGE else 1)
 
 
 def test_an_idle_node_does_not_ask(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
