@@ -69,8 +69,8 @@ class EniTarget:
 class Subnets(Service):
     """The subnets of the node's zone as EC2 described them, and the choice among them.
 
-    They are described when the pool is about to grow, and the answer is used for some minutes (I13). Used by the start, and afterwards by
-    the pool's thread. Any thread may call `views`, `exclusion`, `exclusion_under` and `check_network`.
+    They are described when the pool is about to grow, and the answer is used for some minutes (I13). Used by the start, and afterwards
+    by the pool's thread. Any thread may call `views`, `exclusion`, `exclusion_under` and `check_network`.
     """
 
     def __init__(
