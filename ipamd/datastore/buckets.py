@@ -1,9 +1,9 @@
 """Free addresses by ENI and prefix, in the order in which they are assigned, and their counters.
 
-The ENI and the prefix with the most addresses in use come first, so that ENIs and prefixes with few become empty and can be released.
-Within a prefix the address that has been free for longest comes first, so that each address stays out of use for as long as possible
-(I8). Draining ENIs and prefixes come after
-all others (`ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
+The ENI and the prefix with the most addresses in use come first, so that those with few addresses in use become empty and can be
+released. Within a prefix the address that has been free for longest comes first, so that each address stays out of use for as long as
+possible (I8). Addresses that are draining come after all others, be they those of an ENI, all prefixes or all single addresses
+(`ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
 `PoolIndex` decides which addresses are *offered*, that is, may be assigned now, and which are *withheld* from sandboxes.
 
 Counters are updated with each change and not computed when they are read, because every ADD reads them, and a node may have 11,760
@@ -99,7 +99,7 @@ class EniSlot:
         return bool(self._ranks) and self.eni.gives_addresses
 
     def drain(self, draining: Draining) -> None:
-        """Replace what is draining. Buckets of a kind (prefixes, single addresses) that is draining are sorted last."""
+        """Replace the record of what is draining. The buckets of a draining kind (prefixes or single addresses) are sorted last."""
         is_same_kind = (draining.prefixes, draining.singles) == (self._draining.prefixes, self._draining.singles)
         self._draining = draining
         if is_same_kind:
@@ -108,8 +108,9 @@ class EniSlot:
             self._rank(bucket)
 
     def preference(self) -> tuple[bool, bool, bool, int]:
-        """Sort key of the ENI: the lowest one gives the next address. An ENI comes later if the first address of its first bucket is
-        suspected, then if the ENI or else this bucket is draining, then if fewer of its addresses are in use.
+        """Sort key of the ENI. The ENI with the lowest key gives the next address. Reasons for which an ENI comes later, the most
+        important first: the first address of its first bucket is suspected, the ENI is draining, that bucket is draining, fewer of
+        its addresses are in use.
         """
         in_use = self.tally["assigned"] + self.tally["reserved"] + self.tally["lost_in_use"]
         is_suspected, is_draining, *_ = self._ranks[0]

@@ -28,7 +28,11 @@ COMMANDS = ("datastore", "clean-up")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `ipamd ARGUMENTS`; returns the exit status, 0 or 1. Raises: SystemExit, 2 for wrong arguments, 0 after the usage."""
+    """Run `ipamd ARGUMENTS`.
+
+    Returns: the exit status: 0, or EXIT_REFUSED if the file is missing, is in use or cannot be read.
+    Raises: SystemExit with status 2 for wrong arguments, with 0 after `--help` or `--version`.
+    """
     parser = Parser(
         prog="ipamd",
         description="The daemon, without arguments; else shows or takes back its datastore.",
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     back.add_argument("--to", type=int, required=True, metavar="LEVEL", help="the level that the earlier release knows")
     options = parser.parse_args(arguments)
-    # Only the run directory is read: an invalid value of another setting must not prevent a downgrade.
+    # Of the settings only VPC_IPAMD_RUN_DIR is read, so that an invalid value of another one cannot prevent a downgrade.
     environment = {name: value for name, value in os.environ.items() if name == "VPC_IPAMD_RUN_DIR"}
     try:
         print(_run(options.file or load(environment).daemon.run_dir / "state.db", options.verb, getattr(options, "to", 0)))  # noqa: T201
@@ -68,7 +72,9 @@ def main(arguments: Sequence[str]) -> int:
 def _run(path: Path, verb: str, to: int) -> str:
     if not path.is_file():
         raise DatastoreError(f"there is no datastore at {path}", details="an earlier release starts with an empty one")
-    if verb == "level":  # read from a copy: a running daemon has the file locked, and changes its level only when it starts
+    if verb == "level":
+        # A copy is read, because a running daemon has the file locked. The copy has the right level, because the daemon changes the
+        # level only when it starts.
         with TemporaryDirectory() as copy:
             for end in ("", "-wal"):
                 if Path(f"{path}{end}").is_file():

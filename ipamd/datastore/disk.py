@@ -66,8 +66,9 @@ class Disk:
         """Open `path`, which exists.
 
         Args:
-            lock_wait_s: how long to wait for a predecessor that still holds the file.
-            is_probe: read-only and without the exclusive lock; neither the file nor its WAL is changed.
+            lock_wait_s: how long to wait for a predecessor of this process that still has the file locked.
+            is_probe: whether to open the file read-only and without the exclusive lock, so that neither the file nor its WAL is
+                changed.
         Raises: DatastoreError.
         """
         self.path = path

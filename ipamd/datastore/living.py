@@ -2,9 +2,9 @@
 sandbox (I2).
 
 The daemon that wrote the file has stopped, and the new one refuses to start while such a sandbox runs. The sandboxes may have ended
-meanwhile, because the node was drained, but no daemon recorded it in the file. Evidence for their end: the network namespace is gone,
-the plugin spooled the DEL because no daemon answered, or the kernel has no link and no route of the sandbox. A source that cannot be
-read is no evidence (I11).
+meanwhile, because the node was drained, but no daemon recorded their end in the file. Evidence for the end of a sandbox: its network
+namespace is gone, the plugin spooled its DEL because no daemon answered, or the kernel has no link and no route of the sandbox. A
+source that cannot be read is no evidence (I11).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _key(row: Any) -> AttachmentKey:
 def _may_have_namespace(row: Any) -> bool:
     """Whether a sandbox's network namespace may still exist.
 
-    True also if it is not recorded, as for adopted and imported sandboxes, or if its path cannot be examined.
+    True also if the namespace is not recorded, as for adopted and imported sandboxes, or if its path cannot be examined.
     """
     if not row.netns:
         return True

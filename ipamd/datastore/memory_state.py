@@ -95,7 +95,7 @@ class View:
         return row or of_rest(address, self.addresses.get)
 
     def known_address(self, address: IpAddress) -> Address:
-        """Find one address that must be in the pool. Raises: InvariantError."""
+        """Find one address, and claim it like `address`. Raises: InvariantError if it is not in the pool."""
         row = self.address(address)
         if row is None:
             raise failure(InvariantError, FailureCode.ADDRESS_UNKNOWN, address=address)
@@ -127,7 +127,9 @@ class MemoryState:
         self.rows = snapshot.copy()
         self.reservations: dict[AttachmentKey, IpAddress] = {}
         self._free_extra: deque[IpAddress] | None = None
-        """Addresses of the local range (for extra legs) that no row has, longest free first. None until the first one is requested."""
+        """Addresses of the local range, from which extra legs get theirs, that no sandbox has and that do not cool. The address that
+        has been free for longest comes first. None until the first one is requested.
+        """
         for eni in snapshot.enis.values():
             self._pool.put_eni(eni)
         for address in snapshot.addresses.values():
@@ -170,14 +172,16 @@ class MemoryState:
             return reserved
 
     def _named(self, address: IpAddress, pod: str, pool: str) -> IpAddress | None:
-        """Return the address for which an ADD asks, None if it may not be assigned to a pod of a pool now. The lock is held."""
+        """Return `address`, for which an ADD asks; None if it may not be assigned to `pod` from `pool` now. The lock is held."""
         row = self.rows.addresses.get(address)
         if row is None or row.kept_for not in (None, pod) or not self._pool.has_named(row, pool):
             return None
         return address
 
     def claim(self, address: IpAddress) -> Address | None:
-        """Hide an address from `reserve`, and return its row as it is now. Only the thread that holds the transaction may call it."""
+        """Hide an address from `reserve`, and return its row as it is now; None if the pool does not have the address. Only the thread
+        that holds the transaction may call this method.
+        """
         with self._lock:
             row = self.rows.addresses.get(address)
             self._pool.claim(address, row, is_claimed=True)
@@ -217,7 +221,7 @@ class MemoryState:
             self._pool.set_draining(draining)
 
     def apply(self, view: View) -> None:
-        """Make a committed unit of work visible, all at once. It cannot fail, because every change was checked before COMMIT."""
+        """Make a committed unit of work visible, all at once. This cannot fail, because every change was checked before COMMIT."""
         with self._lock:
             for eni in view.enis.changes.values():
                 if eni is not None:
@@ -399,7 +403,10 @@ class MemoryState:
                 self._free_extra.remove(after)
 
     def _next_of(self, prefix: IpNetwork) -> IpAddress:
-        """Return the next address of a /80 without a row, starting again after the end. Its first and last address are never used."""
+        """Return the next address in a /80 that has no row; after the last address the search starts again.
+
+        The first and the last address of the /80 are never used.
+        """
         cursor = self.rows.cursor
         while True:
             cursor = cursor % (prefix.num_addresses - 2) + 1

@@ -127,7 +127,7 @@ def open_datastore(
         boot_id: `current_boot_id()`.
         family: the IP family of the pool.
         failpoint: called with each of `store.FAILPOINTS`; for crash tests.
-        lock_wait_s: how long to wait for a predecessor that still holds the file.
+        lock_wait_s: how long to wait for a predecessor of this process that still has the file locked.
         survey_kernel: see `living_sandboxes`; called only for a file of the other IP family.
     Raises: SchemaVersionError if a newer release wrote the file, or its level is below `OLDEST_LEVEL`, with the file untouched;
         DatastoreError if the disk refuses, if another process has the file open, or if a sandbox of a pool of the other family may
@@ -338,8 +338,8 @@ def _other_boot(probe: Disk, boot_id: str) -> OpenReport | None:
 def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) -> tuple[OpenReport, Disk | None, Snapshot]:
     """Apply the missing migrations and read everything.
 
-    Returns: the report, the open file, and its content. If the file is damaged or has a value that this release does not write, the
-        report is CORRUPT, and the second item is None.
+    Returns: the report, the open file, and its content. If the file is damaged, has a value that this release does not write, or
+        violates a constraint during a migration, the report is CORRUPT, and the second item is None.
     Raises: DatastoreError if the disk refuses or another process has the file open.
     """
     snapshot = Snapshot({}, {}, {}, {}, {})

@@ -76,8 +76,8 @@ class PoolIndex:
     def first(self, pool: str) -> IpAddress | None:
         """Return the address of a pool to assign next; None if there is none.
 
-        In a /80 it may be that of the one row which stands for all addresses without a row of their own (`Address.is_rest`). Then the
-        caller chooses one of these. The search takes one step for each ENI.
+        In a /80 one row stands for all addresses without a row of their own (`Address.is_rest`). If the address of this row is
+        returned, the caller chooses one of those addresses. The search takes one step for each ENI.
         """
         slots = [slot for slot in self.slots.values() if slot.is_assignable and slot.eni.pool == pool]
         return min(slots, key=EniSlot.preference).first() if slots else None
@@ -99,7 +99,7 @@ class PoolIndex:
 
     @contextmanager
     def reclassified(self, changed: Iterable[Address]) -> Iterator[None]:
-        """Let the block replace `withheld`, `suspected` or `pinned_ranges`, and sort the affected rows anew.
+        """Let the `with` block replace `withheld`, `suspected` or `pinned_ranges`, and sort the affected rows anew.
 
         `changed`: the rows that the replacement may affect.
         """

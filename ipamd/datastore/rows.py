@@ -111,8 +111,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 def read_snapshot(connection: Connection) -> Snapshot:
     """Read every table that is mirrored in memory.
 
-    Returns: rows of which no address is RESERVED, because reservations exist only in memory (I5). Raises: ValueError for a value that
-        this release does not write.
+    Returns: the rows. None of the addresses is RESERVED, because reservations exist only in memory (I5).
+    Raises: ValueError for a value that this release does not write.
     """
     snapshot = Snapshot({}, {}, {}, {}, {})
     lost_marks = {row["address"]: row for row in _read_rows(connection, schema.lost)}
@@ -202,7 +202,7 @@ def spell_keys(keys: Iterable[AttachmentKey]) -> str:
 
 
 def _read_keys(text: str) -> frozenset[str] | None:
-    """Read the JSON of `spell_keys`; None if the file has none, because no restore of it has finished."""
+    """Read the JSON of `spell_keys`; None if the file has none, because no restore of it has finished, or if it is not readable."""
     with suppress(ValueError):
         keys = json.loads(text)
         if isinstance(keys, list):

@@ -2,9 +2,9 @@
 wrong.
 
 An attachment and its address reference each other by a foreign key of (address, ENI, container ID, interface name), checked at COMMIT:
-neither can exist without the other (I1). `reserved` cannot be written to disk (I5). Triggers enforce
-parts of I1, I2, I4, I6 and I8 that a CHECK cannot, because it sees only one row. Rejected: one JSON column per row (constraints could
-not see into it); integers for addresses and times (an operator with `sqlite3` could not read them).
+neither can exist without the other (I1). The state `reserved` cannot be written to disk (I5). Triggers enforce parts of I1, I2, I4, I6
+and I8 that a CHECK cannot, because a CHECK sees only one row. Rejected: one JSON column per row (constraints could not see into it);
+integers for addresses and times (an operator with `sqlite3` could not read them).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ IDENTITY = "identity"
 answer."""
 
 MARKED_AT = "pods_marked_at"
-"""Row in `meta`: when the admission policy's mark was first seen on a pod. Once this row exists, a pod without the
-mark is older than the policy."""
+"""Row in `meta`: when a pod was first seen that our admission policy had marked (`ipamd/model/pod_annotations.py`). Once this row
+exists, a pod without a mark is older than the policy."""
 
 SCHEMA_LEVEL = "schema_level"
 """Row in `meta`: the schema level of the file (`migrations`)."""
@@ -176,11 +176,11 @@ doubt = table(
 without them goes on."""
 
 owed = table("owed", text("namespace", primary_key=True), text("pod", primary_key=True), text("since"))
-"""Pods for whose names the network policy agent may have state, each with the time of the record. Once no sandbox has a name any more,
-the daemon makes the agent forget that name, and removes the row."""
+"""Pods for whose names the network policy agent may have state, each with the time of the record. Once no sandbox has the name of such
+a pod, the daemon makes the agent forget that name, and removes the row."""
 
 ATTACHMENT_TABLES = (attachment, uplinked_attachment)
-"""Tables of attachments, one for each kind of first leg."""
+"""Tables of attachments: those with an address of the pool, and those with a branch ENI."""
 
 tombstone = table(
     "tombstone", text("container_id", primary_key=True), text("ifname", primary_key=True), text("at"), real("at_monotonic_s")

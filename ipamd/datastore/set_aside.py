@@ -10,7 +10,8 @@ from pathlib import Path
 from ipamd.datastore.spool import sync_directory
 
 KEPT_COUNT = 3
-"""How many files are kept, the newest ones. Ours: few are enough, because `/run` is memory and only the newest damage is diagnosed."""
+"""How many files are kept; older ones are removed. Ours: they must be few, because `/run` is memory, and only the newest damage is
+diagnosed."""
 
 FILES = ("", "-wal", "-shm", "-journal")
 """The ends of the names of a database and of the files that SQLite writes beside it. Source: sqlite.org/tempfiles.html."""

@@ -2,7 +2,8 @@
 
 The plugin takes `spool.lock` shared, tries the socket once more, writes `.tmp-*`, syncs it and renames it to `del-*`. The daemon
 listens before it takes the lock exclusively, so a plugin with the shared lock either reaches the daemon or its entry is read here.
-Anything but a regular file of ours with a DEL is moved aside, and links are never followed. The plugin's side is cni_plugin/spool.py.
+A `del-*` that is not a regular file of ours with a DEL is moved aside, and links are never followed. The plugin's side is
+cni_plugin/spool.py.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ HALF_WRITTEN_MAX_AGE_S = 3600.0
 four minutes, twice its runtimeRequestTimeout."""
 
 KEPT_COUNT = 32
-"""How many damaged entries are kept, the newest ones. Ours: they must be few, because `/run` is memory."""
+"""How many damaged entries are kept; older ones are removed. Ours: they must be few, because `/run` is memory."""
 
 ENTRY_PREFIX = "del-"
 HALF_WRITTEN_PREFIX = ".tmp-"

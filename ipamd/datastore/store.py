@@ -109,7 +109,7 @@ class Ledger:
     def read(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
         """Find the last `limit` rows about a subject, oldest first.
 
-        `subject`: an address, a pod that had an address (`namespace/name` or name), or the beginning of container IDs.
+        `subject`: an address, a pod that had an address (`namespace/name` or name), or the beginning of a container ID.
         """
         if not subject or limit <= 0:
             return ()

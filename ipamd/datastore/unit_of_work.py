@@ -55,8 +55,9 @@ def change(method: Callable[Concatenate[SqlUnitOfWork, P], R]) -> Callable[Conca
 class SqlUnitOfWork:
     """Changes that become true together, on disk and in memory, or not at all. Made by `Datastore.transaction`.
 
-    Every change writes its ledger row in the same transaction. All changes of one unit have the same time, at which the unit was
-    opened; `cooldown` counts from then. Nothing outside SQLite may be called while a unit is open (I10).
+    Every change writes its ledger row in the same transaction. Its time is the one at which the unit was opened, from which also
+    `cooldown` counts. Only a new attachment or intent brings its own time. Nothing outside SQLite may be called while a unit is open
+    (I10).
 
     A change is checked against the transition table and the view. It is then written only if the row on disk still has the state that
     was checked (compare-and-set); the constraints of `schema` are a second check. All methods raise InvariantError if a constraint
@@ -102,7 +103,8 @@ class SqlUnitOfWork:
 
         Args:
             about: the row of an address before the change; address, ENI and key are taken from it.
-            of: the attachment that the event is about; by default the owner of `about`.
+            of: the attachment that the event is about; by default that of the owner of `about`.
+            at: the time of the event; by default that of the unit.
         """
         if about is not None:
             address, eni_id, key = about.address, about.eni_id, about.owner
@@ -524,8 +526,10 @@ class SqlUnitOfWork:
         cooldown: timedelta | None = None,
         of: Attachment | None = None,
     ) -> None:
-        """Move an address to the state that follows the event, without an owner. `cooldown`: must be given if that state is
-        `cooling`.
+        """Give an address the state that follows the event, and remove its owner.
+
+        `cooldown`: must be given if that state is `cooling`.
+        `of`: the attachment that had the address; if its pod asked for the address, the address is kept for the pod.
         """
         old = self.view.known_address(address)
         state = old.after(event)
@@ -620,9 +624,10 @@ class SqlUnitOfWork:
             self._log(LedgerEvent.ADDED, about=row, detail="" if prefix is None else f"in {prefix}")
 
     def _new_row(self, address: IpAddress, eni_id: EniId, prefix: IpNetwork | None, cooldown: timedelta | None) -> Address:
-        """Return the row of a new address of the pool: cooling if there is a cooldown. The rest of a /80 is free at once.
+        """Return the row of a new address of the pool: cooling if there is a cooldown. The row that stands for all addresses of a /80
+        without a row of their own (`Address.is_rest`) is free at once.
 
-        Raises: InvariantError for any address of a /80 except the one whose row stands for the rest.
+        Raises: InvariantError for any other address of a /80.
         """
         state = AddressState.FREE if cooldown is None else AddressState.COOLING
         row = Address(address, eni_id, state, self._now, prefix, since_monotonic_s=self._now_s, **self._cooling(cooldown))
@@ -642,7 +647,7 @@ class SqlUnitOfWork:
         self._remove(removed, reason=reason)
 
     def _in_use_of(self, prefixes: Container[IpNetwork | None]) -> Iterator[Address]:
-        """Yield the addresses of sandboxes in prefixes, without those that are lost."""
+        """Yield the addresses of these prefixes that are in use and not lost."""
         for row in self.view.addresses.all().values():
             if row.prefix in prefixes and row.is_in_use and not row.is_lost:
                 yield row
@@ -663,7 +668,7 @@ class SqlUnitOfWork:
         return recorded is None
 
     def _uplinked(self) -> dict[IpAddress, AttachmentKey]:
-        """Map the addresses that sandboxes have by uplinks to these sandboxes."""
+        """Return the sandboxes with an uplink (a branch ENI), by their address."""
         return {row.address: row.key for row in self.view.attachments.all().values() if not row.is_of_pool}
 
     def end(self) -> None:

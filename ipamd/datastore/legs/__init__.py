@@ -1,1 +1,1 @@
-"""How the datastore stores sandboxes whose first leg has no address of the pool (those with a branch ENI)."""
+"""How the datastore stores sandboxes with a branch ENI. The address of such a sandbox's first leg is not of the pool."""

@@ -1,4 +1,7 @@
-"""Rows of sandboxes that have a branch ENI, and the check that such a row shares nothing with the pool or another sandbox."""
+"""Rows of sandboxes that have a branch ENI, and the check that such a row shares nothing with the pool or another sandbox.
+
+The branch ENI with its VLAN is the sandbox's *uplink* (`Attachment.uplink`).
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ def pop_uplink(row: Params) -> Params:
 
 
 def require_unshared(attachment: Attachment, *, row: Address | None, others: Iterable[Attachment], enis: Iterable[Eni]) -> None:
-    """Raise InvariantError if another sandbox or the pool has the uplink's ENI, VLAN or address (I1), or if the attachment's route
-    table is not the uplink's.
+    """Raise InvariantError if another sandbox or the pool has the uplink's ENI, VLAN or address (I1), if the attachment has no uplink,
+    or if its route table is not the uplink's.
 
     Args:
         row: the pool's row of the attachment's address, None if the pool does not have the address.
