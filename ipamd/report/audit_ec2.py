@@ -108,9 +108,12 @@ def _is_still_on_eni(row: Address, after: Snapshot) -> bool:
 
 
 def _is_elsewhere(eni_id: EniId, other_id: EniId | None, shown_enis: Mapping[EniId, DescribedEni]) -> bool:
-    """Whether EC2 shows an address elsewhere than on `eni_id`, which has it by the records.
+    """Whether EC2's answer shows that an address is not on `eni_id`, the ENI for which it is recorded.
+
+    If the answer has that ENI, but its description cannot be read, nothing is concluded.
 
     Args:
+        eni_id: the ENI for which the address is recorded.
         other_id: the ENI on which EC2 shows the address; None if it is on no ENI of this node.
         shown_enis: the ENIs in EC2's answer, by ID.
     """
@@ -132,8 +135,8 @@ def _addresses_that_are_primary(before: Snapshot, enis: Collection[DescribedEni]
 
 
 def _held_otherwise(eni_of_address: Mapping[IpAddress, EniId], after: Snapshot) -> list[AuditFinding]:
-    """Report addresses that EC2 shows as secondary addresses, but that are recorded as the address of an ENI itself or of an
-    uplink.
+    """Report addresses that EC2 shows as secondary addresses of an ENI, but that are recorded as the primary address of an ENI, or as
+    the address of a sandbox with a branch ENI.
     """
     holders: dict[IpAddress, str] = {eni.primary_address: f"the primary address of {eni.eni_id}" for eni in after.enis.values()}
     for attachment in after.attachments.values():

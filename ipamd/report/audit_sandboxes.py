@@ -28,9 +28,8 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
             difference.
         locks: the locks of sandboxes. A sandbox with a running operation is left out, because its wiring may change during the survey.
     """
-    busy = {
-        lock.key for lock in locks.holders()
-    }  # read before the records, so that the records show what operations that have ended by then have changed
+    # Read before the datastore is read again. So the changes of an operation that is not in `busy`, because it has ended, are seen.
+    busy = {lock.key for lock in locks.holders()}
     findings = _duplicates(survey)
     for attachment in still_recorded(snapshot, datastore):
         if attachment.key not in busy and not attachment.must_be_cut_off:
@@ -93,7 +92,10 @@ def _unowned_link(veth: HostVeth, datastore: Datastore) -> AuditFinding:
 
 
 def _unowned_vlans(attachments: Iterable[Attachment], survey: KernelSurvey) -> list[AuditFinding]:
-    """Report VLAN links that no sandbox uses. No ADD may be running, because an ADD makes its VLAN link before its row."""
+    """Report VLAN links that no sandbox uses, or that have another address than the sandbox that uses them.
+
+    No ADD may be running, because an ADD makes its VLAN link before its row.
+    """
     owners = {}
     for attachment in attachments:
         for name in first_leg(attachment.wiring).links:

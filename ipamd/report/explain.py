@@ -86,7 +86,10 @@ def _explain_pending_policy_cleanup(sources: Sources, subject: HistorySubject) -
 
 
 def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
-    """Explain an address of the pool, of an uplink, of an ENI itself, or of an extra leg. Returns: [] for any other address."""
+    """Explain an address of the pool, of a sandbox's branch ENI (its uplink), or of an extra leg, or an ENI's primary address.
+
+    Returns: [] for any other address.
+    """
     row = sources.datastore.address(address)
     if row is None:
         return _explain_address_without_row(sources, address)
@@ -109,7 +112,10 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
 
 
 def _explain_pool(sources: Sources, eni_id: EniId) -> list[str]:
-    """Name the pool of an ENI. Returns: [] unless the network file names pools, or the ENI is still recorded for a pool of pods."""
+    """Name the pool of an ENI.
+
+    Returns: [] unless the network file names pools, or the ENI is recorded for a pool that the file named earlier.
+    """
     eni = sources.datastore.eni(eni_id)
     if eni is None or (sources.pool.pools == NO_POOLS and not eni.pool):
         return []
@@ -242,7 +248,7 @@ def _explain_attachments(sources: Sources, attachments: Iterable[Attachment]) ->
 
 
 def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
-    """Explain a sandbox: its address, its wiring, the operations on it, and the verdict about it if no DEL comes."""
+    """Explain a sandbox: its address, its wiring, the operations on it, and what the daemon does with it if no DEL comes."""
     name = ""
     if attachment.sandbox_name:
         name = f" ({attachment.sandbox_name})"

@@ -20,7 +20,7 @@ class AuditFinding:
 
     `code`: the kind of difference.
     `subject`: the address, ENI, link or pod that differs.
-    `fields`: the values for the names in braces in the sentence of the code, as text.
+    `fields`: the values for the names in braces in the sentences of the code, as text.
     """
 
     code: FindingCode | LegFindingCode

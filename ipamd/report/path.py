@@ -183,7 +183,9 @@ class _PathWalk:
         self._find_exit(self._eni, is_translated=is_translated)
 
     def _find_exit(self, eni: PathEni, *, is_translated: bool) -> None:
-        """Add the finding that the packet leaves by an ENI: to a service of AWS, to a link-local address of nobody, or beyond."""
+        """Add the finding that the packet leaves by an ENI: to a service of AWS, to a link-local address that nothing beyond the node
+        is known to have, or to any other destination.
+        """
         identity = self._sources.identity()
         service = vpc_service(self._target.address, identity.vpc_cidrs if identity else ())
         if service is not None:

@@ -13,7 +13,8 @@ from ipamd.report.path_sender import PathTarget
 NO_POLICY = "none"
 
 DNS_OFFSET = 2
-"""Place of the VPC's DNS in its CIDR. Source: https://docs.aws.amazon.com/vpc/latest/userguide/AmazonDNS-concepts.html."""
+"""The address of the VPC's DNS is this far above the first address of the VPC's CIDR.
+Source: https://docs.aws.amazon.com/vpc/latest/userguide/AmazonDNS-concepts.html."""
 
 _VPC_SERVICES_IPV6 = IPv6Network("fd00:ec2::/32")
 
@@ -65,14 +66,14 @@ _VPC_SERVICES = {
 
 
 def vpc_service(address: IpAddress, vpc_cidrs: Collection[IPv4Network]) -> VpcService | None:
-    """Return the service of AWS that has an address: a link-local one, or the third one of the VPC, which is its DNS; or None."""
+    """Return the service of AWS that has an address, or None. The third address of each VPC CIDR counts as the VPC's DNS."""
     if any(address == cidr[DNS_OFFSET] for cidr in vpc_cidrs):
         return _DNS
     return _VPC_SERVICES.get(address)
 
 
 def is_link_local(address: IpAddress) -> bool:
-    """Whether no router forwards to an address. The range in which AWS serves IPv6 counts too."""
+    """Whether no router forwards packets to an address. The IPv6 range of AWS's own services counts too."""
     return address.is_link_local or address in _VPC_SERVICES_IPV6
 
 

@@ -17,7 +17,7 @@ class PathVerdict(StrEnum):
     """The fate of the packet, as far as it can be seen from the node.
 
     REACHES: the node delivers the packet.
-    DROPPED: the packet is dropped, and the report says by what.
+    DROPPED: the packet, or the answer to it, is dropped, and the report says by what.
     UNSEEN: it cannot be seen from this node whether the packet reaches its destination.
     """
 

@@ -119,7 +119,7 @@ def select_sender(sources: Sources, subject: str) -> PathSender:
 
 
 def _by_address(sources: Sources, address: IpAddress) -> PathSender:
-    """Find the sender that has an address. Raises: InvalidRequestError if no sandbox has it, nor the node itself."""
+    """Find the sender that has an address. Raises: InvalidRequestError if neither a sandbox nor the node itself has it."""
     attachments = sandboxes_by_address(sources, address)
     if attachments:
         return PathSender(attachments[0].sandbox_name or attachments[0].key.container_id, tuple(attachments), address)
@@ -129,7 +129,7 @@ def _by_address(sources: Sources, address: IpAddress) -> PathSender:
 
 
 def _is_local(sources: Sources, address: IpAddress) -> bool:
-    """Whether the node itself has an address, for example its one of IPv6, which is no ENI's primary address."""
+    """Whether the node itself has an address, for example its IPv6 address, which is not the primary address of an ENI."""
     if address.is_loopback or address.is_multicast or address.is_unspecified:
         return False
     try:
@@ -142,8 +142,8 @@ def _host_network_pod(sources: Sources, subject: str) -> str:
     """Return the name of the pod in the node's own network that fits `subject`; "" if there is none, or if runtime or kernel cannot be
     read.
 
-    The runtime lists such a pod, and it has no host veth of ours. A missing row is not enough: a sandbox whose row was lost still has
-    a host veth.
+    The runtime lists such a pod, and it has no host veth of ours. That the pod has no row would not be enough, because a sandbox whose
+    row was lost has no row either; but it has a host veth.
     """
     if sources.cri is None:
         return ""

@@ -115,7 +115,7 @@ UNREACHED = "packets do not reach or leave it"
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """An interface without network of a living sandbox.
+    """An interface of a living sandbox that has no network.
 
     `sandbox`: identifies the sandbox: its container ID, or the address if only that is known.
     `eni_id`: the ENI of its address; None if the address has no row.
@@ -159,11 +159,11 @@ class Sources:
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None
-    """The present evidence of every source about an attachment, and the verdict by it."""
+    """Returns what every source shows about an attachment at present, and the judgement that follows."""
     quarantined: Callable[[IpAddress], list[str]] | None
-    """A sentence for each sandbox because of which an address is quarantined, with the verdict about it."""
+    """Returns a sentence for each sandbox because of which an address is quarantined, with the verdict about that sandbox."""
     missing_count: Callable[[Collection[Attachment], Collection[str]], int] | None
-    """The number of wired sandboxes if the runtime's list has none of them, which makes the list implausible; else 0."""
+    """Returns the number of wired sandboxes if the runtime's list has none of them, so that the list is not plausible; else 0."""
     cloud: Callable[[], CloudView]
     recent: Callable[[], Collection[CloudKey]]
     """ENIs and addresses that our own calls to EC2 changed in the last minutes."""
@@ -175,7 +175,7 @@ class Sources:
     given_twice: Callable[[], tuple[GivenTwice, ...]]
     """Addresses of our sandboxes that amazon-vpc-cni-k8s, by its own file, has assigned to other sandboxes."""
     pending_policy_cleanups: Callable[[], Mapping[PodName, datetime]]
-    """Pods that have no sandbox any more, but that the network policy agent may remember, with the time since when."""
+    """Pods that have no sandbox any more, but that the network policy agent may remember, each with the time since which it may."""
     cut_off: Callable[[], Set[str]]
     """Sandboxes, as `container_id/ifname`, whose wiring could not be repaired, or whose branch ENI EC2 contradicts."""
     unplaced: Callable[[], Collection[HostVeth]]

@@ -36,10 +36,10 @@ NO_NEW_PODS = (DATASTORE, "plugins", "appended plugins", "other conflist", AGENT
 instead of the number of addresses."""
 
 LINE_MAX = 120
-"""The largest number of characters of the line. Ours: a terminal, a chat and the title of a page show this many without a break."""
+"""The largest number of characters of the line. Ours: a terminal, a chat and a page's title show this many without a line break."""
 
 NAMES_MAX = 40
-"""The largest number of characters of the line for the names of further conditions. Ours: three or four words."""
+"""The largest number of characters that the names of further conditions take in the line. Ours: enough for three or four words."""
 
 CODES = "docs/troubleshooting.md#other-codes"
 
@@ -264,8 +264,8 @@ def facts(sources: Sources) -> Facts:
 def _empty_pool(sources: Sources, *, disk: str) -> Condition:
     """Return the condition that the pool has no address for a new pod.
 
-    `disk`: how the datastore's disk refuses writes (a key of DISK_STEPS), "" if it does not. If it does, it is the cause of this
-    condition too, because no new address can be recorded.
+    `disk`: how the datastore's disk refuses writes (a key of DISK_STEPS), "" if it does not. A disk that refuses writes is the cause
+    of this condition too, because no new address can be recorded.
     """
     status, delayed_by = sources.demand.status, delay(sources.ec2, sources.clock)
     empty = problem(ConditionCode.NO_ADDRESS, cause=status.shortage(delayed_by), next_step=status.step(delayed_by))
@@ -297,7 +297,7 @@ def paths_by_subject(sources: Sources) -> dict[str, Path]:
 
 
 def condition_reports(node: Facts) -> list[ConditionReport]:
-    """Return a report of each condition. Conditions that stop the start come first. Pure."""
+    """Return a report of each condition. The datastore's comes first, then those that stop the start. Pure."""
     order = [DATASTORE, *STEPS, "ec2", "first address", POOL]
 
     def rank(subject: str) -> tuple[int, str]:
@@ -440,7 +440,7 @@ def _cause(node: Facts, subject: str, *, about: str = "") -> Callable[[Form], st
 
 
 def _only(text: str) -> Callable[[Form], str]:
-    """Return a function that returns this text in every form."""
+    """Return a function that returns this text for the long form and for every shorter one."""
     return lambda _: text
 
 

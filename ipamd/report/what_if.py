@@ -1,4 +1,7 @@
-"""Compute the pool's plan, also with other settings or for another instance type, and the node's capacity. Nothing is changed."""
+"""Compute the pool's plan, with the present or with other settings, for this or for another instance type, and the node's capacity.
+
+Nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,8 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
 def _subnet_room(sources: Sources, snapshot: PoolSnapshot) -> SubnetRoom | None:
     """Return the free addresses of the subnets in which ENIs of the node's own pool may be created; None if they are not known.
 
-    Without an answer of EC2 about the subnets, new ENIs are created in the default subnet only. Its room is known after a refusal.
+    Without an answer of EC2 about the subnets, new ENIs are created in the default subnet only, and the number of its free addresses
+    is known only after EC2 has refused a request for want of addresses.
     """
     candidates = [subnet for subnet in sources.subnets() if subnet.is_candidate]
     if not candidates:

@@ -1,4 +1,4 @@
-"""The next step for each condition about legs, by the condition's subject, and the page about it. See `ipamd/report/verdict.py`."""
+"""For each condition about legs, by its subject: the next step, and the page that explains it. See `ipamd/report/verdict.py`."""
 
 from __future__ import annotations
 

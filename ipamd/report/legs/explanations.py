@@ -40,7 +40,7 @@ def explain_legs(attachment: Attachment) -> list[str]:
 
 
 def setting_of_extra_legs(family: Family) -> str:
-    """Return the name of the setting that gives pods egress in `family`. That is not the address family of the pool."""
+    """Return the name of the setting that gives pods egress in `family`, the IP family that the pool does not have."""
     if family is IPV4:
         return "ENABLE_V4_EGRESS"
     return "ENABLE_V6_EGRESS"
