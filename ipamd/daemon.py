@@ -67,8 +67,8 @@ FAILURE = 0
 
 
 class Signals:
-    """Waits for requests to end (SIGTERM, SIGINT, and internal failures) and for SIGHUP. The first request to end drains the daemon,
-    the second ends it at once.
+    """Waits for an order to end the daemon (SIGTERM, SIGINT, or an internal failure) and for SIGHUP. The first order to end drains the
+    daemon, the second ends it at once.
 
     The interpreter writes each signal's number into a pipe when it arrives, and `wait` reads the pipe. Rejected: a handler that sets
     an Event, because it deadlocks when it interrupts that Event's own `wait`, and because a lock may begin to block just after the
@@ -88,7 +88,9 @@ class Signals:
             signal.signal(number, lambda _number, _frame: None)
 
     def wait(self, *, reload: Callable[[], None]) -> str:
-        """Block until the first request to end; returns its reason. Calls `reload` for each SIGHUP, including earlier ones."""
+        """Block until the first order to end; returns its reason. Calls `reload` for each SIGHUP, and once for all those that
+        `wait_again` has read before.
+        """
         while True:
             if self._is_reload_asked:
                 self._is_reload_asked = False
@@ -99,7 +101,7 @@ class Signals:
                 return reason
 
     def wait_again(self, timeout_s: float) -> bool:
-        """Block until the next request to end; returns False if the time is up first. SIGHUP is left to `wait`."""
+        """Block until the next order to end. Returns: False if the time is up first. A SIGHUP that arrives is left to `wait`."""
         deadline = time.monotonic() + timeout_s
         while not self._next(max(deadline - time.monotonic(), 0.0)):
             if time.monotonic() >= deadline:
@@ -115,10 +117,10 @@ class Signals:
         log.warning("exiting after an internal failure reason=%s", reason)
         self.exit_status, self.failure = EXIT_FAILED, reason
         signal.alarm(END_MAX_S)
-        os.write(self._writer, bytes([FAILURE, FAILURE]))  # two requests to end, so that the daemon does not drain
+        os.write(self._writer, bytes([FAILURE, FAILURE]))  # two orders to end, so that the daemon does not drain
 
     def _next(self, timeout_s: float | None) -> str:
-        """Wait for a signal. Returns: the reason of a request to end, or "" if the time is up first or SIGHUP arrived."""
+        """Wait for a signal. Returns: the reason of an order to end, or "" if the time is up first or SIGHUP arrived."""
         is_ready, _, _ = select.select([self._reader], [], [], timeout_s)
         if not is_ready:
             return ""
@@ -158,7 +160,7 @@ def main(*, vlan_links: VlanLinks | None = None) -> int:
     leave_out_unused_modules()
     prepare_grpc()
     gc.disable()  # imported modules are never freed, and scanning them for garbage took a sixth of the start
-    # The default action of SIGHUP would end the process. Nothing is missed, because the settings are read after this.
+    # The default action of SIGHUP would end the process. An ignored SIGHUP is not missed, because the settings are read after this.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     record = StartRecord(Path(os.environ.get("VPC_IPAMD_RUN_DIR") or RUN_DIR))
     record.begin()

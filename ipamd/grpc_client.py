@@ -35,12 +35,14 @@ Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, trans
 
 
 def wake_up_rarely(modules: Mapping[str, ModuleType] = sys.modules) -> bool:
-    """Let grpcio's own waits wake up every GRPC_WAKE_UP_S, if this release of grpcio has the variable. Returns: whether it has.
+    """Make grpcio's own waits wake up only every GRPC_WAKE_UP_S, by its variable MAXIMUM_WAIT_TIMEOUT.
 
     By default they wake up every 0.1 s, so that a waiting main thread receives signals (https://github.com/grpc/grpc/issues/19464).
     Our main thread waits elsewhere, and events wake grpcio's waits anyway. Ten wake-ups a second for a stream without events took a
-    quarter of the daemon's CPU time at idle. The value is not part of grpcio's API, so it is not imported: a release without it only
-    costs that CPU time.
+    quarter of the daemon's CPU time at idle. The variable is not part of grpcio's API, so it is not imported: a release without it
+    only costs that CPU time.
+
+    Returns: whether this release of grpcio has the variable.
     """
     common = modules.get("grpc._common")
     if not hasattr(common, "MAXIMUM_WAIT_TIMEOUT"):
@@ -59,8 +61,8 @@ def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> gr
         ("grpc.enable_http_proxy", 0),
         # Without this option grpc sends the socket's path as authority. Go's HTTP/2 server refuses it, because it is no host name.
         ("grpc.default_authority", "localhost"),
-        # The back-off after a failure is that of a subchannel. So channels must not share a subchannel: otherwise a failed probe would
-        # delay a call of another channel.
+        # grpcio backs off per subchannel. So channels must not share a subchannel: otherwise a failed probe would delay a call of
+        # another channel.
         ("grpc.use_local_subchannel_pool", 1),
         # Reconnect soon after the other program came back: the default back-off grows to two minutes, and an ADD may wait for it.
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -96,7 +98,7 @@ class Peer:
 
         Args:
             call: the method's name.
-            is_patient: wait for a program that does not listen yet, until the timeout.
+            is_patient: whether to wait, until the timeout, for a program that does not listen yet.
             stub: the stub to call; by default that of the current channel.
         Returns: the answer, or None if the call ended with success but its message was cut off.
         Raises: grpc.RpcError, after about `timeout_s` at most. If the other program does not read from the connection, the error comes

@@ -1,4 +1,4 @@
-"""Set the environment variables that grpcio's core reads when `grpc` is imported. Programs call this before that import.
+"""Set the environment variables that grpcio's core reads when `grpc` is imported. Programs call `prepare_grpc` before that import.
 
 The daemon and `ipamctl` import this module. It imports no module of these programs, and not `grpc`.
 """

@@ -56,8 +56,8 @@ class JsonFormatter(logging.Formatter):
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
     """Return the fields of a record.
 
-    If the arguments of the record are a mapping, that is the result; the caller has bounded its values. Otherwise the result has the
-    keys in the message with their values, and `message` without these keys. It is {} if the message has no keys.
+    If the arguments of the record are a mapping, that mapping is returned; the code that logs has bounded its values. Otherwise the
+    result has the keys in the message with their values, and `message` without these keys. It is {} if the message has no keys.
     """
     if isinstance(record.args, Mapping):
         return record.args
@@ -96,9 +96,10 @@ def set_level(level: str) -> None:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Replace the traceback of a library's message by its cause, and lower it to a warning.
+    """In a library's message replace the traceback by the exception's type and text, and lower the message to a warning.
 
-    The cause is enough for an unreadable protobuf message, a path that is not UTF-8, a malformed HTTP header, or missing credentials.
+    That is enough for an unreadable protobuf message, a path that is not UTF-8, a malformed HTTP header, or missing credentials.
+    Returns: True, because a logging filter that returns False drops the message.
     """
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]

@@ -1,4 +1,4 @@
-"""Settings of glibc's malloc. Where the C library has none, they are skipped."""
+"""Settings of glibc's malloc. With another C library, which does not have these settings, the functions do nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def limit_arenas() -> None:
 
 
 def return_free_memory() -> None:
-    """Return memory that malloc keeps for reuse to the kernel: 0.9 MiB after the start, 3 MiB after a burst of ADDs (measured)."""
+    """Give memory that malloc keeps for reuse back to the kernel: 0.9 MiB after the start, 3 MiB after a burst of ADDs (measured)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):

@@ -40,7 +40,7 @@ class CallsInFlight:
             del self._deadlines[call]
 
     def end_overdue(self) -> tuple[str, ...]:
-        """Shut down the connections of every call that is open GRACE_S after its deadline. Returns: the paths, sorted."""
+        """Shut down the connections of every call that is open GRACE_S after its deadline. Returns: the sockets' paths, sorted."""
         latest = time.monotonic() - GRACE_S
         paths = {path for path, deadline in list(self._deadlines.values()) if deadline < latest}
         for path in paths:
@@ -66,8 +66,8 @@ def shut_connections(path: str) -> None:
 def _bound_name(path: str) -> str:
     """Return the name to which a server bound its socket.
 
-    The name differs from the path if the server has the directory at another mount point, or if the path is a symbolic link. Returns:
-    the path itself if nobody listens.
+    The name differs from the path if the server has the directory at another mount point, or if the path is a symbolic link. If
+    nobody listens, the path itself is returned.
     """
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(CONNECT_S)
