@@ -79,7 +79,7 @@ def _collect(
         take: returns the record of a line, or None to leave the line out.
         written_after_s: Unix time. Segments that were last written before it are skipped. Only the first line of the oldest one is
             read, because its time shows when the history begins.
-        most: most records of each kind; the latest ones are kept.
+        most: the largest number of records of each kind; the latest ones are kept.
     """
     collected: list[HistoryRecord] = []
     begins_at: datetime | None = None

@@ -39,12 +39,12 @@ from ipamd.ports.process import Clock
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.2
-"""Time between two writes while events come; a write has all events since the one before it. Ours: a burst of 100 ADDs costs a handful
+"""Time between two writes while events come; each write has all events since the last write. Ours: a burst of 100 ADDs costs a handful
 of writes."""
 
 SYNC_S = 10.0
 """Time between two syncs. Ours: a sync slows down the other users of the host's disk, and only a crash of the whole machine loses
-unsynced records; it ends all pods too, so these records matter little."""
+unsynced records. Such a crash ends all pods too, so these records matter little."""
 
 TIDY_S = 3600.0
 """Seconds between two prunings while nothing is written. Ours: this is often enough, because the bound of the age is in days."""
@@ -252,9 +252,9 @@ class HistoryWriter:
     def _catch_up(self, directory: Path, now_s: float) -> None:
         """Catch up with an earlier daemon at the first write.
 
-        If the newest segment is of an earlier boot, a new segment is begun. Its first line, the mark of the boot, ends every
-        assignment that was open in the earlier boot; a log line reports each end. If the newest segment is of this boot, the
-        records that a killed daemon committed and did not write are taken from the ledger.
+        If there is no segment, or if the newest is of an earlier boot, a new segment is begun. Its first line, the mark of the boot,
+        ends every assignment that was open in the earlier boot; a log line reports each end. If the newest segment is of this boot,
+        the records that a killed daemon committed and did not write are taken from the ledger.
         """
         history = self._appenders["history"]
         segments = []
@@ -328,7 +328,7 @@ class HistoryWriter:
                     self._pending.extend(waiting_records)
 
     def _head(self) -> bytes:
-        """Return the first lines of a segment: the boot, and the owner of each address."""
+        """Return the first lines of a segment: the mark of this boot, and a record for each address in use."""
         mark = HistoryRecord(self._clock.now(), HistoryEvent.BOOTED, detail=self._boot.boot_id, since=self._boot.at)
         return b"".join(map(encode, (mark, *self._current_tenures())))
 

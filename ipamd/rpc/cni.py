@@ -1,4 +1,5 @@
-"""The CNI servicer: one method, five verbs, and one log line per request with the time of each step.
+"""The CNI servicer: one method, five verbs, and one log line per request with the time of each step. A STATUS is logged only if its
+code has changed.
 
 The log line and the counters are written after the reply, because they take a tenth of an ADD's CPU time and the caller need not wait
 for them. gRPC writes them in callbacks when the call has ended. Its server stops only after these callbacks, so a shutdown loses none.

@@ -42,12 +42,12 @@ VERSION_MAX = 40
 
 MAX_CONFIG_BYTES = 7 * 256 * 1024
 """Largest network configuration in bytes. Kubernetes allows 256 KiB of annotations for a pod (apimachinery
-pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB), and the escapes of Go's JSON make at most six times as much of them. The
+pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB), and the escapes of Go's JSON make them at most six times as long. The
 remaining 256 KiB are ours: everything else in a configuration has a few KiB."""
 
 NAME_MAX = 255
-"""The largest number of characters of a network's name. Ours: the name is a part of file names in CNI's own plugins, and Linux'
-NAME_MAX bounds these."""
+"""The largest number of characters of a network's name. Ours: the name is a part of file names in CNI's own plugins, and Linux's
+NAME_MAX bounds the length of a file name."""
 
 POD_NAME_MAX = 253
 """The largest number of characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""

@@ -1,9 +1,9 @@
 """The introspection servicer, which `ipamctl` calls: one method per RPC.
 
-These methods change something. `Freeze` and `Thaw` freeze and thaw the pool, `Retry` repeats refused EC2 calls, and `Export` exports
-the node to amazon-vpc-cni-k8s. `Audit` reads the kernel, the runtime and EC2, and ends conditions about differences that are gone.
+Five methods change something: `Freeze` and `Thaw` freeze and thaw the pool, `Retry` repeats refused EC2 calls, `Export` exports the
+node to amazon-vpc-cni-k8s, and `Audit`, which reads the kernel, the runtime and EC2, ends conditions about differences that are gone.
 
-All other methods only read `Sources`. `GetHistory` reads the ledger and the history on disk. `Explain` reads these too, and the kernel
+All other methods only read `Sources`. `GetHistory` reads the ledger and the history on disk. `Explain` reads both too, and the kernel
 or EC2. `Path` reads the kernel. `Plan` may call EC2 to check a subnet. `GetStatus` lists the spool, and asks the kernel whether our
 nftables tables are unchanged. The answers of the remaining methods come from memory.
 """
@@ -60,7 +60,7 @@ CRI_OFF = RuntimeView(False, False, 0, -1.0, "CRI is off: nothing is reaped", 0)
 NO_RUNTIME = RuntimeInfo("", "", "")
 
 COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
-"""States of addresses that are counted. The messages have a field for each, which has the name of the state and the ending
+"""States of addresses that are counted. For each state the messages have a field, which is named after the state and ends in
 `_count`."""
 
 
@@ -102,8 +102,8 @@ class IntrospectionServicer:
         export, undo_export: export the node to amazon-vpc-cni-k8s, and undo that. Both return an object with the fields of
             `ExportReply`.
         retry: repeats now the EC2 calls that EC2 refused. It returns their subjects and refusals.
-        compared: called with the subjects of all findings after an audit that asked EC2, so that conditions about subjects without
-            a finding end.
+        compared: called with the subjects of all findings after an audit that compared EC2's answer completely, so that conditions
+            about subjects without a finding end.
     """
 
     sources: Sources

@@ -34,7 +34,7 @@ METHODS = frozenset(
         "Thaw",
     }
 )
-"""The methods in `proto/vpc_ipamd/v1/introspection.proto`. By this list an unknown name is refused without the import."""
+"""The methods in `proto/vpc_ipamd/v1/introspection.proto`. With this list an unknown method is refused without the import."""
 
 
 class OnDemandIntrospection(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only

@@ -50,7 +50,9 @@ class RpcServer(UnixServer):
         )
 
     def keep(self) -> str:
-        """See `UnixServer.keep`. Also restore owner and mode of the run directory, because the plugin trusts no other."""
+        """See `UnixServer.keep`. Also restore owner and mode of the run directory, because the plugin does not trust a directory with
+        another owner or mode.
+        """
         return super().keep() or _made_private(self.path.parent, RUN_DIR_MODE)
 
     def _is_live(self) -> bool:

@@ -1,4 +1,4 @@
-"""A gRPC server on a Unix socket, which all sockets of the daemon use. Only root reaches it, and no peer can exhaust the daemon (I16).
+"""The gRPC server that serves each Unix socket of the daemon. Only root reaches it, and no peer can exhaust the daemon (I16).
 
 gRPC alone has nearly no bounds: unpacked headers (HPACK) can take gigabytes and stay in memory, and connections are held for ever.
 """

@@ -1,9 +1,9 @@
 """Refuse requests that cannot be parsed, without a leak of memory.
 
 grpcio refuses such requests itself, but it leaks memory. After the refusal its `_unary_request` (grpc/_server.py, seen in 1.85) goes
-on to wait for the request, refuses a second time when the peer has closed, and waits for ever for the end of that second answer. Each
-such request leaked 27 KiB in the daemon, and occupied one of our threads until its peer closed. So no deserializer that grpcio calls
-may fail. Our deserializer returns the failure as a value, and the handler refuses the call.
+on to wait for the request, in one of our threads, until the peer closes. Then it refuses a second time, and keeps the record of the
+call for ever, because that second answer never ends. Each such request leaked 27 KiB in the daemon. So no deserializer that grpcio
+calls may fail. Our deserializer returns the failure as a value, and the handler refuses the call.
 """
 
 from __future__ import annotations
