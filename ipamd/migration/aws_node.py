@@ -142,10 +142,10 @@ class FileAwsNode:
         return seen
 
     def _sign_of_file(self, version: Version, last_seen: _LastSign | None, *, now_s: float) -> _LastSign | None:
-        """Return the last sign of aws-node if its file has changed.
+        """Return the last sign of aws-node if its file has a version that we have neither taken over nor written.
 
-        Returns: `last_seen`, if it is later than the write of the file or is about the same version; otherwise the write of the file.
-            None if there is no sign but a write before this boot.
+        Returns: `last_seen` if it is later than the write of the file, or already has this version; otherwise a sign for the write.
+            None if the file was written before this boot and there is no other sign.
         """
         if version == _version_of(last_seen):
             return last_seen
@@ -321,7 +321,7 @@ def _handled_versions(note: Mapping[str, object]) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class _LastSign:
-    """The last sign of aws-node, with the fields that are written into the note.
+    """The last sign that aws-node ran: it served a socket, its pod ran, or it wrote its file. The fields are written into the note.
 
     `boot_id`: the boot in which the sign was seen.
     `at_s`: the time of the sign, in seconds of the monotonic clock.

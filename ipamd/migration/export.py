@@ -1,8 +1,8 @@
 """Give the node back to amazon-vpc-cni-k8s: refuse ADD, complete the wiring, write aws-node's file, and exchange the conflists.
 
 Every step can be repeated, and the next export finishes an export that was interrupted (docs/adr/0038). The first step writes a note
-to the disk. While the note exists, no process of ours assigns an address, even after a crash. aws-node's conflist is restored after
-its file is complete, so that its daemon never reads an incomplete file.
+to the disk. While the note exists, no process of ours assigns an address, even after a crash. aws-node's conflist is restored only
+when the file with its allocations is complete, so that its daemon never reads an incomplete file.
 """
 
 from __future__ import annotations
@@ -221,7 +221,8 @@ class ExportService(Service):
         self._rename(report)
         survey = self._complete(report)
         allocations = self._allocations(survey, report)
-        released = self._release()  # before aws-node wires a sandbox that needs it; our sandboxes keep their neighbour entries
+        # Before aws-node wires a sandbox that needs neighbour discovery. Sandboxes that we wired have permanent neighbour entries.
+        released = self._release()
         if released:
             report.steps.append(repair_texts(released))
         path = self._aws_node.write(allocations, routed=survey.routes)

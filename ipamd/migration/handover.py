@@ -5,10 +5,10 @@ amazon-vpc-cni-k8s (aws-node) has been away for a minute, and reads its file onl
 is renamed only when our daemon is ready (docs/adr/0037). After `ipamctl export` our daemon assigns no address (docs/adr/0038).
 
 ADD is blocked while aws-node may assign addresses of this node too, and addresses that both daemons assigned are reported (I1, I20).
-aws-node may be restarting (after a crash, an upgrade, an OOM kill), so one refused connection does not prove that it has gone. If
-there was a sign of it in this boot, it must have been away for a minute before ADD is served. On a node without a sign of aws-node,
-ADD is not blocked. While aws-node's file has another content than our daemon took over or wrote, each check compares the file with our
-rows (docs/adr/0043).
+aws-node may be restarting (after a crash, an upgrade, an OOM kill), so one refused connection does not prove that it has gone. A
+*sign* of aws-node is a listener on its socket or port, its pod, or a write of its file. If there was a sign in this boot, ADD is
+served only after a minute without one. If there was none, ADD is not blocked. While aws-node's file has another content than our
+daemon took over or wrote, each check compares the file with our rows (docs/adr/0043).
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Handover:
         """Prepare the handover.
 
         Args:
-            is_overtaken: aws-node's file was written after our rows, so this process began with new rows.
+            is_overtaken: whether aws-node's file was written after our rows, so that this process began with new rows.
             other: checks for aws-node.
             backend: serves the plugin of amazon-vpc-cni-k8s; None if the settings do not require it.
             stopped: set when our daemon is stopped.

@@ -111,7 +111,7 @@ class ImportService(Service):
         return names, False
 
     def _stamp_all(self, foreign: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
-        """Take over the foreign veths whose sandbox can be identified, and report all other ones."""
+        """Take over the foreign veths whose sandbox can be identified, and report the others."""
         by_device = _addresses_by_device(survey)
         import_pass = ImportPass(survey, listed, self._allocations)
         unnamed: list[UnidentifiedVeth] = []
@@ -134,7 +134,9 @@ class ImportService(Service):
         return Takeover(addresses, "its purpose is not known")
 
     def _record_unnamed(self, unnamed: Sequence[UnidentifiedVeth]) -> None:
-        """Remember and report the veths whose sandbox is not known. If there is none, drop the content of aws-node's file."""
+        """Remember and report the veths whose sandbox is not known. If there is none, forget the allocations that were read from
+        aws-node's file, because they are no longer needed.
+        """
         self._unnamed = frozenset(unnamed_veth.veth.ifindex for unnamed_veth in unnamed)
         if not unnamed:
             self._allocations = ()

@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class ExtraLegState:
-    """Reads and replaces these files. Any thread may read them, because each call reads the disk. Only one thread may call `write`."""
+    """Reads and replaces the files of the egress plugins. Any thread may read them, because each call reads the disk. Only one thread
+    may call `write`.
+    """
 
     def __init__(self, config: TakeoverConfig, *, network_name: Callable[[], str]) -> None:
         """`network_name`: returns the name of the network in the conflist of amazon-vpc-cni-k8s.
@@ -49,8 +51,8 @@ class ExtraLegState:
         return by_container
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> None:
-        """Write a file for each egress address in `allocations`, and remove the files of addresses that are neither
-        in `allocations` nor in `routed`.
+        """Write a file for each egress address in `allocations`, and remove the files of addresses that are neither in `allocations`
+        nor in `routed`.
 
         Raises: TakeoverError.
         """
@@ -80,7 +82,7 @@ def _addresses_in(folder: Path) -> Iterator[IpAddress]:
 
 
 def _owners_in(network: IpNetwork, allocations: Iterable[Allocation]) -> dict[IpAddress, AttachmentKey]:
-    """Map the addresses for egress in a network to their sandboxes."""
+    """Return the sandbox of each egress address that is in `network`."""
     owners = {}
     for allocation in allocations:
         address = allocation.other_address

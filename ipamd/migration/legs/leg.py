@@ -21,7 +21,7 @@ class ImportPass:
     `survey`: the survey of the kernel, taken before the pass.
     `listed`: the runtime's sandboxes by container ID, None if it did not answer.
     `allocations`: the content of the file of amazon-vpc-cni-k8s.
-    `firsts`: the first host veths that have got our alias in this pass, by name.
+    `firsts`: the host veths of first legs that have got our alias in this pass, by name.
     `extra`: the host veths of extra legs that have got our alias.
     `uplinks`: the uplinks that have got our alias, by name.
     """
@@ -50,7 +50,7 @@ class FirstLegImport(Protocol):
     """Takes over sandboxes with one kind of first leg."""
 
     def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> Takeover | None:
-        """Take over the sandbox of one first host veth, to which `addresses` are routed.
+        """Take over the sandbox whose first leg has the host veth `veth`, to which `addresses` are routed.
 
         Returns: None if the sandbox has another kind of first leg. Raises nothing, so that a failure with one veth does not stop the
         takeover of other veths.
@@ -63,7 +63,7 @@ class ExtraLegImport(Protocol):
     def find_legs(self, foreign: Collection[HostVeth]) -> None:
         """Find the legs of this kind, for later calls of `take_over`. Raises nothing.
 
-        `foreign`: the first host veths of the sandboxes whose legs are searched for.
+        `foreign`: the host veths of the first legs of the sandboxes whose extra legs are searched for.
         """
 
     def take_over(self, first: HostVeth, key: AttachmentKey, import_pass: ImportPass) -> None:
