@@ -39,4 +39,4 @@ LOG_FIELDS = frozenset(_LOG.split())
 """Keys of our log lines (`ipamd/logs.py`), and the steps of a request."""
 
 KERNEL_FIELDS = frozenset(_KERNEL.split())
-"""Fields that pyroute2 gives to links, addresses, rules, routes and neighbours beside their attributes, in lower case."""
+"""Fields that pyroute2 gives to links, addresses, rules, routes and neighbours in addition to their attributes, in lower case."""

@@ -175,8 +175,8 @@ expressions that judge a word take longer for a longer one."""
 _SUSPECT = re.compile(
     rf"{SECRET_NAMES}|[@?&]|(?<![\w-])-[pu]\b|\b(?:identified|requirepass|masterauth|basic|negotiate|value)\b", re.I
 )
-"""Matches in a text that may have a secret which is itself a known word. Only such a text goes through `without_secrets`. The filter
-saves most of its time by leaving out that step for all other texts."""
+"""Matches in a text that may contain a secret that is itself a known word. Only such a text goes through `without_secrets`, because
+that step would take most of the filter's time."""
 
 _PLAIN_PART = re.compile(rf"{_STAMP}|[A-Za-z]{{1,20}}|\d{{1,10}}|[a-z0-9]{{1,10}}|eni[0-9a-f]{{11}}")
 _PLAIN = re.compile(r"[A-Za-z0-9](?:[\w.@:-]{0,251}[A-Za-z0-9])?")
@@ -337,8 +337,8 @@ class ArchiveFilter:
         return "".join([*pieces, _printable(text[end:])])
 
     def _is_kept(self, chunk: str) -> bool:
-        """Whether a word is harmless. The verdict is stored for the next time; a word that was left out is judged again once it is a
-        name."""
+        """Whether a word is harmless. The verdict is stored for the next time. A word that was left out is judged again after a field
+        has shown that it is a name (`_learn`)."""
         is_kept = self._verdicts.get(chunk)
         if is_kept is None or (not is_kept and self._is_name(chunk)):
             is_kept = len(chunk) <= _CHUNK_MAX and self._is_harmless(chunk)

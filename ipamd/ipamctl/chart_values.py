@@ -86,7 +86,7 @@ def convert_values(theirs: Mapping[str, Any]) -> Conversion:
     conversion = Conversion()
     for key, value in theirs.items():
         if value is None:
-            continue  # so Helm removes a default
+            continue  # with null Helm removes a default
         if key in COPIED:
             conversion.put(key, value=value)
         elif key in WITHOUT_COUNTERPART:
@@ -237,7 +237,7 @@ def _convert_branches(conversion: Conversion, given: dict[str, str]) -> None:
 
 
 def _convert_network(conversion: Conversion, config: Mapping[str, Any], switch: str) -> None:
-    """Convert custom networking: the ENIConfig objects that the chart of amazon-vpc-cni-k8s would make become `network`.
+    """Convert custom networking: make `network` from the ENIConfig objects that the chart of amazon-vpc-cni-k8s would create.
 
     Raises: SettingsError.
 

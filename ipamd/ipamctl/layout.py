@@ -17,7 +17,7 @@ SHORT_ID = 13
 
 
 class Colour(StrEnum):
-    """The colour of a role on the screen, as an ANSI code. Source: ECMA-48, 8.3.117."""
+    """The colours, named by their meaning on the screen, as ANSI codes. Source: ECMA-48, 8.3.117."""
 
     GOOD = "32"
     NOTICE = "33"

@@ -34,7 +34,7 @@ COMMON_HEADERS = (
     "Cross-Origin-Opener-Policy: same-origin",
     "Connection: close",
 )
-"""Headers of every answer. They forbid caching, type sniffing, framing, and use of the address or the content by other sites."""
+"""Headers of every answer. They forbid caching, type sniffing, framing, and use of the page's URL or content by other sites."""
 
 
 ABSENCES = {

@@ -51,7 +51,7 @@ def token_of(path: Path) -> bytes:
 
 
 def denial(headers: Mapping[str, list[str]], token_file: Path | None) -> Denial | None:
-    """Decide whether to answer a request with these headers, whose names are in lower case. Returns: None if it is answered."""
+    """Return the refusal of a request with these headers, whose names are in lower case; None if the request is to be answered."""
     hosts = headers.get("host", [])
     host = None
     if len(hosts) == 1:

@@ -17,8 +17,9 @@ MIXED_MAX = 8
 examples of IDs."""
 
 PART_MIN = 2
-"""Fewest letters with which a part of a joined word in our source counts as a word. A joined word in a file of the archive is known
-only if each of its parts has more letters than this, because a random word in upper and lower case splits into very short parts."""
+"""A part of a joined word in our source (`DescribeSubnets`) is taken as a word if it has at least this many letters. The rule for a
+joined word in the archive is stricter: each part must have more letters than this, because a random word in upper and lower case
+splits into very short parts."""
 
 OTHERS = """
 aarch64 able aborted about above absent accept access according account accounting accounts action actions active actual
@@ -71,7 +72,7 @@ write. Ours: chosen from their messages. A word that is missing here is left out
 
 @cache
 def vocabulary() -> frozenset[str]:
-    """All words, in lower case. They are read from our source once, which takes a tenth of a second."""
+    """Return all words, in lower case: OTHERS, and those of our source, which is read once and takes a tenth of a second."""
     root = Path(__file__).parents[1]
     words = set(OTHERS.split())
     for path in root.rglob("*.py"):

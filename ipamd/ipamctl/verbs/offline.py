@@ -1,4 +1,4 @@
-"""Answer questions about the past while the daemon is away, from its files on the node's disk."""
+"""Answer questions about the past while the daemon is away, from the history files on the node's disk."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _UNSEEN: Columns = {"CANNOT BE SEEN FROM HERE": "{text}", "WHERE": "{console}", 
 
 
 def render_path(answer: Answer, layout: Layout) -> str:
-    """Write the cause, the next action, the node's decisions, and the parts that cannot be seen from it."""
+    """Write the cause, the next action, the node's decisions, and the parts that cannot be seen from the node."""
     head = f"{answer['pod']} {_HEADS.get(answer['verdict'], answer['verdict'])} {_target(answer)}: {answer['text']}"
     parts = [f"{head}\nnext: {answer['next']}"]
     parts += [f"also: {finding['text']}\n      {finding['next']}" for finding in answer["findings"][1:]]

@@ -19,8 +19,8 @@ INTERVAL_S = 2.0
 """Default pause between two reads of the daemon. The same as that of watch(1)."""
 
 INTERVAL_MIN_S = 0.2
-"""Shortest pause between two reads of the daemon. Ours: a read is two RPCs, which cost the daemon a millisecond or two, so even
-this pause takes 1 % of a core at most."""
+"""Shortest pause between two reads of the daemon's state. Ours: a read is two RPCs, which cost the daemon a millisecond or two, so
+even with this pause they take 1 % of a core at most."""
 
 INTERVAL_MAX_S = 3600.0
 """Longest pause. Ours: whoever asks for more has probably given milliseconds."""
@@ -61,7 +61,7 @@ def _watch(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     """Describe new, changed and removed texts. Both mappings: name -> text.
 
-    A kind with a single text has it under an empty name; its changes are shown without a sign.
+    A kind with a single text has it under an empty name; its changes are shown without + or -.
     """
     for name, text in now.items():
         if name and name not in before:
