@@ -3,7 +3,8 @@
 The pages are served on two ports: on a loopback port (`VPC_IPAMD_HEALTH_ADDRESS`) for kubelet, and on the metrics port. If kubelet
 probed the metrics port, a pod that floods the port could make kubelet kill the daemon (I16). *Alive* means that the CNI socket takes
 connections and that requests are answered, which `ipamd/rpc/watch.py` checks by calls of its own. *Ready* means the same as in
-`ipamctl status`. Rejected: grpc.health.v1, for which kubelet needs gRPC on TCP (docs/adr/0033-a-roll-changes-no-condition.md).
+`ipamctl status`; on the loopback port a daemon that was ready stays so while it drains. Rejected: grpc.health.v1, for which kubelet
+needs gRPC on TCP (docs/adr/0033-a-roll-changes-no-condition.md).
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ it."""
 
 START_S = 20.0
 """Until this time after the start, the answer to a probe waits for *ready*. Ours: kubelet reports each failed probe as a Warning event
-and waits 30 s for an answer (manifests/base/daemonset.yaml); a start takes a second or two, and ten on a node that
-is short of CPU."""
+and waits 30 s for an answer (manifests/base/daemonset.yaml); a start takes a second or two, and ten on a node that is short of CPU."""
 
 LISTENING_AGE_S = 0.5
 """Probes within this time share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask through
@@ -43,8 +43,8 @@ class HealthPages:
         """Make the pages.
 
         Args:
-            is_ready: whether ADD is served, as in `ipamctl status`.
-            is_answered: whether the CNI service has answered a request lately.
+            is_ready: returns whether /readyz answers *ready*.
+            is_answered: returns whether the CNI service has answered a request lately.
         """
         self._cni_socket = cni_socket
         self._is_ready = is_ready

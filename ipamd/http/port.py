@@ -27,8 +27,8 @@ from ipamd.model.record import dataclass, field
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 64
-"""The largest number of connections open at once, in all. Ours: enough for a handful of scrapers, and few of the 1,024 descriptors
-that a process usually has at least."""
+"""The largest number of connections open at once, in all. Ours: enough for a handful of scrapers, and few in comparison with the 1,024
+descriptors that nearly every process may open."""
 
 SOURCE_MAX = 8
 """The largest number of connections open at once from one address. Ours: twice what two Prometheus servers and a person behind one
@@ -104,8 +104,8 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 class MetricsPort:
-    """Listens from its construction on. `start` makes a thread that serves, and `close` ends it. All methods below these two are
-    called by that thread only."""
+    """Listens from its construction on. `start` makes a thread that serves, and `close` ends it. `respond` and the private methods are
+    called only by that thread, or while it does not run."""
 
     def __init__(
         self,

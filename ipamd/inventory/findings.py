@@ -1,8 +1,8 @@
 """Find problems of a subnet's ENIs: leaked ENIs, addresses that two ENIs or two nodes claim, and hidden ENIs. Pure.
 
 Two ENIs claim an address if EC2 shows it on both, alone or within a prefix. Two nodes claim the addresses of an ENI that is
-attached to one instance and has the tag of another: the daemon of the tagged instance created the ENI, and pods of that instance
-may have its addresses. An ENI counts as leaked by the same rule by which nodes and the sweeper delete ENIs
+attached to one instance and whose tag names another: the daemon on the instance in the tag created the ENI, and pods of that instance
+may have its addresses. An ENI counts as leaked by the rule by which nodes and the sweeper delete ENIs
 (`ipamd/model/leaked_eni.py`).
 """
 

@@ -24,8 +24,8 @@ class SubnetMemory:
     `samples`: free counts, oldest first.
     `reservations_read_at`: when `reservations` were read; None if they never were.
     `attempted_at_s`: Unix time at which the last list of its ENIs began; 0 if there was none. The subnets with the oldest time are
-        listed first. A list that failed counts only if it was too long for all calls of a run; after any other failure it comes first
-        again.
+        listed first. A list that failed counts only if it was too long for all calls of a run; after any other failure its subnets
+        come first again.
     `report`: the last complete reading.
     """
 
@@ -38,8 +38,8 @@ class SubnetMemory:
     def remember(self, report: SubnetReport) -> None:
         """Store a complete reading, and add its sample.
 
-        The sample has EC2's own count of free addresses where it is smaller: in a subnet that is shared with other accounts, EC2 does
-        not list their ENIs.
+        The sample has EC2's own count of free addresses if that is smaller than ours. In a subnet that is shared with other accounts
+        it is smaller, because EC2 does not list their ENIs.
         """
         free_count = min(report.capacity.free_count, report.ec2_free_count)
         sample = CapacitySample(report.read_at.timestamp(), free_count, report.capacity.free_prefix_count)

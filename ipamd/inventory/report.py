@@ -1,7 +1,7 @@
 """The result of a run: the last complete reading of each subnet, the problems of its ENIs, and the gaps of this run.
 
-A run has few calls, so a large cluster is read in several runs. For a subnet that this run did not read, the report has the last
-reading with its time, and `gaps` names the subnet.
+A run may make only a few EC2 calls, so a large cluster is read in several runs. For a subnet that this run did not read, the report
+has the last reading with its time, and `gaps` names the subnet.
 """
 
 from __future__ import annotations

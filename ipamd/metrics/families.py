@@ -42,7 +42,7 @@ RELEASED_KINDS = ("addresses", "prefixes", "enis")
 count as `addresses`."""
 
 SPARSE_NOTE = f"; the free addresses of a /80 count as {MANY}"
-"""End of the help text of each metric that counts free addresses."""
+"""End of the help texts of the metrics in which the free addresses of a /80 are counted."""
 
 STATES = ("free", "reserved", "assigned", "cooling", "quarantined", "lost")
 

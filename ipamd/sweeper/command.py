@@ -1,8 +1,8 @@
 """The command `vpc-ipamd-sweeper`: read the arguments, sweep once, and print one line for each ENI.
 
-Exit statuses: 0 for success and for a dry run; 1 if a leaked ENI could not be deleted or the time was over; 2 for wrong usage or
-settings; 3 if EC2 did not answer or refused a list, so that nothing was deleted. Without `--delete` it is a dry run, which changes
-nothing.
+Exit statuses: 0 for success and for a dry run; 1 if a leaked ENI could not be deleted, or was left because the time limit
+(`--max-seconds`) was reached; 2 for wrong usage or settings; 3 if EC2 did not answer or refused a list, so that nothing was deleted.
+Without `--delete` it is a dry run, which changes nothing.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class SweepOrder:
 
     `cluster_name`, `vpc_id`: must not be empty.
     `min_age`: least age of an ENI that counts as leaked.
-    `delete_count_max`: most ENIs that are deleted.
+    `delete_count_max`: the largest number of ENIs that are deleted.
     `time_s`: seconds from the start of the sweep, after which no deletion begins.
     """
 
@@ -75,7 +75,7 @@ class SweptEni:
 def sweep(order: SweepOrder, *, ec2: Ec2, clock: Clock, sleep: Callable[[float], None]) -> list[SweptEni]:
     """List the detached ENIs twice, and delete the ENIs that count as leaked in both lists, oldest first.
 
-    A dry run, or a first list without a leaked ENI, makes no second list.
+    In a dry run, or if the first list has no leaked ENI, there is no second list.
     Returns: one finding for each ENI of the last list, sorted by ID. Raises: CloudError if a list fails; nothing is deleted then.
     """
     if not order.cluster_name or not order.vpc_id:

@@ -1,4 +1,4 @@
-"""Metrics of uplinks and of extra legs, made at each scrape from memory."""
+"""Metrics of branch ENIs (the uplinks of sandboxes) and of extra legs, made at each scrape from memory."""
 
 from __future__ import annotations
 
