@@ -84,7 +84,7 @@ def _message(value: Any, field: Any) -> Message:
 
 
 def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int) -> HistoryQuestion:
-    """Read a question about the history. `limit`: the most records; 0 for HISTORY_LIMIT_DEFAULT. Raises: InvalidRequestError."""
+    """Read a question about the history. `limit`: as for `history_limit`. Raises: InvalidRequestError."""
     if not request.subject:
         raise InvalidRequestError("no subject: give an address, a pod (namespace/name or name) or a container ID")
     if len(request.subject) > SUBJECT_MAX:
@@ -93,7 +93,7 @@ def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int
 
 
 def history_limit(requested: int) -> int:
-    """The number of records in a reply; 0 requests the default."""
+    """Return the largest number of records in a reply. `requested`: 0 for the default; more than HISTORY_LIMIT_MAX is cut to it."""
     return min(requested or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
 
 
@@ -105,7 +105,7 @@ def history_reply(past: HistoryAnswer, question: HistoryQuestion, *, source: str
 def capacity_reply(
     limits: InstanceLimits, modes: Iterable[Capacity], *, vcpu_count: int, pools: Iterable[object] = ()
 ) -> pb.CapacityReply:
-    """Make the reply about the number of pods that a node can hold. `pools`: reports of the pools of pods."""
+    """Make the reply about the number of pods that a node can hold. `pools`: the reports of the node's pools (`PodPoolReport`)."""
     branch_limit = UNKNOWN
     if limits.trunk_capacity is not None:
         branch_limit = limits.trunk_capacity

@@ -19,7 +19,7 @@ from ipamd.ports.process import Failpoint, no_failpoint
 ENV = "VPC_IPAMD_FAILPOINT"
 HOLD_NAME = "failpoint.hold"
 HOLD_TIMEOUT_S = 60.0
-"""After this the thread continues by itself, so that a forgotten hold file does not block it for ever. Ours: a test does
+"""After this time a paused thread continues by itself, so that a forgotten hold file does not block it for ever. Ours: a test does
 between pause and removal what takes seconds, and a test that is killed in between must not leave a daemon that hangs for longer."""
 
 

@@ -13,8 +13,8 @@ from ipamd.model.words import printable
 from ipamd.overdue_calls import CALLS
 
 GRPC_WAKE_UP_S = 5.0
-"""Seconds between wake-ups of grpcio's own waits (`wake_up_rarely`). Ours: as rare as the turns of other loops, because events wake
-grpcio's waits anyway."""
+"""Seconds between wake-ups of grpcio's own waits (`wake_up_rarely`). Ours: about the interval of the daemon's loops. More is not
+needed, because events wake grpcio's waits anyway."""
 
 TEXT_MAX = 500
 """The largest number of characters of another program's own text that are quoted. Ours: a few sentences, so that a

@@ -1,6 +1,6 @@
 """The facts about this node while the daemon runs: its identity, its container runtime, and whether EC2 answers.
 
-Only this object stores the node's identity. Services get `identity` (the last known) or `refresh_identity` (asks instance metadata
+Only `NodeInfo` stores the node's identity. Services get `identity` (the last known) or `refresh_identity` (asks instance metadata
 first) as callables. They keep no copy, which would become stale when the VPC's CIDRs or the primary ENI's security groups change.
 """
 

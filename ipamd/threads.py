@@ -180,7 +180,7 @@ class RequestThreads(Executor):
             return self._reserve_thread()
 
     def _may_end(self) -> bool:
-        """Whether this thread may end: no request is queued, and another thread remains, which is not needed after `shutdown`.
+        """Whether this thread may end: no request is queued, and another thread remains or `shutdown` was called.
 
         If the thread may end, it is not counted any more. If only the permanent thread is left then, `on_rest` is called.
         """

@@ -55,9 +55,9 @@ def change(method: Callable[Concatenate[SqlUnitOfWork, P], R]) -> Callable[Conca
 class SqlUnitOfWork:
     """Changes that become true together, on disk and in memory, or not at all. Made by `Datastore.transaction`.
 
-    Every change writes its ledger row in the same transaction. Its time is the one at which the unit was opened, from which also
-    `cooldown` counts. Only a new attachment or intent brings its own time. Nothing outside SQLite may be called while a unit is open
-    (I10).
+    Every change writes its ledger row in the same transaction. The time of a change is that at which the unit was opened, and
+    `cooldown` counts from then. Only a new attachment or intent brings its own time. Nothing outside SQLite may be called while a unit
+    is open (I10).
 
     A change is checked against the transition table and the view. It is then written only if the row on disk still has the state that
     was checked (compare-and-set); the constraints of `schema` are a second check. All methods raise InvariantError if a constraint

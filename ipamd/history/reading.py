@@ -37,8 +37,8 @@ RECORDS_MAX = 10_000
 100 MiB, and an address gets a few records a day, so all of them usually fit."""
 
 LATEST_MAX = 20_000
-"""The largest number of records of each kind in a support archive; the latest ones are kept. Ours: 20,000 records are 6 MB of text, in
-the memory of the daemon's container."""
+"""The largest number of records of each kind that `read_since` returns; the latest ones are kept. Ours: in a support archive 20,000
+records are 6 MB of text, in the memory of the daemon's container."""
 
 _MARKS = tuple(f'"event":"{mark}"'.encode() for mark in MARKS)
 

@@ -1,4 +1,5 @@
-"""Write the history to the host's disk: append-only files of JSON lines, written behind ADD and DEL by one thread (docs/adr/0035).
+"""Write the history to the host's disk: append-only files of JSON lines. One thread writes them, so that no ADD or DEL waits for the
+disk (docs/adr/0035).
 
 A crash loses few records: those of the last `PAUSE_S` if the process dies, and those of `SYNC_S` more if the machine does. If the disk
 is full, read-only or gone, a condition reports it and the records wait in memory. If too many wait, the oldest are dropped, and the

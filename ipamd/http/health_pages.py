@@ -33,11 +33,12 @@ and waits 30 s for an answer (manifests/base/daemonset.yaml); a start takes a se
 
 LISTENING_AGE_S = 0.5
 """Probes within this time share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask through
-the metrics port. kubelet asks every 20 s and every 30 s (manifests/base/daemonset.yaml), and every second during a start."""
+the metrics port. kubelet asks for /healthz every 20 s, and every second during a start (manifests/base/daemonset.yaml)."""
 
 
 class HealthPages:
-    """Answers requests for the two pages, and any other request with 404. Each port calls it from one thread."""
+    """Answers requests for the two pages, and any other request with 404. Each port has its own object, and calls it from one
+    thread."""
 
     def __init__(self, *, cni_socket: Path, is_ready: Callable[[], bool], is_answered: Callable[[], bool] = lambda: True) -> None:
         """Make the pages.

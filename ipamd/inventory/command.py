@@ -2,7 +2,7 @@
 (`show`).
 
 Exit statuses: 0 for success; 1 if the report has gaps, the state file could not be written, or it has no report to show; 2 for wrong
-usage or settings, or an unreadable state file of `show`; 3 if EC2 did not answer or refused. Nothing is changed in EC2.
+usage or settings, or an unreadable state file of `show`; 3 if EC2 gave no list of subnets. Nothing is changed in EC2.
 """
 
 from __future__ import annotations

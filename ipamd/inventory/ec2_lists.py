@@ -2,8 +2,9 @@
 
 Every HTTP attempt counts as a call, retries included. A list that does not end within this number raises an error, because a part of
 a list proves nothing (I11); the caller reports the gap. Reservations take a call for each subnet, because EC2 lists them by subnet
-only. Source:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSubnetCidrReservations.html.
+only.
+
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSubnetCidrReservations.html.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ INTERVAL_S = 3600.0
 """Time between the beginnings of two runs."""
 
 RETRY_S = 600.0
-"""Time from a run that listed no subnets to the next run. Ours: disturbances of EC2 pass, and a run that IAM denies costs one call."""
+"""Time from the beginning of a run that listed no subnets to the next run. Ours: disturbances of EC2 pass, and a run that IAM denies
+costs one call."""
 
 LATE_S = 1200.0
 """The job counts as alive until this long after a run was due. Ours: 20 calls with the longest timeouts take 20 minutes."""

@@ -33,7 +33,7 @@ class Kind(Enum):
     """The kind of a field's text, which decides how the text is filtered.
 
     TEXT: sentences, filtered word by word.
-    POD, SANDBOX, LINK, PATH: a name. If it is plain it is kept, and so is each repetition of it in later texts.
+    POD, SANDBOX, LINK, PATH: a name. If it is plain, or a container ID, it is kept, and so is each repetition of it in later texts.
     VERSION: words and numbers of a version. It is kept, but not where a later text repeats it.
     CODE: a member of CODES, which is kept.
     """

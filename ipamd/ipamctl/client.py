@@ -106,7 +106,11 @@ class Client:
 
 
 def request_of(rpc: str, **fields: object) -> Message:
-    """Make the request of an RPC. Raises: AttributeError, ValueError, TypeError if the proto has no such RPC or field."""
+    """Make the request of an RPC.
+
+    Raises: AttributeError if the proto has no such RPC; ValueError if its request has no such field, or the field cannot hold the
+        value; TypeError if the value is of another type than the field.
+    """
     request: Message = getattr(pb, f"{rpc}Request")(**fields)
     return request
 

@@ -25,7 +25,7 @@ WORDS_MAX = 240
 
 LINE_MAX = 800
 """The largest number of characters of a sentence outside a table, and of the last cell of a row. Ours: our longest sentences, with
-cause, counts and next step, have less. EC2's encoded words of a denial have 10,000."""
+cause, counts and next step, have less. An encoded denial of EC2 has 10,000, and is cut."""
 
 GAP = "  "
 COLUMN_MIN = 8

@@ -1,4 +1,8 @@
-"""Prometheus families by topic. Each scrape reads them from the memory of the services, without a call to EC2, kernel or disk."""
+"""Prometheus families by topic. Each scrape reads them from the memory of the services, and makes no EC2 call.
+
+Beyond memory a scrape lists the spool, asks the kernel whether our nftables tables are unchanged, and examines a disk that refuses
+writes.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Count requests, and render the page of metrics.
 
 `families.py` reads all other figures from services at each scrape. Metrics of amazon-vpc-cni-k8s keep their names, so that existing
-dashboards go on working. The names of our own metrics end with their unit. The number of label values is bounded: they are members of
-closed lists, the IDs of attached ENIs, whose number the instance type limits, the subnets that the node may use, and the pools of the
-network file. Pods and addresses are never label values.
+dashboards go on working. The names of our own metrics end with the unit, if there is one. The number of label values is bounded: they
+are members of closed lists, the IDs of attached ENIs, whose number the instance type limits, the subnets that the node may use, and
+the pools of the network file. Pods and addresses are never label values.
 """
 
 from __future__ import annotations

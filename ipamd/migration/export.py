@@ -153,7 +153,7 @@ class ExportService(Service):
             report.problems.append(f"{log_text(error)}; repeat the export")
 
     def _begin(self) -> None:
-        """Make sure that no process of ours assigns an address after this. Raises: TakeoverError."""
+        """Make sure that no process of ours assigns an address from now on. Raises: TakeoverError."""
         aws_node = self._aws_node
         if not (aws_node.is_exporting or self._health.is_ready):
             raise failure(TakeoverError, FailureCode.EXPORT_NOT_READY)

@@ -38,7 +38,7 @@ CHECK_INTERVAL_S = 1.0
 of this node."""
 
 RESTART_PAUSE_S = 0.5
-"""Seconds before the process ends after `ipamctl export --undo`, in which the reply is sent. Ours: sending takes milliseconds."""
+"""Seconds from `ipamctl export --undo` to the end of the process. Ours: the reply is sent meanwhile, which takes milliseconds."""
 
 CONDITION = "aws-node"
 CONFLICT = "aws-node conflict"

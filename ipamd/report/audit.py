@@ -1,8 +1,8 @@
 """Compare datastore, kernel, runtime and EC2 with each other. Report each difference with the next step, and who takes it.
 
-The audit only reads. A finding of severity `violation` breaks an invariant. A `difference` is repaired by the daemon, or is not ours
-to repair, and the finding says which of the two. A `pending` finding is in progress and needs no action. The crash tests end with this
-audit, and operators run the same audit with `ipamctl audit`.
+The audit repairs nothing. A finding of severity `violation` breaks an invariant. A `difference` is repaired by the daemon, or is not
+ours to repair, and the finding says which of the two. A `pending` finding is in progress and needs no action. The crash tests end with
+this audit, and operators run the same audit with `ipamctl audit`.
 """
 
 from __future__ import annotations

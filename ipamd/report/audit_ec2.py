@@ -50,9 +50,9 @@ def primary_addresses(snapshot: Snapshot) -> list[AuditFinding]:
 def compare_with_ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[AuditFinding]:
     """Compare the records with one complete answer of EC2.
 
-    ENIs and addresses may be recorded or removed during the call. So an address is reported only if it was recorded on the same ENI
-    before the call (`before`) and after it. If EC2 cannot be asked or does not answer, or if its answer is not plausible, the reason
-    is added to `silent`, and the result is [].
+    ENIs and addresses may be recorded or removed during the call. So an address is reported as misplaced only if it was recorded on
+    the same ENI before the call (`before`) and after it. If EC2 cannot be asked or does not answer, or if its answer is not plausible,
+    the reason is added to `silent`, and the result is [].
     """
     identity = sources.identity()
     if identity is None:

@@ -1,9 +1,9 @@
 """Fold the conditions that one failing disk causes into one condition, which names the disk and its problem.
 
-If a disk fails, each part of the daemon that writes to it reports that it cannot write: the datastore, the history, a loop, and the
-writer of the mark that the daemon serves (`served_mark.py`). Each report is right, but the operator has to mend only one file system.
-So only the first condition is shown, and it names the remaining conditions. When the first condition ends, the next one takes its
-place.
+If a disk fails, each part of the daemon that writes to it reports that it cannot write: the datastore, the history, a loop that
+writes files, and the writer of the mark that the daemon serves (`served_mark.py`). Each report is right, but the operator has to mend
+only one file system. So only the first condition is shown, and it names the remaining conditions. When the first condition ends, the
+next one takes its place.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _explain_pending_policy_cleanup(sources: Sources, subject: HistorySubject) -
 
 
 def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
-    """Explain an address of the pool, of a sandbox's branch ENI (its uplink), or of an extra leg, or an ENI's primary address.
+    """Explain an address of the pool, of a branch ENI or of an extra leg, or the primary address of an ENI.
 
     Returns: [] for any other address.
     """

@@ -219,7 +219,9 @@ def _disk_of(condition: Condition | None) -> str:
 
 
 def facts(sources: Sources) -> Facts:
-    """Read everything that the verdict depends on, from memory. The cost grows with the numbers of ENIs and addresses."""
+    """Read everything that the verdict depends on, from memory. Only a disk that refuses writes is examined. The cost grows with the
+    numbers of ENIs and addresses.
+    """
     health, datastore, now = sources.health, sources.datastore, sources.clock.now()
     is_ready, count = health.is_ready, assignable_count(datastore.stock())
     reported = health.conditions_since()

@@ -24,8 +24,8 @@ LOCK_WAIT_S = 30.0
 `kubectl delete --force` the new pod starts before the old pod has ended."""
 
 LOCK_POLL_S = 0.05
-"""Pause in seconds between two tries to get the lock, because flock has no timeout. Ours: the delay that it adds is short beside the
-start of the interpreter."""
+"""Pause in seconds between two tries to get the lock, because flock has no timeout. Ours: the delay that it adds is short in
+comparison with the start of the interpreter."""
 
 NAMES_OF_OURS = frozenset(
     {LOCK_NAME, "spool", "spool.lock", "spool-bad", "hooks", "state.db", "state.db-wal", "state.db-shm", "freeze.json"}

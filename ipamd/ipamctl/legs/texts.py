@@ -12,7 +12,7 @@ UPLINK_PROBLEM_COLUMN = ("BRANCH ENI", "branch_problem")
 """Head and field of the column of `ipamctl attachments` that shows how EC2's answer contradicts the recorded branch ENI."""
 
 OWN_ENI = "branch ENI"
-"""The place of an ENI that one pod has for itself, as `ipamctl path` names it."""
+"""What `ipamctl path` shows in place of the device index and the card of an ENI that one pod has for itself."""
 
 
 def uplink_lines(answer: Answer) -> list[str]:

@@ -9,7 +9,7 @@ from ipamd.ipamctl.verb import Answer, Verb
 
 
 def render_attachments(answer: Answer, layout: Layout) -> str:
-    """Write one row per attachment, oldest first, the pod first. Columns that would be empty in every row are left out."""
+    """Write one row per attachment, oldest first. A column that few rows need (`_optional_column`) is left out if no row needs it."""
     rows = answer["attachments"]
     columns: Columns = {
         "POD": "{sandbox_name}",

@@ -17,7 +17,7 @@ PORT_MAX = 65535
 
 
 def render_page(answer: Answer, _: Layout) -> str:
-    """Write the address of the page."""
+    """Write the URL of the page."""
     url = answer["url"]
     if answer["token_required"]:
         url += ", with a token"
