@@ -4,6 +4,5 @@ The only package that imports sqlalchemy. `ipamd/process/adapters.py` calls `ope
 module imports nothing, so that a program that needs only the spool does not import SQLAlchemy. Why SQLite, and what was rejected:
 docs/adr/0002.
 
-Lock order: sandbox lock (service) > `Disk.lock`, held for one transaction > the lock in `MemoryState`, held for a few dictionary
-steps.
+Lock order: sandbox lock (service) > `Disk.lock`, held for one transaction > the lock in `MemoryState`, whose holder waits for nothing.
 """

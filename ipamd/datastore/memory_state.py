@@ -114,7 +114,7 @@ class View:
 class MemoryState:
     """The state in memory, and the methods of `ports.Datastore` that do not need the disk.
 
-    A method holds the lock for a few dictionary operations or one copy, and waits for nothing while it holds the lock.
+    A method holds the lock for a few dictionary operations, or for one pass over the rows, and waits for nothing meanwhile.
     """
 
     def __init__(self, snapshot: Snapshot, *, clock: Clock) -> None:

@@ -1,10 +1,10 @@
 """Define a verb of `ipamctl`, and the exit statuses.
 
     0  answered
-    1  answered, and the answer needs attention: not ready, a violation
+    1  answered, and the answer needs attention, for example because the node is not ready
     2  wrong usage or settings
     3  the daemon does not answer
-    4  the daemon refused the question
+    4  the daemon refused the question, or a verb that works without the daemon cannot do its work
 
 A verb's module must not import anything heavy at its top (grpc takes 75 ms), because every call of `ipamctl` imports all verbs.
 """

@@ -69,7 +69,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         Args:
             uses_external_snat: returns the setting AWS_VPC_K8S_CNI_EXTERNALSNAT that is in force.
             policy_mode: the mode of the network policy agent. If it is not empty, the plugin calls the agent after an ADD.
-            refused: called with every ADD that fails.
+            refused: called for each ADD that fails with an IpamError.
         """
         self._services = services
         self._datastore = datastore

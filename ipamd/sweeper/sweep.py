@@ -76,7 +76,8 @@ def sweep(order: SweepOrder, *, ec2: Ec2, clock: Clock, sleep: Callable[[float],
     """List the detached ENIs twice, and delete the ENIs that count as leaked in both lists, oldest first.
 
     In a dry run, or if the first list has no leaked ENI, there is no second list.
-    Returns: one finding for each ENI of the last list, sorted by ID. Raises: CloudError if a list fails; nothing is deleted then.
+    Returns: one finding for each ENI of the last list, sorted by ID.
+    Raises: CloudError if a list fails; nothing is deleted then. ValueError if the order names no cluster or no VPC.
     """
     if not order.cluster_name or not order.vpc_id:
         raise ValueError("a sweep without a cluster and a VPC would delete the ENIs of others")
