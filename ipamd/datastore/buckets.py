@@ -2,8 +2,8 @@
 
 The ENI and the prefix with the most addresses in use come first, so that those with few addresses in use become empty and can be
 released. Within a prefix the address that has been free for longest comes first, so that each address stays out of use for as long as
-possible (I8). Addresses that are draining come after all others, be they those of an ENI, all prefixes or all single addresses
-(`ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
+possible (I8). Draining addresses come after all others: those of a draining ENI, and all addresses of a draining kind (in prefixes, or
+single; `ipamd/model/release.py`). Suspected addresses come last, because metadata indicates that EC2 has taken them away.
 `PoolIndex` decides which addresses are *offered*, that is, may be assigned now, and which are *withheld* from sandboxes.
 
 Counters are updated with each change and not computed when they are read, because every ADD reads them, and a node may have 11,760

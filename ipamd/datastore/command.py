@@ -30,7 +30,7 @@ COMMANDS = ("datastore", "clean-up")
 def main(arguments: Sequence[str]) -> int:
     """Run `ipamd ARGUMENTS`.
 
-    Returns: the exit status: 0, or EXIT_REFUSED if the file is missing, is in use or cannot be read.
+    Returns: the exit status: 0, or EXIT_REFUSED, with the reason on standard error.
     Raises: SystemExit with status 2 for wrong arguments, with 0 after `--help` or `--version`.
     """
     parser = Parser(

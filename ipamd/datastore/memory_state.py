@@ -127,8 +127,8 @@ class MemoryState:
         self.rows = snapshot.copy()
         self.reservations: dict[AttachmentKey, IpAddress] = {}
         self._free_extra: deque[IpAddress] | None = None
-        """Addresses of the local range, from which extra legs get theirs, that no sandbox has and that do not cool. The address that
-        has been free for longest comes first. None until the first one is requested.
+        """The addresses of the local range, from which extra legs get theirs, that are no row's `other_address`. The address that has
+        been free for longest comes first. None until the first one is requested.
         """
         for eni in snapshot.enis.values():
             self._pool.put_eni(eni)

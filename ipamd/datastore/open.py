@@ -82,8 +82,8 @@ class OpenReport:
 
     @property
     def is_intact(self) -> bool:
-        """Whether ADD may be served before CRI is read: the file is sound, and a restore of it has finished (docs/performance.md,
-        "Waits at start").
+        """Whether ADD may be served before CRI is read: the file is sound, and a restore from kernel and runtime has finished
+        (docs/performance.md, "Waits at start").
 
         No restore has finished if the file was made after a loss and the process ended before it had read the kernel: then rows of
         running sandboxes are missing.

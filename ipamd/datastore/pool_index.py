@@ -113,7 +113,8 @@ class PoolIndex:
     def has_named(self, address: Address, pool: str) -> bool:
         """Whether an address may be assigned to an ADD that asks for this very address. The caller checks for whom it is kept.
 
-        It may if it is free and not in `withheld`, no unit of work is changing it, and its ENI belongs to `pool` and gives addresses.
+        It may be assigned if it is free and not in `withheld`, if no unit of work is changing it, and if its ENI belongs to `pool` and
+        gives addresses.
         """
         is_assignable = address.is_free and address.address not in self.withheld and address.address not in self._claimed
         eni = self.slots[address.eni_id].eni

@@ -529,7 +529,7 @@ class SqlUnitOfWork:
         """Give an address the state that follows the event, and remove its owner.
 
         `cooldown`: must be given if that state is `cooling`.
-        `of`: the attachment that had the address; if its pod asked for the address, the address is kept for the pod.
+        `of`: the attachment that had the address. If its pod asked for the address, the address is kept for the pod for `kept_s`.
         """
         old = self.view.known_address(address)
         state = old.after(event)

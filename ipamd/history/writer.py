@@ -96,7 +96,7 @@ class HistoryWriter:
             days, bytes_max: the bounds of the history.
             current_tenures: returns a record for each address in use, with the time of its assignment. These records begin each
                 segment, so that no segment depends on an older one. A tenure is the time from an assignment to the release.
-            node: returns the ID of this instance; "" while it is not known. Log lines wait for it.
+            node: returns the ID of this instance; "" while it is not known. Log lines wait until it is known, or until `close`.
             ledger: returns the rows of the datastore's ledger since an instant of this boot. An earlier process that was killed may
                 have committed rows that it did not write to the history.
         """

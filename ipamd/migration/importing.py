@@ -62,7 +62,7 @@ class ImportService(Service):
         """Write our alias on every host veth that has none and whose sandbox can be identified.
 
         `listed`: the runtime's sandboxes by container ID, None if it did not answer.
-        Raises nothing. The result lists each veth that could not be taken over as unnamed. If aws-node's file cannot be read, that is
+        Raises nothing. The result lists as unnamed each veth that could not be taken over. If aws-node's file cannot be read, that is
         reported as an error.
         """
         foreign = _foreign_veths(survey)

@@ -28,7 +28,8 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
             difference.
         locks: the locks of sandboxes. A sandbox with a running operation is left out, because its wiring may change during the survey.
     """
-    # Read before the datastore is read again. So the changes of an operation that is not in `busy`, because it has ended, are seen.
+    # The locks are read before the datastore is read again. So if an operation has ended and is not in `busy`, the records that are
+    # read below have its changes.
     busy = {lock.key for lock in locks.holders()}
     findings = _duplicates(survey)
     for attachment in still_recorded(snapshot, datastore):
