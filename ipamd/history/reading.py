@@ -53,8 +53,8 @@ def read(directory: Path, subject: str) -> RecordedHistory:
 def read_since(directory: Path, since: datetime) -> RecordedHistory:
     """Read the latest LATEST_MAX records of each kind since an instant.
 
-    Segments that were last written before `since` are skipped. Only the first line of the oldest one is read, because its time shows
-    when the history begins.
+    Segments that were last written before `since` are skipped. But the first line of the oldest segment of the kind `history` is
+    always read, because its time shows when the history begins.
     """
 
     def take(line: bytes) -> HistoryRecord | None:
@@ -77,8 +77,8 @@ def _collect(
 
     Args:
         take: returns the record of a line, or None to leave the line out.
-        written_after_s: Unix time. Segments that were last written before it are skipped. Only the first line of the oldest one is
-            read, because its time shows when the history begins.
+        written_after_s: Unix time. Segments that were last written before it are skipped, except for the first line of the oldest
+            segment of the kind `history`.
         most: the largest number of records of each kind; the latest ones are kept.
     """
     collected: list[HistoryRecord] = []

@@ -57,5 +57,5 @@ def _is_tagged(tags: Mapping[str, str], cluster_name: str) -> bool:
 
 
 def by_age(subnets: Iterable[DescribedSubnet], read_at_s: Mapping[SubnetId, float]) -> list[DescribedSubnet]:
-    """Sort by the time of the last reading, oldest first. Subnets that were never read come before all others, sorted by ID."""
+    """Sort by the times in `read_at_s`, oldest first. Subnets without a time come before all others, sorted by ID."""
     return sorted(subnets, key=lambda subnet: (read_at_s.get(subnet.subnet_id, float("-inf")), subnet.subnet_id))

@@ -113,7 +113,7 @@ def gone(run_dir: Path) -> MissingDaemon:
 
 
 def _failed_in_a_row(starts: Sequence[ProcessStart], now_s: float) -> list[ProcessStart]:
-    """Return the last starts, oldest first, that failed and came at most PAUSE_MAX_S after each other and before now."""
+    """Return the last starts, oldest first, that failed: each at most PAUSE_MAX_S before the next, and the last before now."""
     failed: list[ProcessStart] = []
     later_s = now_s
     for start in reversed(starts):

@@ -239,9 +239,8 @@ def _convert_branches(conversion: Conversion, given: dict[str, str]) -> None:
 def _convert_network(conversion: Conversion, config: Mapping[str, Any], switch: str) -> None:
     """Convert custom networking: make `network` from the ENIConfig objects that the chart of amazon-vpc-cni-k8s would create.
 
-    Raises: SettingsError.
-
     `switch`: the value of AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG.
+    Raises: SettingsError.
     """
     subnets: Mapping[str, Any] = {}
     if _is_true(config.get("create")):

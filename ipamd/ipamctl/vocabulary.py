@@ -72,7 +72,7 @@ write. Ours: chosen from their messages. A word that is missing here is left out
 
 @cache
 def vocabulary() -> frozenset[str]:
-    """Return all words, in lower case: OTHERS, and those of our source, which is read once and takes a tenth of a second."""
+    """Return all words, in lower case: OTHERS, and those of our source. The source is read once, which takes a tenth of a second."""
     root = Path(__file__).parents[1]
     words = set(OTHERS.split())
     for path in root.rglob("*.py"):

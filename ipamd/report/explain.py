@@ -51,8 +51,8 @@ def explain(sources: Sources, question: HistoryQuestion, *, find: bool = False) 
     Args:
         question: the subject. If `at` is set, the sentences describe that instant instead of the present.
         find: whether to ask EC2 which ENI has an address that is not of this node.
-    Raises: CloudError if EC2 does not answer; DatastoreError if the ledger cannot be read; InvalidRequestError if the subject is
-        unknown, or fits more than one sandbox or pod.
+    Raises: CloudError if `find` is set and EC2 does not answer; DatastoreError if the ledger cannot be read; InvalidRequestError if
+        the subject is unknown, or fits more than one sandbox or pod.
     """
     subject, past = question.subject, ask(sources, question)
     if question.at is not None:

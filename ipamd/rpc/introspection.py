@@ -68,7 +68,7 @@ def method_handlers(servicer: object) -> dict[str, grpc.RpcMethodHandler[Any, An
     """Return a handler for each method of `vpc_ipamd.v1.Introspection`.
 
     `servicer`: an object with a method for each RPC. A CloudError, InvalidRequestError or NotServingError that it raises becomes the
-    status of the call.
+    status of the call. grpcio ends a call with UNKNOWN after any other error.
     """
     service = pb.DESCRIPTOR.services_by_name["Introspection"]
     handlers = {}
@@ -94,7 +94,8 @@ def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerCont
 
 @dataclass(slots=True)
 class IntrospectionServicer:
-    """Serves `vpc_ipamd.v1.Introspection`. Every method may raise InvalidRequestError and NotServingError, `Explain` also CloudError.
+    """Serves `vpc_ipamd.v1.Introspection`. Every method may raise InvalidRequestError and NotServingError. `Explain` may also raise
+    CloudError, and `Explain` and `GetHistory` may raise DatastoreError.
 
     Args:
         sources: the sources of all reports.
