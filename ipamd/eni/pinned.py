@@ -235,15 +235,7 @@ class PinnedAddresses(Service):
 
         Subnets in which an ENI has /28 prefixes are left out, because addresses of a prefix are given to every pod.
         """
-        enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and isinstance(eni.subnet_cidr, IPv4Network)]
-        of_prefixes = {row.eni_id for row in self._datastore.addresses() if row.prefix is not None}
-        with_prefixes = {eni.subnet_id for eni in enis if eni.eni_id in of_prefixes}
-        taken, ranges = [], dict[IPv4Network, None]()
-        for subnet_id, cidr in sorted({eni.subnet_id: eni.subnet_cidr for eni in enis}.items()):
-            inside = [item for item in self._cidrs if item.overlaps(cidr)]
-            if subnet_id not in with_prefixes and is_taken_whole(cidr, inside):
-                taken.append(subnet_id)
-                ranges |= dict.fromkeys(inside)
+        taken, ranges = self._taken_subnets()
         if not taken:
             self._supply_condition.report(None)
             return
@@ -252,6 +244,26 @@ class PinnedAddresses(Service):
         self._supply_condition.report(
             problem(ConditionCode.RANGES_TAKE_SUBNET, next_step=step, ranges=texts, subnets=", ".join(taken))
         )
+
+    def _taken_subnets(self) -> tuple[list[SubnetId], list[IPv4Network]]:
+        """Return the subnets of the pool of which the ranges have every address, and the ranges that lie in them."""
+        taken, ranges = [], dict[IPv4Network, None]()
+        for subnet_id, cidr in sorted(self._subnets_of_single_addresses().items()):
+            inside = [item for item in self._cidrs if item.overlaps(cidr)]
+            if is_taken_whole(cidr, inside):
+                taken.append(subnet_id)
+                ranges |= dict.fromkeys(inside)
+        return taken, list(ranges)
+
+    def _subnets_of_single_addresses(self) -> dict[SubnetId, IPv4Network]:
+        """Return the CIDRs of the pool's subnets, without those in which an ENI has /28 prefixes."""
+        enis = [eni for eni in self._datastore.enis() if eni.is_in_pool]
+        enis_with_prefixes = {row.eni_id for row in self._datastore.addresses() if row.prefix is not None}
+        cidrs = {eni.subnet_id: eni.subnet_cidr for eni in enis if isinstance(eni.subnet_cidr, IPv4Network)}
+        for eni in enis:
+            if eni.eni_id in enis_with_prefixes:
+                cidrs.pop(eni.subnet_id, None)
+        return cidrs
 
     def _reservation_problem(self, subnet_id: SubnetId, ranges: Sequence[IPv4Network]) -> str:
         """Return which of the ranges in a subnet are not reserved, "" if all are. One EC2 call."""
