@@ -22,7 +22,7 @@ from ipamd.answers import SUBJECT_MAX, UNKNOWN, answer, capacity_reply, history_
 from ipamd.model.address import Address
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import EniState
-from ipamd.model.errors import CloudError, InvalidRequestError, NotServingError, log_text
+from ipamd.model.errors import CloudError, DatastoreError, InvalidRequestError, NotServingError, log_text
 from ipamd.model.growth_state import GrowthRefusal
 from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion
 from ipamd.model.instance_facts import instance_facts
@@ -67,8 +67,8 @@ COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
 def method_handlers(servicer: object) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
     """Return a handler for each method of `vpc_ipamd.v1.Introspection`.
 
-    `servicer`: an object with a method for each RPC. A CloudError, InvalidRequestError or NotServingError that it raises becomes the
-    status of the call. grpcio ends a call with UNKNOWN after any other error.
+    `servicer`: an object with a method for each RPC. A CloudError, DatastoreError, InvalidRequestError or NotServingError that it
+    raises becomes the status of the call. grpcio ends a call with UNKNOWN after any other error.
     """
     service = pb.DESCRIPTOR.services_by_name["Introspection"]
     handlers = {}
@@ -84,7 +84,7 @@ def method_handlers(servicer: object) -> dict[str, grpc.RpcMethodHandler[Any, An
 def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerContext) -> Any:
     try:
         return getattr(servicer, name)(request)
-    except CloudError as error:
+    except (CloudError, DatastoreError) as error:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, log_text(error))
     except InvalidRequestError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
