@@ -87,18 +87,21 @@ class Signals:
             # The handler only replaces the default action, which would end the process; the pipe carries the request.
             signal.signal(number, lambda _number, _frame: None)
 
-    def wait(self, *, reload: Callable[[], None]) -> str:
-        """Block until the first order to end; returns its reason. Calls `reload` for each SIGHUP, and once for all those that
-        `wait_again` has read before.
+    def wait(self, *, reload: Callable[[], None], check: Callable[[], None] = lambda: None, check_s: float | None = None) -> str:
+        """Block until the first order to end; returns its reason.
+
+        Calls `reload` for each SIGHUP, and once for all those that `wait_again` has read before. Calls `check` after each signal, and
+        whenever `check_s` seconds have passed without one; None: no time.
         """
         while True:
             if self._is_reload_asked:
                 self._is_reload_asked = False
                 reload()
-            reason = self._next(None)
+            reason = self._next(check_s)
             if reason:
                 self.is_ending = True
                 return reason
+            check()
 
     def wait_again(self, timeout_s: float) -> bool:
         """Block until the next order to end. Returns: False if the time is up first. A SIGHUP that arrives is left to `wait`."""
@@ -249,7 +252,7 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
         ec2_process = start(settings.cloud)  # first, so that the child imports its modules while this process does
     from ipamd.rpc.run_dir import prepare_run_dir, take_instance_lock
     from ipamd.rpc.server import RpcServer
-    from ipamd.rpc.watch import ServiceWatch
+    from ipamd.rpc.watch import INTERVAL_S, ServiceWatch
     from ipamd.settings.places import INSTANCE_LOCK, free_places
 
     prepare_run_dir(settings.daemon.run_dir)
@@ -279,7 +282,7 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     ports.loop.start()
     life = Lifecycle(app, end=signals.fail, server=server)
     threading.Thread(target=_start_up, args=[life], name="start-up", daemon=True).start()
-    reason = signals.wait(reload=life.reload.ask)
+    reason = signals.wait(reload=life.reload.ask, check=watch.check, check_s=INTERVAL_S)
     _end(app, life, signals, reason=reason, parts=(watch, server, ports))
     os.close(lock)
     log.info("exiting")

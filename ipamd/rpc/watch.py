@@ -8,6 +8,9 @@ ended. While such requests end, the loop makes no call of its own.
 
 Only time in which this process ran counts as silence. When a process is stopped and continued (SIGSTOP, a freezer cgroup), its clocks
 jump. So each call and each pause counts for at most its planned length.
+
+The loop's own call may never return: if gRPC could not create a thread of its own while the process started, it ends no call, not even
+at the call's deadline (grpcio 1.85). So the main thread calls `check`, which exits if the loop makes no turn.
 """
 
 from __future__ import annotations
@@ -138,8 +141,7 @@ class ServiceWatch:
         Returns: seconds until the next turn.
         """
         self._turn_count += 1
-        for socket in self._end_overdue():
-            log.warning("ended the connections to a program that neither answers nor reads socket=%s", socket)
+        self._end_overdue_calls()
         began = self._clock.monotonic()
         cause = ""
         if not self._is_proven(began):
@@ -164,6 +166,16 @@ class ServiceWatch:
         if self._silent_s >= SILENCE_S:
             self._end(f"no request was answered for {SILENCE_S:.0f} s: {cause}")
         return RETRY_S
+
+    def _end_overdue_calls(self) -> None:
+        """Call `end_overdue`. If no file descriptor is left it fails, and the silence must still be counted."""
+        try:
+            sockets = self._end_overdue()
+        except OSError as error:
+            log.warning("failed to end the connections of overdue calls error=%s", log_text(error))
+            return
+        for socket in sockets:
+            log.warning("ended the connections to a program that neither answers nor reads socket=%s", socket)
 
     def _is_proven(self, now_s: float) -> bool:
         """Whether a request was answered within the last PROVEN_S, so that no call is needed."""
@@ -193,6 +205,11 @@ class ServiceWatch:
         self._asked = (self._turn_count, now, unwatched_s)
         return self._silent_s < SILENCE_S and unwatched_s < SILENCE_S + CALL_S
 
+    def check(self) -> None:
+        """Exit if the loop is stuck. The main thread calls it every INTERVAL_S, because a loop that is stuck cannot exit itself."""
+        if not self.is_alive():
+            self._end(f"no request was answered for {SILENCE_S:.0f} s, and the check of that does not return")
+
     def close(self) -> None:
         """End the loop and the running call."""
         self.loop.stop()
@@ -200,6 +217,13 @@ class ServiceWatch:
 
     def _problem(self) -> str:
         """Make a call to our own server. Returns: why there was no answer; "" if there was one, also if it was a refusal."""
+        try:
+            return self._unanswered()
+        except (RuntimeError, MemoryError, OSError) as error:  # also if a new channel cannot be made
+            return log_text(error)
+
+    def _unanswered(self) -> str:
+        """Make the call. Returns: as `_problem`. Raises: RuntimeError, MemoryError, OSError if gRPC cannot make the call."""
         stub = self._peer.stub()
         try:
             stub(b"", timeout=CALL_S)
@@ -208,9 +232,6 @@ class ServiceWatch:
             self._peer.call_failed(stub, code)
             if code in NOT_ANSWERED:
                 return text
-            return ""
-        except (RuntimeError, MemoryError, OSError) as error:
-            return log_text(error)
         return ""
 
     def _report_threads(self) -> None:

@@ -98,3 +98,18 @@ def test_sighup_is_no_request_to_end() -> None:
         "assert len(asked) == 3\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
+
+
+def test_a_check_is_made_while_no_signal_comes() -> None:
+    """It may be what ends the daemon."""
+    code = (
+        "from ipamd.daemon import Signals\n"
+        "signals, checked = Signals(), []\n"
+        "def check():\n"
+        "    checked.append(1)\n"
+        "    if len(checked) == 3:\n"
+        "        signals.fail('a thread is stuck')\n"
+        "assert signals.wait(reload=int, check=check, check_s=0.01) == 'a thread is stuck'\n"
+        "assert len(checked) == 3\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

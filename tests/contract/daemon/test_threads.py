@@ -96,6 +96,26 @@ def test_a_pids_limit_that_is_reached_delays_requests_only() -> None:
         made.assert_sound(expected=6)
 
 
+@pytest.mark.parametrize("most", [4, 6, 8])
+def test_a_pids_limit_at_the_start_leaves_no_daemon_that_answers_nothing(most: int) -> None:
+    """Where gRPC could not make its own threads, none of its calls ends, not even the daemon's own: then the daemon ends itself."""
+    with rig(module=MODULE, start=False) as made:
+        made.start(wait=False)
+        with counted_threads(made.driver.pid) as group:
+            (group / "pids.max").write_text(str(most))
+            time.sleep(2 * 1.0)
+            made.cni("STATUS", "", netns="", version="1.1.0")
+            (group / "pids.max").write_text("max")
+            bound = time.monotonic() + LONG_SILENCE_S + mishaps_daemon.END_MAX_S
+            while made.driver.is_running and not (made.status() or {}).get("ready"):
+                assert time.monotonic() < bound
+                time.sleep(0.2)
+        if not made.driver.is_running:
+            made.start()
+        assert made.add("after").ok
+        made.assert_sound(expected=1)
+
+
 def rest(pid: int) -> None:
     """Wait until the number of a process's threads has been the same for longer than an idle thread of requests lives."""
     count, since = thread_count(pid), time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from ipamd.grpc_client import Peer
 from ipamd.http.health_pages import HealthPages
 from ipamd.rpc import watch
 from ipamd.rpc.unix_server import UnixServer
-from ipamd.rpc.watch import CALL_S, CONDITION, RETRY_S, SILENCE_S, THREADS, UNWATCHED_S, ServiceWatch
+from ipamd.rpc.watch import CALL_S, CONDITION, INTERVAL_S, RETRY_S, SILENCE_S, THREADS, UNWATCHED_S, ServiceWatch
 from tests.fakes.clock import FakeClock
 from tests.patience import PATIENCE_S
 
@@ -171,6 +172,42 @@ def test_a_loop_that_is_stuck_is_noticed_by_the_pages(played: Played) -> None:
     assert asked_count * UNWATCHED_S >= SILENCE_S
     played.turn(None)
     assert played.watch.is_alive()
+
+
+def test_a_loop_that_is_stuck_ends_the_daemon_without_a_probe(played: Played) -> None:
+    """Its own call may never return. The main thread notices, whether or not anybody asks for a page."""
+    played.turn(None)
+    began_s = played.clock.monotonic()
+    while not played.ended:
+        played.clock.advance(INTERVAL_S)
+        played.watch.check()
+        assert played.clock.monotonic() <= began_s + SILENCE_S + CALL_S + 2 * INTERVAL_S
+    assert played.clock.monotonic() >= began_s + SILENCE_S
+
+
+def test_the_check_of_the_main_thread_counts_no_pause_of_the_process(played: Played) -> None:
+    """The first check after it comes before the loop's next turn."""
+    for _ in range(20):
+        played.turn(None)
+        played.clock.advance(3600.0)
+        played.watch.check()
+    assert played.ended == []
+
+
+@pytest.mark.parametrize("where", ["overdue calls", "new channel"])
+def test_silence_is_counted_whatever_else_fails(played: Played, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Without a file descriptor neither a connection can be ended nor a channel be made."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    if where == "overdue calls":
+        monkeypatch.setattr(played.watch, "_end_overdue", refuse)
+    else:
+        monkeypatch.setattr(Peer, "call_failed", refuse)
+    for _ in range(int(SILENCE_S / RETRY_S)):
+        played.turn(AWAY)
+    assert played.ended
 
 
 def test_a_lack_of_threads_is_a_condition_while_it_lasts(played: Played) -> None:
