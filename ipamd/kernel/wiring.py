@@ -285,7 +285,7 @@ class KernelWiring(Wiring):
             link_removals: list[Message] = []
             rule_removals: list[Message] = []
             for leg in legs_of(spec):
-                link = self._own_veth(host, leg.host_veth, key=spec.key)
+                link = self._veth_to_delete(host, leg.host_veth, key=spec.key)
                 if link is not None:
                     link_removals.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
                 rule_removals += self._wirings.of(leg).rule_removals(leg)
@@ -313,9 +313,12 @@ class KernelWiring(Wiring):
         first, *more = legs_of(spec)
         operation = f"marking {first.host_veth} ({first.address}) for deletion"
         with self._host.netlink() as host:
-            link = self._own_veth(host, first.host_veth)
+            link = self._link(host, first.host_veth)
             veth = survey.host_veth(link) if link else None
-            if veth is not None and _is_of_another_sandbox(veth, first.address, owner):
+            if link is not None and veth is not None and link.kind != uapi.VETH_KIND:
+                # Other software gave the name to a link of its own. Whatever its alias says, the sandbox's link has another name.
+                link, veth = None, replace(veth, key=None, address=None)
+            elif veth is not None and _is_of_another_sandbox(veth, first.address, owner):
                 if not spec.is_of_pool and veth.address == first.address:
                     return veth  # the pod's next sandbox has both the name and the address, so nothing of this sandbox is left
                 link = None
@@ -340,7 +343,7 @@ class KernelWiring(Wiring):
         if first_link is not None:
             dying.append(_DyingLink(first_link, first))
         for leg in extra_legs:
-            link = self._own_veth(host, leg.host_veth, key=leg.key)
+            link = self._veth_to_delete(host, leg.host_veth, key=leg.key)
             if link is not None:
                 dying.append(_DyingLink(link, leg))
         return dying
@@ -517,7 +520,7 @@ class KernelWiring(Wiring):
         links: list[answers.Link] = []
         leg = first_leg(spec)
         with self._host.netlink() as host:
-            veth = self._own_veth(host, leg.host_veth, key=leg.key)
+            veth = self._veth_to_delete(host, leg.host_veth, key=leg.key)
             if veth is not None:
                 links.append(veth)
             uplink = self._wirings.of(leg).own_uplink(host, leg)
@@ -599,7 +602,7 @@ class KernelWiring(Wiring):
         Returns: the messages; and the address whose routes and rules are to be removed: `address`, or else the address in the alias.
             It is None if neither is known, or if a route leads the address in the alias to another link.
         """
-        link = self._own_veth(host, name)
+        link = self._veth_to_delete(host, name)
         if link is None or (address is not None and _is_of_another(link, address)):
             return _extra_link_removals(host, name, key), address
         removal = messages.delete_link(link.index, step=f"delete link {link.name}")
@@ -767,22 +770,49 @@ class KernelWiring(Wiring):
 
         Raises: WiringError if it is no veth, or, if `key` is given, if its alias names another sandbox.
         """
+        link = self._link(host, name)
+        if link is not None and link.kind != uapi.VETH_KIND:
+            raise _not_ours(link, name, key)
+        return self._of_key(link, name, key)
+
+    def _veth_to_delete(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> answers.Link | None:
+        """Find a host veth by name, to delete it or to take it down; None if it is gone.
+
+        A link of another kind, such as a bridge, was given the name by other software. It is left alone, and it must not prevent the
+        DEL of the sandbox. Raises: WiringError if `key` is given, and the alias of the veth names another sandbox.
+        """
+        link = self._link(host, name)
+        if link is not None and link.kind != uapi.VETH_KIND:
+            return None
+        return self._of_key(link, name, key)
+
+    @staticmethod
+    def _link(host: NetlinkSocket, name: str) -> answers.Link | None:
+        """Find a link by name; None if it is gone. Raises: WiringError if the kernel does not answer."""
         (outcome,) = host.request([messages.get_link(name)])
         must([outcome], f"look at {name}")
         if not outcome.replies:
             return None
-        link = answers.read_link(outcome.replies[0])
-        owner = survey.host_veth(link).key if key else None
-        if link.kind != uapi.VETH_KIND or (owner and owner != key):
-            raise failure(
-                WiringError,
-                FailureCode.LINK_NOT_OURS,
-                link=name,
-                sandbox=key or "a sandbox",
-                kind=link.kind or "hardware",
-                alias=link.alias,
-            )
+        return answers.read_link(outcome.replies[0])
+
+    @staticmethod
+    def _of_key(link: answers.Link | None, name: str, key: AttachmentKey | None) -> answers.Link | None:
+        """Return a veth. Raises: WiringError if `key` is given, and the veth's alias names another sandbox."""
+        owner = survey.host_veth(link).key if link and key else None
+        if link is not None and owner is not None and owner != key:
+            raise _not_ours(link, name, key)
         return link
+
+
+def _not_ours(link: answers.Link, name: str, key: AttachmentKey | None) -> WiringError:
+    return failure(
+        WiringError,
+        FailureCode.LINK_NOT_OURS,
+        link=name,
+        sandbox=key or "a sandbox",
+        kind=link.kind or "hardware",
+        alias=link.alias,
+    )
 
 
 def _extra_link_removals(host: NetlinkSocket, first_name: str, key: AttachmentKey | None) -> list[Message]:

@@ -69,7 +69,7 @@ class Wiring(Protocol):
             owner: the first host veth is not changed if its alias does not name this sandbox; None: it is not changed if
                 its alias does not have the sandbox's address.
         Returns: the first host veth as it was before, even if it was not changed because its alias names another address or owner;
-            None if there was none.
+            None if there was none. If a link of another kind, such as a bridge, has its name, a veth without key and address.
         """
 
     def veth(self, name: str) -> HostVeth | None:

@@ -118,6 +118,8 @@ NAMED = {
     " ip link set {a} up; ip link set {b} up; ip route replace {ip} dev {b}; ip route replace {ip} dev {b} table 113213",
     "its name taken by another link": "ip link set {a} down name tmp0 up; ip route replace {ip} dev tmp0;"
     " ip route replace {ip} dev tmp0 table 113213; ip link add {a} type veth peer name tmp1",
+    "its name taken by a bridge": "ip link set {a} down name tmp0 up; ip route replace {ip} dev tmp0;"
+    " ip route replace {ip} dev tmp0 table 113213; ip link add {a} type bridge",
 }
 
 

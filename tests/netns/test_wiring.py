@@ -225,9 +225,15 @@ def test_strangers_link_of_the_same_name_is_left_alone(world):
         world.wiring.wire(spec)
     assert world.host.snapshot() == before
     world.host.sh("ip link add eni0bridge type bridge")
+    world.host.sh(f"ip link set eni0bridge alias '{first_leg(spec).alias}'")
+    before = world.host.snapshot()
+    in_its_place = world.wiring.mark_for_deletion(replace(spec, host_veth="eni0bridge"))
+    assert in_its_place is not None
+    assert in_its_place.key is None
+    world.wiring.remove_leftover(host_veth="eni0bridge", address=spec.address)
+    assert world.host.snapshot() == before
     with pytest.raises(WiringError, check=failed(FailureCode.LINK_NOT_OURS)):
-        world.wiring.mark_for_deletion(replace(spec, host_veth="eni0bridge"))
-    assert "eni0bridge" in world.host.link_names()
+        world.wiring.veth("eni0bridge")
 
 
 def test_bad_namespace_paths_are_refused(world, tmp_path):
