@@ -428,14 +428,17 @@ class KernelWiring(Wiring):
         with opened_netns(spec.netns) as (netns, identity):
             self._refuse_host(spec, identity)
             legs = legs_of(spec)
-            host_links: list[answers.Link | None] = []
             with self._host.netlink() as host:
-                for leg in legs:
-                    host_links.append(None if is_arrival_only else checks.find_link(host, leg.host_veth))
+                host_links = [checks.find_link(host, leg.host_veth) for leg in legs]
             differences: list[WiringDifference] = []
             with self._host.sandbox_netlink(netns) as sandbox:
                 for leg, host_link in zip(legs, host_links, strict=True):
-                    differences += checks.sandbox_differences(sandbox, leg, host_link=host_link, is_arrival_only=is_arrival_only)
+                    compared = None if is_arrival_only else host_link
+                    found = checks.sandbox_differences(sandbox, leg, host_link=compared, is_arrival_only=is_arrival_only)
+                    if is_arrival_only and host_link is None and not _lacks_interface(found):
+                        # The pair is whole, so the sandbox has not ended: something moved the host veth into another namespace.
+                        found = [wiring_difference(DifferenceCode.VETH_MISSING, link=leg.host_veth), *found]
+                    differences += found
             return differences
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
@@ -802,6 +805,10 @@ class KernelWiring(Wiring):
         if link is not None and owner is not None and owner != key:
             raise _not_ours(link, name, key)
         return link
+
+
+def _lacks_interface(differences: Iterable[WiringDifference]) -> bool:
+    return any(difference.code is DifferenceCode.INTERFACE_MISSING for difference in differences)
 
 
 def _not_ours(link: answers.Link, name: str, key: AttachmentKey | None) -> WiringError:

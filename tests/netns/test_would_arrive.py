@@ -228,6 +228,20 @@ def test_what_is_wrong_inside_is_in_status(node, what):
     assert {one.subject for one in node.audited()} == {"network", str(made.address)}
 
 
+def test_a_host_veth_that_was_moved_away_is_in_status(node):
+    """Into another namespace: the interface inside is as before, so nothing else shows that packets cannot come."""
+    _, made = node.attach()
+    node.host_reconciler.run_due(is_by_clock=True)
+    thief = node.world.space()
+    node.world.host.sh(f"ip link set {made.host_veth} netns {thief.path}")
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert str(made.key) in condition(node)
+    assert "network" in {one.subject for one in node.audited()}
+    node.delete(made.key.container_id)
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert condition(node) == ""
+
+
 def test_own_routes_inside_are_no_condition(node):
     """A kill switch or a smaller MTU is the sandbox's own: audit names it, packets arrive, and status has nothing to say."""
     pod, made = node.attach()
