@@ -337,6 +337,31 @@ def sorts_before(path: Path) -> str:
     return ""
 
 
+def unusable_before(path: Path) -> str:
+    """Return the path of a file that sorts first, before the conflist at `path`, and has no configuration that a runtime can use.
+
+    CRI-O skips such a file. containerd does not: it reports "cni plugin not initialized", and no new pod starts (1.6.20 and 2.1,
+    `tests/lab/runtime/test_unusable_conflist.py`). A file that cannot be read, or is empty, is passed over.
+    Returns: "" if there is none.
+    """
+    with suppress(OSError):
+        for name in sorted(os.listdir(path.parent)):  # noqa: PTH208  # names are what is sorted
+            other = path.with_name(name)
+            if name >= path.name or (name.endswith(SUFFIXES) and _may_be_taken(other)):
+                break
+            if name.endswith(SUFFIXES) and _has_content(other):
+                return str(other)
+    return ""
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file can be read, and is not empty."""
+    try:
+        return bool(content_of(str(path)).strip())
+    except (OSError, ValueError):
+        return False
+
+
 def _may_be_taken(path: Path) -> bool:
     """Whether a runtime may use the file as its configuration. True for a file that is larger than SIZE_MAX; False if the file
     cannot be read.

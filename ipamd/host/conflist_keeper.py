@@ -20,7 +20,7 @@ from pathlib import Path
 from ipamd.core.backoffs import soonest_s
 from ipamd.core.health import Health
 from ipamd.host.appended_plugins import AppendedPlugins
-from ipamd.host.conflist import NETWORK_NAME, PLUGIN_TYPE, READ_AGAIN_S, ConflistFile, write
+from ipamd.host.conflist import NETWORK_NAME, PLUGIN_TYPE, READ_AGAIN_S, ConflistFile, unusable_before, write
 from ipamd.host.files import SETTLE_S, FollowedFile
 from ipamd.host.first_conflist import FirstConflist, Target, first_conflist
 from ipamd.host.plugin_bundle import Bundle
@@ -59,7 +59,7 @@ ODD_APPENDED = "appended entries"
 once; or there are so many that some were not asked for their versions (`AppendedPlugins.other_problems`)."""
 
 OTHER_FIRST = "other conflist"
-"""Condition: the runtime uses a file that does not lead to our plugin."""
+"""Condition: the runtime uses a file that does not lead to our plugin, or finds a file first that it cannot use."""
 
 STALE_COPY = "other conflist copy"
 """Condition: the runtime uses a file that leads to our plugin, with other settings than ours."""
@@ -265,7 +265,11 @@ class ConflistKeeper(FollowedFile):
         if self._chain_versions is not None and self._chain_versions.versions != self.versions:
             own_parts.append(self._file.own_part(self._chain_versions.versions))
         first = first_conflist(self._path, own_parts)
-        self._health.report(OTHER_FIRST, self._problem(first, Target.OTHERS))
+        unusable = unusable_before(self._path)
+        other = self._problem(first, Target.OTHERS)
+        if unusable:
+            other = problem(ConditionCode.OTHER_CONFLIST_UNUSABLE, other=unusable, own=self._path.name)
+        self._health.report(OTHER_FIRST, other)
         self._health.report(NOT_FOLLOWED, self._problem(first, Target.NOT_KNOWN))
         self._health.report(STALE_COPY, self._problem(first, Target.OURS))
         self._companions.seen = (*self._first_companions(first), *self._appended_companions())

@@ -94,6 +94,9 @@ MESSAGES: Mapping[StrEnum, str] = {
     ),
     ConditionCode.CONNECTIONS_KEPT: "{subject}: {count} cannot be assigned again: {cause}; retried",
     ConditionCode.OTHER_CONFLIST: "{subject}: {other} sorts before {own}: the runtime calls its plugin for new pods",
+    ConditionCode.OTHER_CONFLIST_UNUSABLE: (
+        "{subject}: {other} sorts before {own} and is no CNI configuration: with containerd the node has no network while it is there"
+    ),
     ConditionCode.CONFLIST_NOT_FOLLOWED: "{subject}: {other} sorts before {own}, and where it leads cannot be seen on this node",
     ConditionCode.CONFLIST_STALE_COPY: "{subject}: {other} sorts before {own} and leads to us with other settings than ours",
     ConditionCode.APPENDED_MISSING: "{subject}: {cause}",

@@ -74,6 +74,7 @@ class ConditionCode(StrEnum):
     PINNED_RELEASE_REFUSED = "pinned-release-refused"
     CONNECTIONS_KEPT = "connections-kept"
     OTHER_CONFLIST = "other-conflist"
+    OTHER_CONFLIST_UNUSABLE = "other-conflist-unusable"
     CONFLIST_NOT_FOLLOWED = "conflist-not-followed"
     CONFLIST_STALE_COPY = "conflist-stale-copy"
     APPENDED_MISSING = "appended-missing"

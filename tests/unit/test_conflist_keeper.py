@@ -19,7 +19,7 @@ from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import conflist
 from ipamd.host import files as file_follower
-from ipamd.host.conflist import sorts_before
+from ipamd.host.conflist import sorts_before, unusable_before
 from ipamd.host.conflist_keeper import CONDITION, ConflistKeeper
 from ipamd.host.files import FileFollowers
 from ipamd.host.plugin_bundle import Bundle
@@ -310,6 +310,32 @@ def test_a_damaged_image_does_not_keep_the_disk_busy(running: Kept, monkeypatch:
     wait_until(lambda: bool(copied), what="the first try")
     time.sleep(1.0)  # ten looks, if each woke the next
     assert copied == ["loopback"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_unusable"),
+    [
+        ("00-other.conflist", b'{"cniVersion": "1.0.0", "na', True),
+        ("00-other.conflist", b'{"name": "x", "plugins": []}', True),
+        ("00-other.conf", b'{"name": "x"}', True),
+        ("00-other.json", b"[]", True),
+        ("00-other.conf", b"\xff\xfe", True),
+        ("00-other.conf", b"", False),
+        ("00-other.conf", b'{"type": "bridge"}', False),
+        ("00-other.conf.bak", b"no json", False),
+        ("99-other.conf", b"no json", False),
+    ],
+)
+def test_a_file_that_no_runtime_can_use_is_found(tmp_path: Path, name: str, content: bytes, is_unusable: bool) -> None:
+    """containerd has no network while such a file is the first."""
+    ours = tmp_path / "10-vpc-ipamd.conflist"
+    os.mkfifo(tmp_path / "00-a.conf")
+    (tmp_path / "00-b.conf").symlink_to("nowhere")
+    (tmp_path / "00-c.conf").mkdir()
+    (tmp_path / name).write_bytes(content)
+    assert unusable_before(ours) == (str(tmp_path / name) if is_unusable else "")
+    (tmp_path / "00-d.conf").write_bytes(b'{"type": "bridge"}')  # this one is taken first
+    assert unusable_before(ours) == ""
 
 
 @pytest.mark.parametrize(
