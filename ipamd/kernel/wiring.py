@@ -313,15 +313,9 @@ class KernelWiring(Wiring):
         first, *more = legs_of(spec)
         operation = f"marking {first.host_veth} ({first.address}) for deletion"
         with self._host.netlink() as host:
-            link = self._link(host, first.host_veth)
-            veth = survey.host_veth(link) if link else None
-            if link is not None and veth is not None and link.kind != uapi.VETH_KIND:
-                # Other software gave the name to a link of its own. Whatever its alias says, the sandbox's link has another name.
-                link, veth = None, replace(veth, key=None, address=None)
-            elif veth is not None and _is_of_another_sandbox(veth, first.address, owner):
-                if not spec.is_of_pool and veth.address == first.address:
-                    return veth  # the pod's next sandbox has both the name and the address, so nothing of this sandbox is left
-                link = None
+            link, veth = self._first_to_mark(host, first, owner)
+            if link is None and veth is not None and not spec.is_of_pool and veth.address == first.address:
+                return veth  # the pod's next sandbox has both the name and the address, so nothing of this sandbox is left
             dying = self._dying_links(host, link, first, more)
             after = self._after_closing(host, (first, *more))
             if dying and is_source_checked:
@@ -331,6 +325,24 @@ class KernelWiring(Wiring):
             host.carry_out([*(dying_link.taking_down() for dying_link in dying), *after], operation=operation)
         self._leave_sets((first, *more))
         return veth
+
+    def _first_to_mark(
+        self, host: NetlinkSocket, first: Leg, owner: AttachmentKey | None
+    ) -> tuple[answers.Link | None, HostVeth | None]:
+        """Find the first host veth of a sandbox that is to be marked for deletion.
+
+        Returns: the link, None if it is gone or is not the sandbox's; and what has the veth's name at present, None if nothing has.
+        """
+        link = self._link(host, first.host_veth)
+        if link is None:
+            return None, None
+        veth = survey.host_veth(link)
+        if link.kind != uapi.VETH_KIND:
+            # Other software gave the name to a link of its own. Whatever its alias says, the sandbox's link has another name.
+            return None, replace(veth, key=None, address=None)
+        if _is_of_another_sandbox(veth, first.address, owner):
+            return None, veth
+        return link, veth
 
     def _dying_links(
         self, host: NetlinkSocket, first_link: answers.Link | None, first: Leg, extra_legs: Iterable[Leg]
