@@ -83,8 +83,11 @@ _SUBNETS = (
     "--availability-zones={zone}",
     "--public-route-table-id=rtb-0123456789abcdef0",
 )
-_NODE_GROUP = (*_SUBNETS, "--private-subnets={private}")
 """Options with the subnets and their route table. Without them the suite asks EC2 for route tables, which the lab does not have."""
+
+_NODE_GROUP = (*_SUBNETS, "--private-subnets={private}")
+"""Options with the subnet in which the suite makes a node group."""
+
 _REGISTRY = "it installs software whose images come from a registry"
 
 SUITES = (
