@@ -75,6 +75,7 @@ WITHOUT: Mapping[str, str] = {
     "ipamd/ipamctl/verbs/network_plan.py": "sent as it is to the daemon, which reads it by `network_file.py`",
     "ipamd/process/clean_up.py": "names of tables, rules and links by the kernel, and whether our files are there",
     "ipamd/cloud/child.py": "a process of ours; what EC2 answers it comes through the client (`ec2_answers`)",
+    "ipamd/cloud/ec2_process.py": "requests of the daemon, by the socket that it inherited",
     "ipamd/cloud/direct_metadata.py": "one code of an answer that botocore reads (`tests/contract/cloud/test_credential_failures.py`)",
     "ipamd/cloud/trimmed_model.py": "the image's own data",
     "ipamd/daemon.py": "signals through a pipe of the process",

@@ -1,14 +1,13 @@
 """The EC2 client in a process of its own, which runs only while EC2 is called, because botocore takes a sixth of the daemon's memory.
 
-`Ec2Child` is the daemon's side, `main` the process. Budget, retries, intents, failpoints and the meaning of errors stay in the daemon.
-Each call has its own socket, on which the caller's thread waits. If the process dies after it reported that it is sending, the call
-counts as unanswered (I11); before that nothing was sent, and another process is started. The process ends when its standard input
-ends, because the daemon released it or died. It is started by posix_spawn(3), without fork. See docs/adr/0045.
+`Ec2Child` is the daemon's side, `ec2_process.py` the process. Budget, retries, intents, failpoints and the meaning of errors stay in
+the daemon. Each call has its own socket, on which the caller's thread waits. If the process dies after it reported that it is
+sending, the call counts as unanswered (I11); before that nothing was sent, and another process is started. The process ends when its
+standard input ends, because the daemon released it or died. It is started by posix_spawn(3), without fork. See docs/adr/0045.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -19,14 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ipamd import logs
-from ipamd.cloud import errors
+from ipamd.cloud import ec2_process, errors
+from ipamd.cloud.attempt_failure import AttemptFailure
 from ipamd.cloud.client import Ec2Client
+from ipamd.cloud.ec2_process import END, SENDING
 from ipamd.model.record import asdict, dataclass
-from ipamd.threads import RequestThreads
 
 if TYPE_CHECKING:
     from ipamd.settings import CloudConfig
@@ -47,14 +45,12 @@ TRIES = 2
 """The largest number of processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next
 request, which a new process then makes."""
 
-THREADS = 16
-"""The largest number of calls at once. Ours: more than the daemon has threads that call EC2."""
-
 ROOT = Path(__file__).parents[2]
 """The directory that contains the package `ipamd`, for the process's imports."""
 
-SENDING, END = b"!", b"\n"
-"""The process's reply: SENDING right before the HTTP request, then one line of JSON that ends with END."""
+MALLOC_SETTINGS = {"MALLOC_ARENA_MAX": "1"}
+"""Environment variables of the process. All its threads share one of malloc's arenas, because an arena for each thread costs memory.
+Other C libraries than glibc ignore the variable. Source: the manual of glibc, Memory Allocation Tunables."""
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +71,8 @@ class Process:
 
 def start(config: CloudConfig) -> Process:
     """Start a process, which imports botocore before the first call comes. Raises: OSError."""
-    arguments = [sys.executable, "-S", "-P", "-m", __name__, json.dumps(asdict(config))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([f"{ROOT}", *sys.path])}
+    arguments = [sys.executable, "-S", "-P", "-m", ec2_process.__name__, json.dumps(asdict(config))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([f"{ROOT}", *sys.path])} | MALLOC_SETTINGS
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:
@@ -117,11 +113,11 @@ class Ec2Child(Ec2Client):
         self._report(problem)
         if problem:
             names = ["ConnectionClosedError" if received else "EndpointConnectionError"]
-            failure = errors.AttemptFailure(names, f"the process that asks EC2 {problem}", "EC2, and the daemon's log")
+            failure = AttemptFailure(names, f"the process that asks EC2 {problem}", "EC2, and the daemon's log")
             raise errors.failed(api, subject, failure)
         document = json.loads(received.removeprefix(SENDING))
         if "failure" in document:
-            raise errors.failed(api, subject, errors.AttemptFailure(**document["failure"]))
+            raise errors.failed(api, subject, AttemptFailure(**document["failure"]))
         return dict(document["answer"])
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
@@ -196,37 +192,3 @@ class Ec2Child(Ec2Client):
     def __del__(self) -> None:
         if self._process is not None:
             self._process.end()
-
-
-def main() -> None:
-    """Make the calls whose sockets come over standard input, until it ends."""
-    gc.disable()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # may be sent to the whole process group
-        signal.signal(number, signal.SIG_IGN)
-    logs.set_up("warning")
-    import botocore.session  # noqa: F401  # so that the first call does not wait for it
-
-    gc.enable()
-    client = Ec2Client(SimpleNamespace(**json.loads(sys.argv[1])), region=str)  # type: ignore[arg-type]  # has the fields that the client reads
-    threads, control = RequestThreads(THREADS, "call"), socket.socket(fileno=0)
-    while descriptors := socket.recv_fds(control, 1, 1)[1]:
-        threads.submit(_serve, socket.socket(fileno=descriptors[0]), client)
-    os._exit(0)  # without waiting for calls: nobody reads their answers
-
-
-def _serve(answers: socket.socket, client: Ec2Client) -> None:
-    """Make one call, and send back its answer or its failure."""
-    with answers, answers.makefile("rb") as file:
-        request = json.load(file)
-        client.region = lambda: request["region"]
-        try:
-            client.built()
-            answers.sendall(SENDING)
-            document = {"answer": client.call_raw(request["api"], request["params"])}
-        except Exception as exc:  # noqa: BLE001  # top of a call
-            document = {"failure": asdict(client.failure(exc))}
-        answers.sendall(json.dumps(document, default=str).encode() + END)
-
-
-if __name__ == "__main__":
-    main()

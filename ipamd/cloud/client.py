@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ipamd import __version__
-from ipamd.cloud import errors
+from ipamd.cloud.attempt_failure import AttemptFailure, UnreadableAnswerError, failure_of
 from ipamd.cloud.bounded_http import bound_botocore
 from ipamd.cloud.direct_metadata import ask_metadata_directly, last_exchange
 from ipamd.cloud.operations import OPERATIONS
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 class NotCalledError(Exception):
     """Nothing was sent, because there is no client, or there are no credentials; `failure` explains why."""
 
-    def __init__(self, failure: errors.AttemptFailure) -> None:
+    def __init__(self, failure: AttemptFailure) -> None:
         super().__init__(failure.text)
         self.failure = failure
 
@@ -78,6 +78,8 @@ class Ec2Client:
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
+        from ipamd.cloud import errors  # here, because the process that calls EC2 does without our tree of errors
+
         try:
             return self.call_raw(api, params)
         except (BotoCoreError, ClientError, NotCalledError) as exc:
@@ -88,21 +90,21 @@ class Ec2Client:
         time to time.
         """
 
-    def failure(self, exc: Exception) -> errors.AttemptFailure:
+    def failure(self, exc: Exception) -> AttemptFailure:
         """Describe an exception that `call_raw` raised."""
         from botocore.exceptions import ClientError
 
         if isinstance(exc, NotCalledError):
             return exc.failure
         if not isinstance(exc, ClientError):
-            return errors.failure_of(exc, self._client.meta.endpoint_url)
+            return failure_of(exc, self._client.meta.endpoint_url)
         error, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
         if code in STALE_KEYS:
             from ipamd.cloud.credential_naming import skew_note
 
             message += skew_note(exc)
-        return errors.AttemptFailure([], message, code=code, status=meta.get("HTTPStatusCode", 0))
+        return AttemptFailure([], message, code=code, status=meta.get("HTTPStatusCode", 0))
 
     def call_raw(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make one attempt; also for a probe, which needs EC2's own codes (`ipamd/probe/`).
@@ -122,10 +124,10 @@ class Ec2Client:
             raise
         except Exception as exc:
             # botocore's parsers raise any of Python's errors for HTML, an empty body, or a word instead of a number.
-            raise HTTPClientError(error=errors.UnreadableAnswerError(f"{type(exc).__name__}: {exc}")) from exc
+            raise HTTPClientError(error=UnreadableAnswerError(f"{type(exc).__name__}: {exc}")) from exc
         if not answer.get("ResponseMetadata", {}).get("RequestId"):
             # Other well-formed XML would look like an empty list, or like the success of a change that was never made.
-            raise HTTPClientError(error=errors.UnreadableAnswerError("it has no request ID, so it is not EC2's"))
+            raise HTTPClientError(error=UnreadableAnswerError("it has no request ID, so it is not EC2's"))
         return answer
 
     def built(self) -> Any:
@@ -141,7 +143,7 @@ class Ec2Client:
                 try:
                     self._build()
                 except BotoCoreError as exc:
-                    raise NotCalledError(errors.failure_of(exc, "")) from exc
+                    raise NotCalledError(failure_of(exc, "")) from exc
             client, credentials, resolver_of = self._client, self._credentials, self._resolver_of
         try:
             credentials.renew()
@@ -149,13 +151,13 @@ class Ec2Client:
             raise NotCalledError(self._lack(exc, resolver_of())) from exc
         return client
 
-    def _lack(self, exc: Exception, resolver: Any) -> errors.AttemptFailure:
+    def _lack(self, exc: Exception, resolver: Any) -> AttemptFailure:
         """Describe why there are no credentials."""
         from ipamd.cloud.credential_naming import lack_of
 
         exchange = None if resolver is None else last_exchange(resolver)
         lack = lack_of(exc, environ=os.environ, exchange=exchange, metadata_endpoint=self._config.imds_endpoint)
-        return errors.AttemptFailure([type(exc).__name__], lack.text, lack=asdict(lack))
+        return AttemptFailure([type(exc).__name__], lack.text, lack=asdict(lack))
 
     def _forget_keys(self) -> None:
         """Drop keys that EC2 did not accept, so that the next call searches for other keys."""

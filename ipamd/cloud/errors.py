@@ -9,11 +9,10 @@ Rows with the comment "observed wording" match texts that no documentation of EC
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from ipamd.cloud.bounded_http import AnswerLimitError, broken_bound
+from ipamd.cloud.attempt_failure import AttemptFailure
 from ipamd.cloud.credential_errors import MissingCredentials, cause
 from ipamd.model.call_report import CallOutcome
 from ipamd.model.errors import (
@@ -65,29 +64,6 @@ class AttemptError(Exception):
         super().__init__(str(error))
         self.error = error
         self.outcome = outcome
-
-
-class UnreadableAnswerError(Exception):
-    """The answer is not from EC2: it is HTML, empty, or XML of another kind."""
-
-
-@dataclass(frozen=True)
-class AttemptFailure:
-    """How an attempt failed, as values that can be passed from one process to another.
-
-    `names`: the class names of the exception, if EC2 did not answer with an error.
-    `text`: EC2's message, or that of the exception.
-    `endpoint`: the URL that was called, for people.
-    `code`, `status`: EC2's code and the HTTP status, if EC2 answered with an error; else None and 0.
-    `lack`: the fields of a `MissingCredentials`, if there were no credentials.
-    """
-
-    names: list[str]
-    text: str
-    endpoint: str = ""
-    code: str | None = None
-    status: int = 0
-    lack: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -305,14 +281,6 @@ def _failed_call(kind: type[C], code: FailureCode, operation: str, subject: str,
     error = make_failure(kind, code, operation=operation, subject=subject, cause=cause, step=step)
     error.operation, error.subject, error.answer, error.next_step = operation, subject, cause, step
     return error
-
-
-def failure_of(exc: Exception, endpoint: str) -> AttemptFailure:
-    """Describe a botocore exception that is not an answer of EC2."""
-    cause = broken_bound(exc) or getattr(exc, "kwargs", {}).get("error")
-    reported = cause if isinstance(cause, AnswerLimitError | UnreadableAnswerError) else exc
-    names = [kind.__name__ for kind in (*type(exc).__mro__, type(reported))]
-    return AttemptFailure(names, str(reported)[: 16 * MESSAGE_MAX], endpoint)
 
 
 def without_credentials(api: str, subject: str, lack: MissingCredentials) -> AttemptError:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from ipamd.cloud import child
+from ipamd.cloud import ec2_process
 from ipamd.cloud.child import Process
 from ipamd.cloud.client import Ec2Client
 from ipamd.model.record import asdict, dataclass
@@ -21,7 +21,7 @@ from ipamd.settings import CloudConfig
 from lab.node.errors import NodeError
 from lab.node.process import START_TIMEOUT_S, NodeProcess, Spawner
 
-MODULE = child.__name__
+MODULE = ec2_process.__name__
 
 
 @dataclass(frozen=True, slots=True)

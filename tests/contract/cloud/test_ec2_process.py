@@ -19,6 +19,7 @@ import pytest
 from ipamd.cloud import child
 from ipamd.cloud.child import Ec2Child, start
 from ipamd.cloud.ec2 import BotoEc2
+from ipamd.cloud.ec2_process import SENDING
 from ipamd.model.cloud import EniRequest
 from ipamd.model.errors import CloudError
 from ipamd.model.failures import FailureCode
@@ -224,10 +225,10 @@ def test_it_ends_with_the_daemon(world: World, asks: bool) -> None:
     with ours, theirs:
         if asks:
             world.vpc.faults.apply({"apis": {"DescribeNetworkInterfaces": {"hang": True}}})
-            socket.send_fds(process.control, [child.SENDING], [theirs.fileno()])
+            socket.send_fds(process.control, [SENDING], [theirs.fileno()])
             ours.sendall(json.dumps({"api": "DescribeNetworkInterfaces", "params": {}, "region": world.vpc.region}).encode())
             ours.shutdown(socket.SHUT_WR)
-            assert ours.recv(1) == child.SENDING
+            assert ours.recv(1) == SENDING
         process.control.close()
         assert os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1]) == 0
     world.vpc.faults.clear()

@@ -6,6 +6,7 @@ import pytest
 from botocore import exceptions as theirs
 
 from ipamd.cloud import errors
+from ipamd.cloud.attempt_failure import failure_of
 from ipamd.model.call_report import CallOutcome
 from ipamd.model.cause import Ec2Refusal
 from ipamd.model.errors import (
@@ -180,7 +181,7 @@ EXCEPTIONS = [
 @pytest.mark.parametrize(("exc", "outcome"), EXCEPTIONS, ids=[type(row[0]).__name__ for row in EXCEPTIONS])
 def test_each_transport_exception_has_its_class(exc: Exception, outcome: CallOutcome | None) -> None:
     """What botocore raises becomes a CloudError; whether the request may have taken effect decides about a retry (I9)."""
-    failed = errors.failed("DescribeSubnets", "subnet-1", errors.failure_of(exc, "http://ec2"))
+    failed = errors.failed("DescribeSubnets", "subnet-1", failure_of(exc, "http://ec2"))
     assert failed.outcome is outcome
     assert type(failed.error) is CloudError
     assert "DescribeSubnets" in failed.error.message
