@@ -35,6 +35,8 @@ else:
             # If a class has no docstring, the standard decorator makes one. This would take a twentieth of the daemon's start time.
             cls.__doc__ = cls.__doc__ or cls.__name__
             new_class = dataclasses.dataclass(slots=slots, eq=False, repr=False)(cls)
+            if "__weakref__" in vars(new_class):
+                del new_class.__weakref__  # it belongs to the class without slots, which would stay in memory with it
             values = attrgetter("__class__", *(class_field.name for class_field in fields(new_class) if class_field.compare))
 
             new_class.__repr__ = _text
