@@ -45,13 +45,23 @@ class OwnChange:
     """A change that a call of ours made to an ENI or to one of its addresses. The changed ENI or address, called the object here, is
     the key of the entry in `EniFacts.own_changes`.
 
-    `is_added`: the call added the object. False: it is not on this ENI any more, because the call removed it, or added it to another
-        ENI.
+    `is_added`: the call added the object. False: it is not on this ENI any more, because the call removed it.
     `deadline`: until this time (monotonic) Describe and metadata may lag behind the call. Comparisons ignore the object until then, so
         that the lag is not taken for an external change.
     """
 
     is_added: bool
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class AddedElsewhere:
+    """A call of ours added an object to one ENI, so that it is not on these other ENIs any more.
+
+    `deadline`: see `OwnChange`.
+    """
+
+    other_enis: frozenset[EniId]
     deadline: float
 
 
@@ -171,6 +181,8 @@ class EniBook(Service):
         super().__init__(context)
         self._lock = threading.Lock()
         self._enis: dict[EniId, EniFacts] = {}
+        self._added_elsewhere: dict[CloudKey, AddedElsewhere] = {}
+        """By the added object, and apart from the facts of each other ENI, because a warm pool of 15 ENIs has 700 objects."""
         self.listed_monotonic_s = -math.inf
 
     def facts_of(self, eni_id: EniId) -> EniFacts:
@@ -211,13 +223,23 @@ class EniBook(Service):
             self.forget(on)
         now_s = self._clock.monotonic()
         recorded = [eni.eni_id for eni in self._datastore.enis()]
+        deadline, changed = now_s + left_s, frozenset(keys)
         with self._lock:
-            changed_enis = {on, *self._enis, *recorded} if is_added else {on}
-            for eni_id in changed_enis:
-                facts = self._enis.get(eni_id, NOTHING)
-                own_changes = {key: change for key, change in facts.own_changes.items() if change.deadline > now_s}
-                new = OwnChange(is_added and eni_id == on, now_s + left_s)
-                self._put(eni_id, replace(facts, own_changes=own_changes | dict.fromkeys(keys, new)))
+            if is_added:
+                other_enis = frozenset({*self._enis, *recorded} - {on})
+                added_elsewhere = {key: added for key, added in self._added_elsewhere.items() if added.deadline > now_s}
+                self._added_elsewhere = added_elsewhere | dict.fromkeys(changed, AddedElsewhere(other_enis, deadline))
+                for eni_id in other_enis & self._enis.keys():
+                    self._put_changes(eni_id, changed, None, now_s)
+            self._put_changes(on, changed, OwnChange(is_added, deadline), now_s)
+
+    def _put_changes(self, eni_id: EniId, keys: frozenset[CloudKey], change: OwnChange | None, now_s: float) -> None:
+        """Replace the changes of these objects on one ENI by another one or, if it is None, by nothing. Drop those that are over."""
+        facts = self._enis.get(eni_id, NOTHING)
+        left = {key: old for key, old in facts.own_changes.items() if old.deadline > now_s and key not in keys}
+        if change is not None:
+            left |= dict.fromkeys(keys, change)
+        self._put(eni_id, replace(facts, own_changes=left))
 
     def added(self) -> dict[CloudKey, float]:
         """Return the ENIs and addresses that our calls added, with the seconds for which Describe may still not show them.
@@ -250,7 +272,12 @@ class EniBook(Service):
         """Return pairs of an object (an ENI or address) and an ENI on which Describe may still show it, although by our calls it is no
         longer there: it was removed from this ENI, or added to another one.
         """
-        return {(key, eni_id) for key, change, eni_id in self._own() if not change.is_added}
+        now_s = self._clock.monotonic()
+        removed = {(key, eni_id) for key, change, eni_id in self._own() if not change.is_added}
+        for key, added in self._added_elsewhere.items():  # replaced whole, so no lock is needed
+            if added.deadline > now_s:
+                removed |= {(key, eni_id) for eni_id in added.other_enis}
+        return removed
 
     def not_on(self, eni_id: EniId) -> set[CloudKey]:
         """Return the objects that are not on an ENI any more according to our calls: removed there, or added to another ENI."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -331,3 +332,25 @@ def test_without_a_history_nothing_is_remembered(node: FakeNode) -> None:
     changes = EniBook(node.app.context)
     remember_released(changes, NoHistory().read_since, node.clock)
     assert changes.removed() == set()
+
+
+def test_an_address_that_moved_is_on_its_last_eni_only(node: FakeNode) -> None:
+    """It was removed from one ENI, added to a second, and then to a third: Describe may still show it on both others, and on an ENI
+    that never had it. After the last change's time, it is EC2's word."""
+    address, third = IPv4Address("10.0.0.77"), EniId("eni-third")
+    book, second = EniBook(node.app.context), EniId("eni-second")
+    others = {second, *(eni.eni_id for eni in node.datastore.enis())}
+    for eni_id in (second, third):
+        book.record_own([eni_id], on=eni_id, is_added=True)
+    book.record_own([address], on=PRIMARY, is_added=False)
+    book.record_own([address], on=second, is_added=True)
+    node.clock.advance(1.0)
+    book.record_own([address], on=third, is_added=True)
+    assert {eni_id for key, eni_id in book.removed() if key == address} == others
+    assert (set(book.added()), set(book.added_enis())) == ({address, second, third}, {second, third})
+    assert address in book.not_on(second)
+    assert address not in book.not_on(third)
+    node.clock.advance(RECENT_S - 0.5)
+    assert {eni_id for key, eni_id in book.removed() if key == address} == others
+    node.clock.advance(1.0)
+    assert (book.added(), book.removed()) == ({}, set())
