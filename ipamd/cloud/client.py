@@ -64,6 +64,7 @@ class Ec2Client:
         self.region = region
         self._model_dir = model_dir
         self._lock = threading.Lock()
+        self._session: Any = None
         self._client: Any = None
         self._credentials: Any = None
         self._resolver_of: Callable[[], Any] = lambda: None
@@ -165,12 +166,21 @@ class Ec2Client:
             if self._credentials is not None:
                 self._credentials.forget()
 
-    def _build(self) -> None:
-        """Make a client, without any request. Raises: BotoCoreError."""
+    def prepare(self) -> None:
+        """Make the parts of a client that do not depend on the region, so that the first call does not wait for them. Without any
+        request. Raises: BotoCoreError.
+        """
+        with self._lock:
+            self._session = self._new_session()
+            # with the arguments of `create_client`, because the loader remembers its answers by them
+            self._session.get_component("data_loader").load_service_model("ec2", "service-2", api_version=None)
+
+    def _new_session(self) -> Any:
+        """Make a session that has only the operations that we call. Raises: BotoCoreError."""
         from botocore.config import Config
         from botocore.session import Session
 
-        from ipamd.cloud.credentials import STS_ANSWER_S, STS_CONNECT_S, hold_credentials
+        from ipamd.cloud.credentials import STS_ANSWER_S, STS_CONNECT_S
 
         bound_botocore()
         ask_metadata_directly()
@@ -190,6 +200,15 @@ class Ec2Client:
                 connect_timeout=STS_CONNECT_S, read_timeout=STS_ANSWER_S, retries={"mode": "standard", "total_max_attempts": 2}
             )
         )
+        return session
+
+    def _build(self) -> None:
+        """Make a client, without any request. Raises: BotoCoreError."""
+        from botocore.config import Config
+
+        from ipamd.cloud.credentials import hold_credentials
+
+        session = self._session or self._new_session()
         region = self.region()
         credentials, resolver_of = hold_credentials(session, region=region)
         client = session.create_client(

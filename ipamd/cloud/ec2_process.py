@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ipamd.unused_modules import UNUSED_BY_EC2_PROCESS, leave_out
@@ -40,10 +41,12 @@ def main() -> None:
     from ipamd.threads import RequestThreads
 
     logs.set_up("warning")
-    import botocore.session  # noqa: F401  # so that the first call does not wait for it
+    from botocore.exceptions import BotoCoreError
 
-    gc.enable()
     client = Ec2Client(SimpleNamespace(**json.loads(sys.argv[1])), region=str)  # type: ignore[arg-type]  # has the fields that the client reads
+    with suppress(BotoCoreError):  # the first call reports the error
+        client.prepare()
+    gc.enable()
     threads, control = RequestThreads(THREADS, "call"), socket.socket(fileno=0)
     while descriptors := socket.recv_fds(control, 1, 1)[1]:
         threads.submit(_serve, socket.socket(fileno=descriptors[0]), client)
