@@ -254,24 +254,20 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     settings, ec2_process = current.now, None
     with suppress(OSError):  # the first call to EC2 reports the error
         ec2_process = start(settings.cloud)  # first, so that the child imports its modules while this process does
-    for library in LIBRARIES:
-        import_module(library)
-    gc.freeze()  # so that the collection below does not scan the libraries
-    from ipamd.rpc.run_dir import prepare_run_dir, take_instance_lock
+    _import_libraries()
     from ipamd.rpc.server import RpcServer
     from ipamd.rpc.watch import INTERVAL_S, ServiceWatch
-    from ipamd.settings.places import INSTANCE_LOCK, free_places
 
-    prepare_run_dir(settings.daemon.run_dir)
-    free_places(settings.daemon.run_dir, [INSTANCE_LOCK])
-    lock, has_run_before = take_instance_lock(settings.daemon.run_dir, is_ended=signals.wait_again)
-    free_places(settings.daemon.run_dir)
+    lock, has_run_before = _take_lock(settings.daemon.run_dir, signals)
+    from ipamd.process import early_question
+
+    cloud = early_question.begin(settings, ec2_process)
     from ipamd.process.adapters import connect
     from ipamd.process.bootstrap import App
     from ipamd.process.lifecycle import Lifecycle
 
     current.follow(lambda now: now.daemon.log_level, logs.set_level)
-    adapters = connect(current, has_run_before=has_run_before, ec2_process=ec2_process, vlan_links=vlan_links)
+    adapters = connect(current, has_run_before=has_run_before, cloud=cloud, vlan_links=vlan_links)
     app = App(adapters, current)
     health = app.context.health
     directory = settings.daemon.run_dir
@@ -296,6 +292,25 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     log.info("exiting")
     signal.alarm(END_MAX_S)  # the interpreter still waits for threads, such as grpcio's
     return signals.exit_status
+
+
+def _take_lock(run_dir: Path, signals: Signals) -> tuple[int, bool]:
+    """Prepare the run directory, and take the instance lock. Returns: see `take_instance_lock`."""
+    from ipamd.rpc.run_dir import prepare_run_dir, take_instance_lock
+    from ipamd.settings.places import INSTANCE_LOCK, free_places
+
+    prepare_run_dir(run_dir)
+    free_places(run_dir, [INSTANCE_LOCK])
+    lock, has_run_before = take_instance_lock(run_dir, is_ended=signals.wait_again)
+    free_places(run_dir)
+    return lock, has_run_before
+
+
+def _import_libraries() -> None:
+    """Import the libraries, and keep their objects from garbage collections."""
+    for library in LIBRARIES:
+        import_module(library)
+    gc.freeze()
 
 
 def _end(app: App, life: Lifecycle, signals: Signals, *, reason: str, parts: tuple[ServiceWatch, UnixServer, LatePorts]) -> None:

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,9 @@ sending. Ours: this is ample, because connecting takes 3 s at most, and credenti
 TRIES = 2
 """The largest number of processes that are tried for one attempt. Ours: the death of an idle process is noticed only by the next
 request, which a new process then makes."""
+
+EARLY_S = 5.0
+"""For this long the answer to an early question may be used. Ours: a start takes a second, and an answer that lags is as old."""
 
 ROOT = Path(__file__).parents[2]
 """The directory that contains the package `ipamd`, for the process's imports."""
@@ -85,6 +89,20 @@ def start(config: CloudConfig) -> Process:
     return Process(pid, ours)
 
 
+@dataclass(frozen=True)
+class EarlyQuestion:
+    """A call that was begun before the daemon needs its answer.
+
+    `request`: the bytes that the process got.
+    `deadline`: until this time (monotonic) the answer may be used.
+    `reply`: what `_ask` returns.
+    """
+
+    request: bytes
+    deadline: float
+    reply: Future[tuple[bytes, str]]
+
+
 class Ec2Child(Ec2Client):
     """Makes the calls in a process, which is started at the first call. From any thread; no wait happens under the lock (I10)."""
 
@@ -92,25 +110,29 @@ class Ec2Child(Ec2Client):
         self,
         config: CloudConfig,
         *,
-        region: Callable[[], str],
+        region: Callable[[], str] = str,
         process: Process | None = None,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`process`: a process that was started already. `report`: called after each call, with the process's problem or ""."""
         super().__init__(config, region=region)
         self._process = process
-        self._report = report
+        self.report = report
+        self._early: EarlyQuestion | None = None
+        self._has_called = False
         self._open_count = 0
         self._used_monotonic_s = time.monotonic()
 
     def call(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Ec2Client.call`."""
-        request = json.dumps({"api": api, "params": params, "region": self.region()}).encode()
-        for _ in range(TRIES):
-            received, problem = self._ask(request)
-            if received:
-                break
-        self._report(problem)
+        request = _encoded(api, params, self.region())
+        received, problem = self._early_reply(request)
+        if problem:
+            for _ in range(TRIES):
+                received, problem = self._ask(request)
+                if received:
+                    break
+        self.report(problem)
         if problem:
             names = ["ConnectionClosedError" if received else "EndpointConnectionError"]
             failure = AttemptFailure(names, f"the process that asks EC2 {problem}", "EC2, and the daemon's log")
@@ -119,6 +141,29 @@ class Ec2Child(Ec2Client):
         if "failure" in document:
             raise errors.failed(api, subject, AttemptFailure(**document["failure"]))
         return dict(document["answer"])
+
+    def ask_early(self, api: str, params: Mapping[str, Any], *, region: str) -> None:
+        """Make a call that changes nothing, and keep its answer for the first `call`, unless there was one. If that is the same call,
+        and comes within EARLY_S, it gets the answer. `call` waits for it, so this attempt is counted like any other.
+        """
+        question = EarlyQuestion(_encoded(api, params, region), time.monotonic() + EARLY_S, Future())
+        with self._lock:
+            if self._has_called:
+                return
+            self._early = question
+        reply = b"", "was not asked"
+        try:
+            reply = self._ask(question.request)
+        finally:
+            question.reply.set_result(reply)
+
+    def _early_reply(self, request: bytes) -> tuple[bytes, str]:
+        """Return the reply to the early question, if it was this request and may be used, as `_ask` returns it."""
+        with self._lock:
+            question, self._early, self._has_called = self._early, None, True
+        if question is None or question.request != request or question.deadline < time.monotonic():
+            return b"", "was not asked"
+        return question.reply.result()
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
         """See `Ec2Client.release_idle`. If `is_needed_soon`, the process is started unless it runs. If the start fails, the next call
@@ -192,3 +237,8 @@ class Ec2Child(Ec2Client):
     def __del__(self) -> None:
         if self._process is not None:
             self._process.end()
+
+
+def _encoded(api: str, params: Mapping[str, Any], region: str) -> bytes:
+    """Return a call in the form in which the process gets it."""
+    return json.dumps({"api": api, "params": params, "region": region}).encode()

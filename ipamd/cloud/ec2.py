@@ -49,6 +49,11 @@ PAGES_MAX = 20
 """The largest number of pages that are read of one list. Ours: all ENIs of one instance are on the first page, but a page may be empty
 although another one follows."""
 
+DESCRIBE_ENIS = "DescribeNetworkInterfaces"
+
+ATTACHED_TO = "attachment.instance-id"
+"""The filter by instance. Source: as for INCLUDE_MANAGED."""
+
 INCLUDE_MANAGED = "IncludeManagedResources"
 """Since April 2026 EC2 lists ENIs that AWS services manage only if the request has this parameter or names their IDs.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html."""
@@ -72,6 +77,24 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_AssignIpv6Add
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+
+def first_page_of_instance(instance_id: InstanceId, *, vpc_id: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the API and the parameters of the first call that `describe_enis` makes."""
+    filters = _filters(_in_vpc({ATTACHED_TO: instance_id}, vpc_id))
+    return DESCRIBE_ENIS, {"Filters": filters, "MaxResults": PAGE_SIZE, INCLUDE_MANAGED: True}
+
+
+def _in_vpc(wanted: Mapping[str, str | Sequence[str]], vpc_id: str) -> Mapping[str, str | Sequence[str]]:
+    """Add the VPC to filters, if it is known."""
+    if vpc_id:
+        return {**wanted, "vpc-id": vpc_id}
+    return wanted
+
+
+def _filters(wanted: Mapping[str, str | Sequence[str]]) -> list[Mapping[str, Any]]:
+    """Return filters (name -> one of the values) in EC2's form."""
+    return [{"Name": name, "Values": [values] if isinstance(values, str) else list(values)} for name, values in wanted.items()]
 
 
 class BotoEc2(Ec2Calls, Ec2):
@@ -104,7 +127,7 @@ class BotoEc2(Ec2Calls, Ec2):
         self._include_managed_at_s = float("-inf")
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
-        enis = self._search(f"instance {instance_id}", {"attachment.instance-id": instance_id})
+        enis = self._search(f"instance {instance_id}", {ATTACHED_TO: instance_id})
         return tuple(sorted(enis, key=lambda eni: (eni.device_index, eni.network_card)))
 
     def find_enis(self, eni_ids: Collection[EniId]) -> tuple[DescribedEni, ...]:
@@ -152,7 +175,7 @@ class BotoEc2(Ec2Calls, Ec2):
             raise incomplete(f"the reservations of {subnet_id}", exc) from exc
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
-        return described_eni(self._describe_object("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id), self._family)
+        return described_eni(self._describe_object(DESCRIBE_ENIS, "NetworkInterfaces", eni_id), self._family)
 
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         def read_attached() -> DescribedEni:
@@ -370,26 +393,17 @@ class BotoEc2(Ec2Calls, Ec2):
         private DNS name or address, subnet or VPC, and pages without a filter cost calls (amazon-vpc-resource-controller-k8s issue
         403). Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html.
         """
-        vpc_id = self._vpc_id()
-        if vpc_id:
-            wanted = {**wanted, "vpc-id": vpc_id}
-        entries = self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, wanted, noun="the ENIs of ")
+        entries = self._pages(DESCRIBE_ENIS, "NetworkInterfaces", subject, _in_vpc(wanted, self._vpc_id()), noun="the ENIs of ")
         return tuple(sorted(described_enis(entries, self._family), key=lambda eni: eni.eni_id))
 
     def _pages(
         self, api: str, key: str, subject: str, wanted: Mapping[str, str | Sequence[str]], *, noun: str = ""
     ) -> list[Mapping[str, Any]]:
         """Describe the objects that filters select, page by page. `noun`: precedes the subject in the error."""
-        filters = [
-            {"Name": name, "Values": [values] if isinstance(values, str) else list(values)} for name, values in wanted.items()
-        ]
-        params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
+        params: dict[str, Any] = {"Filters": _filters(wanted), "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
         for _ in range(PAGES_MAX):
-            if api == "DescribeNetworkInterfaces":
-                page = self._enis_page(subject, params)
-            else:
-                page = self.call(api, subject, params, IDEMPOTENT)
+            page = self._enis_page(subject, params) if api == DESCRIBE_ENIS else self.call(api, subject, params, IDEMPOTENT)
             entries += page.get(key, ())
             if not page.get("NextToken"):
                 return entries
@@ -398,7 +412,7 @@ class BotoEc2(Ec2Calls, Ec2):
 
     def _enis_page(self, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Get one page of ENIs, including those that AWS services manage if the endpoint knows the parameter."""
-        api = "DescribeNetworkInterfaces"
+        api = DESCRIBE_ENIS
         if self._clock.monotonic() < self._include_managed_at_s:
             return self.call(api, subject, params, IDEMPOTENT)
         try:

@@ -1,4 +1,7 @@
-"""Connect ports and adapters. Only this module names the class that implements each port."""
+"""Connect ports and adapters.
+
+Only this module names the class that implements each port, except for the two of `early_question.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from ipamd import failpoints
-from ipamd.cloud.child import Ec2Child, Process
+from ipamd.cloud.child import Ec2Child
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
@@ -47,6 +49,7 @@ from ipamd.ports.pod_facts import PodFactsSource
 from ipamd.ports.policy import PolicyAgent
 from ipamd.ports.process import Clock, ConnectionTracking, Failpoint, NoConnections, no_failpoint
 from ipamd.ports.runtime import Runtime
+from ipamd.process.early_question import CloudAdapters, cloud_adapters
 from ipamd.report.past import present_holders
 from ipamd.runtime.cri import CriRuntime
 from ipamd.settings import CurrentSettings, Settings, SubnetsConfig
@@ -133,14 +136,14 @@ class Adapters:
 
 
 def connect(
-    current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None, vlan_links: VlanLinks | None = None
+    current: CurrentSettings, *, has_run_before: bool, cloud: CloudAdapters | None = None, vlan_links: VlanLinks | None = None
 ) -> Adapters:
     """Open the datastore and make the adapters. EC2, instance metadata and the runtime are not called yet.
 
     Args:
         has_run_before: whether the run directory shows that a daemon served this node in this boot. If it does not, traces in the
             kernel may still show it.
-        ec2_process: the child process for calls to EC2, if the caller has started it already.
+        cloud: the adapters that the caller has asked already, if it has.
         vlan_links: makes VLAN links if the kernel cannot make them (in the lab).
     Raises: DatastoreError, SettingsError.
     """
@@ -151,10 +154,10 @@ def connect(
     opened, is_overtaken = _open(settings, aws_node, boot_id=boot_id, clock=clock, failpoint=failpoint, health=health)
     has_run_before = has_run_before or is_overtaken or _has_left_traces(settings.network.veth_prefix)
     host = HostNetns()
-    metadata = ImdsMetadata(settings.cloud, clock=clock, family=family)
-    node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
+    cloud = cloud or cloud_adapters(settings)
+    node_info = NodeInfo(cloud.metadata, datastore=opened.datastore, clock=clock)
     history = _history(settings, opened, boot_id=boot_id, clock=clock, node_info=node_info)
-    client = _ec2_client(settings, node_info, health, process=ec2_process)
+    client = _ec2_client(cloud.ec2_client, node_info, health)
     hostnet, wiring = _kernel(host, current, opened, node_info, failpoint=failpoint, vlan_links=vlan_links, boot_id=boot_id)
     return Adapters(
         clock=clock,
@@ -165,7 +168,7 @@ def connect(
         hostnet=hostnet,
         paths=KernelPacketPaths(host, hostnet),
         connections=KernelConnectionTracking(host),
-        metadata=metadata,
+        metadata=cloud.metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client, family=family),
         runtime=_runtime(settings),
@@ -237,11 +240,14 @@ def _runtime(settings: Settings) -> CriRuntime | None:
     return CriRuntime(socket=settings.runtime.cri_socket)
 
 
-def _ec2_client(settings: Settings, node_info: NodeInfo, health: Health, *, process: Process | None) -> Ec2Child:
+def _ec2_client(client: Ec2Child, node_info: NodeInfo, health: Health) -> Ec2Child:
+    """Let the client know the node's region, and report problems of its process."""
+
     def report(cause: str) -> None:
         health.report("ec2 process", problem_of(ConditionCode.EC2_PROCESS_LOST, cause))
 
-    return Ec2Child(settings.cloud, region=node_info.region, process=process, report=report)
+    client.region, client.report = node_info.region, report
+    return client
 
 
 def _open(

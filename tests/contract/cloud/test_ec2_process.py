@@ -18,7 +18,7 @@ import pytest
 
 from ipamd.cloud import child
 from ipamd.cloud.child import Ec2Child, start
-from ipamd.cloud.ec2 import BotoEc2
+from ipamd.cloud.ec2 import BotoEc2, first_page_of_instance
 from ipamd.cloud.ec2_process import SENDING
 from ipamd.model.cloud import EniRequest
 from ipamd.model.errors import CloudError
@@ -254,3 +254,55 @@ def test_nothing_of_the_daemon_is_open_in_it(world: World) -> None:
             process.end()
         assert os.readlink(f"/proc/self/fd/{held.fileno()}") not in names.values()
         assert names["0"].startswith("socket:")
+
+
+def describe_calls(world: World) -> int:
+    """How often EC2 was asked for ENIs."""
+    return sum(call.api == "DescribeNetworkInterfaces" for call in world.vpc.calls())
+
+
+def ask_early(world: World) -> None:
+    """The question of a start, and its answer."""
+    api, params = first_page_of_instance(world.instance_id, vpc_id="")
+    world.client.ask_early(api, params, region=world.vpc.region)
+
+
+def test_the_first_call_gets_the_answer_of_the_early_question(world: World) -> None:
+    """EC2 is asked once for both, and the next call asks again."""
+    ask_early(world)
+    assert (world.ask(), describe_calls(world)) == (1, 1)
+    assert (world.ask(), describe_calls(world)) == (1, 2)
+
+
+def test_an_early_answer_to_another_question_is_not_used(world: World) -> None:
+    """The calls ask EC2 themselves."""
+    ask_early(world)
+    world.create()
+    assert (world.ask(), describe_calls(world)) == (1, 2)
+
+
+def test_an_early_answer_that_is_old_is_not_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call asks EC2 itself."""
+    monkeypatch.setattr(child, "EARLY_S", -1.0)
+    ask_early(world)
+    assert (world.ask(), describe_calls(world)) == (1, 2)
+
+
+def test_nothing_is_asked_early_after_the_first_call(world: World) -> None:
+    """The call came first: its answer is newer."""
+    assert world.ask() == 1
+    ask_early(world)
+    assert describe_calls(world) == 1
+
+
+def test_an_early_question_whose_process_died_is_asked_again(world: World) -> None:
+    """The first call starts another process."""
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(ask_early, world)
+        wait_until(lambda: world.client._process is not None, what="the process")
+        first = world.pid
+        os.kill(first, signal.SIGKILL)
+        assert world.ask() == 1
+        early.result(SLOW)
+    assert is_gone(first)
+    assert describe_calls(world) == 1
