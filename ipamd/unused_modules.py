@@ -19,6 +19,7 @@ UNUSED_MODULES = (
     "gzip",  # by prometheus_client, for a server of its own
     "http.server",  # by prometheus_client, for a server of its own (see ipamd/http/port.py)
     "importlib.metadata",  # by SQLAlchemy, for dialects of other packages
+    "locale",  # by subprocess, for the output of programs as text, of which we read bytes
     "pickle",  # by SQLAlchemy, for a type of columns
     "prometheus_client.mmap_dict",  # by prometheus_client, for counters of several processes
     "sqlalchemy.dialects.sqlite.aiosqlite",  # by SQLAlchemy, a driver of SQLite for asyncio
