@@ -31,8 +31,8 @@ UNUSED_MODULES = (
     "urllib.request",  # as urllib.error
     "wsgiref.simple_server",  # as http.server
 )
-"""Modules that libraries of the daemon import when they are imported themselves. The comment on a module says which library imports it,
-and for what."""
+"""Modules that libraries of the daemon import when they are imported themselves. The comment on a module says which library imports
+it, and for what."""
 
 UNUSED_BY_EC2_PROCESS = (
     "ast",  # by inspect, for signatures of functions in C
