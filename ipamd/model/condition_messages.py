@@ -37,6 +37,7 @@ MESSAGES: Mapping[StrEnum, str] = {
     ConditionCode.PODS_UNFILTERED: "{subject}: no policy agent is asked, no policy holds on this node ({settings})",
     ConditionCode.POD_FACTS_MISSING: "{subject}: {cause}; new pods get no address, whether they have security groups or not",
     ConditionCode.POD_MARKS_MISSING: "{cause}",
+    ConditionCode.METADATA_UNANSWERED: "{cause}; the next try follows within {pause_s} s",
     ConditionCode.EC2_UNANSWERED: "EC2: {cause}; the pool cannot grow",
     ConditionCode.EC2_REFUSED: "EC2: {cause}",
     ConditionCode.EC2_ANSWER_IMPLAUSIBLE: "EC2's answer is implausible: {cause}; nothing is concluded from it",

@@ -36,6 +36,7 @@ class ConditionCode(StrEnum):
     POD_FACTS_MISSING = "pod-facts-missing"
     POD_MARKS_MISSING = "pod-marks-missing"
 
+    METADATA_UNANSWERED = "metadata-unanswered"
     EC2_UNANSWERED = "ec2-unanswered"
     EC2_REFUSED = "ec2-refused"
     EC2_ANSWER_IMPLAUSIBLE = "ec2-answer-implausible"

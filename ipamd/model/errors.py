@@ -72,6 +72,9 @@ from ipamd.model.cause import Cause, CausePart, Ec2Refusal, cause_of_text
 DATASTORE, AGENT = "datastore", "policy agent"
 """Subjects of conditions: the datastore's disk refuses changes; the network policy agent is silent."""
 
+METADATA = "instance metadata"
+"""Subject of the condition that instance metadata has not answered who this node is, so that EC2 was not called."""
+
 PLUGINS = "plugins"
 """Subject of the condition that a plugin beside ours is missing, or answers badly."""
 

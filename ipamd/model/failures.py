@@ -524,35 +524,35 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
         "{rate_per_s} calls/s after throttled answers; it recovers with each success, try again later",
     ),
     FailureCode.MESSAGE_REFUSED: FailureMessage("{step} failed", "{cause}"),
-    FailureCode.METADATA_REFUSED: FailureMessage("instance metadata /latest/{path} could not be read", "{status}: {cause}"),
+    FailureCode.METADATA_REFUSED: FailureMessage("instance metadata /latest/{path} failed", "{status}: {cause}"),
     FailureCode.METADATA_MALFORMED: FailureMessage(
-        "instance metadata /latest/{path} could not be read",
+        "instance metadata /latest/{path} failed",
         "the value is malformed ({value}); check what AWS_EC2_METADATA_SERVICE_ENDPOINT points to",
     ),
     FailureCode.METADATA_INCOMPLETE: FailureMessage(
-        "instance metadata /latest/{path} could not be read",
+        "instance metadata /latest/{path} failed",
         "it names no interface, and every instance has one; metadata is not up to date yet, or is not EC2's",
     ),
     FailureCode.METADATA_LAGS: FailureMessage(
-        "instance metadata /latest/{path} could not be read",
+        "instance metadata /latest/{path} failed",
         "404: the ENI is gone, or metadata is not up to date yet; it is read again",
     ),
     FailureCode.METADATA_NO_TOKEN: FailureMessage(
-        "instance metadata /latest/{path} could not be read", "it is no token; check AWS_EC2_METADATA_SERVICE_ENDPOINT={endpoint}"
+        "instance metadata /latest/{path} failed", "it is no token; check AWS_EC2_METADATA_SERVICE_ENDPOINT={endpoint}"
     ),
     FailureCode.METADATA_UNREACHABLE: FailureMessage(
-        "instance metadata /latest/{path} could not be read",
+        "instance metadata /latest/{path} failed",
         (
             "no connection to {endpoint} ({cause}); is this an EC2 instance, and does the pod use hostNetwork or "
             "the instance a hop limit of 2?"
         ),
     ),
     FailureCode.METADATA_ANSWER_ODD: FailureMessage(
-        "instance metadata /latest/{path} could not be read",
+        "instance metadata /latest/{path} failed",
         "{cause}; check what AWS_EC2_METADATA_SERVICE_ENDPOINT={endpoint} points to",
     ),
     FailureCode.METADATA_UNANSWERED: FailureMessage(
-        "instance metadata /latest/{path} could not be read",
+        "instance metadata /latest/{path} failed",
         (
             "no answer from {endpoint} ({cause}); a PUT that is never answered means a hop limit of 1 between pod"
             " and host: set it to 2"

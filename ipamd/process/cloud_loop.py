@@ -18,7 +18,7 @@ from ipamd.host.triggers import PassScope
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudError, IpamError, cause_of_error, log_text
+from ipamd.model.errors import METADATA, CloudError, IpamError, cause_of_error, log_text
 from ipamd.model.source_rules import is_worthwhile
 from ipamd.process.bootstrap import App
 from ipamd.settings import Settings
@@ -46,7 +46,8 @@ class CloudLoop:
     def __init__(self, app: App) -> None:
         self._app = app
         self._health, self._backoffs = app.context.health, app.context.backoffs
-        self._condition = self._health.claim("ec2", part="first questions")
+        self._metadata_condition = self._health.claim(METADATA)
+        self._ec2_condition = self._health.claim("ec2", part="first questions")
         self._refusal = ""
         self._limits: InstanceLimits | None = None
         self._planned_by: Settings | None = None
@@ -78,28 +79,37 @@ class CloudLoop:
         """Ask the first questions, unless the pause after a failed try is running."""
         if not self._backoffs.is_due(FIRST):
             return
+        condition, code = self._metadata_condition, ConditionCode.METADATA_UNANSWERED
         try:
-            self._ask()
+            identity = self._ask_metadata()
+            condition.report(None)
+            condition, code = self._ec2_condition, ConditionCode.EC2_UNANSWERED
+            self._ask_ec2(identity)
         except Exception as error:  # noqa: BLE001  # any failure: the turn goes on to external changes
-            self._backoffs.back_off(FIRST, NODE)
+            pause_s = max(round(self._backoffs.back_off(FIRST, NODE)), 1)
             self._refusal = log_text(error)
             cause = cause_of_error(error, is_advised=True)
-            self._condition.report(problem(ConditionCode.EC2_UNANSWERED, cause=cause), error=error)
+            condition.report(problem(code, cause=cause, pause_s=pause_s), error=error)
             self._publish(f"{self._refusal}; asked again within {NODE.longest_s:.0f} s")
 
-    def _ask(self) -> None:
-        """Ask the first questions: the node's identity, its ENIs, and the limits of its type.
-
-        Raises: any error of a question. All questions are repeated later then.
-        """
-        app, health = self._app, self._health
-        with health.stage("metadata") as stage:
+    def _ask_metadata(self) -> InstanceIdentity:
+        """Ask instance metadata who this node is. Raises: any error; all first questions are repeated later then."""
+        app = self._app
+        with self._health.stage("metadata") as stage:
             stage.detail = self._publish_question("instance metadata is being asked who this node is")
             identity = app.adapters.node_info.learn_identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
             problem = app.cloud.follow_notices()  # before the pool may grow; later turns ask metadata again
             if problem:
                 log.info("cannot read whether EC2 announces the end of the instance error=%s", problem)
+        return identity
+
+    def _ask_ec2(self, identity: InstanceIdentity) -> None:
+        """Set up the node's own routing, then ask EC2 for the node's ENIs and the limits of its type.
+
+        Raises: any error; all first questions are repeated later then.
+        """
+        app, health = self._app, self._health
         app.host_network.set_up_node(identity)  # before EC2 is asked, because a start may go on without EC2's answer
         self.is_node_set_up = True
         with health.stage("ec2") as stage:
@@ -109,7 +119,7 @@ class CloudLoop:
             limits = app.adapters.ec2.instance_limits(identity.instance_type)
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
         app.adapters.node_info.cloud = True, f"last compared at start: {result}"
-        self._condition.report(None)
+        self._ec2_condition.report(None)
         if health.phase is Phase.SERVING:  # EC2 was late, and the start has continued without its answer
             for failure in app.pool.enis.routing.set_up_all():
                 log.warning("host routing is not in place error=%s", failure)

@@ -17,7 +17,7 @@ from ipamd.model.cause import Cause, Ec2Refusal, Form, joined
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.condition_messages import condition_text
 from ipamd.model.conditions import ConditionCode, Problem, problem
-from ipamd.model.errors import AGENT, DATASTORE, UNFILTERED
+from ipamd.model.errors import AGENT, DATASTORE, METADATA, UNFILTERED
 from ipamd.model.pool_counts import assignable_count
 from ipamd.model.record import dataclass, field
 from ipamd.model.words import MANY, counted, first_of, printable
@@ -51,11 +51,15 @@ DEGRADED = "docs/troubleshooting.md#degraded-lines-of-ipamctl-status"
 
 NO_ADDRESS = "docs/troubleshooting.md#a-pod-does-not-start-code-11-try-again-later"
 
+BLOCKED_METADATA = "docs/troubleshooting.md#instance-metadata-is-blocked"
+
 BY_HAND = "docs/troubleshooting.md#an-eni-was-detached-by-hand"
 
 MIGRATION = "docs/migration.md"
 
 BY_ITSELF = "it is tried again by itself"
+
+METADATA_NEXT = "do what the message says, also in the launch template; metadata is asked again by itself, no restart is needed"
 
 ASK_EC2 = "follow the message, then `ipamctl retry`; while EC2 throttles, wait"
 
@@ -78,6 +82,7 @@ ADVICE = STEPS | {
     **LEG_ADVICE,
     DATASTORE: ("free or mend the run directory's disk (`df`, `df -i`); it is tried every 5 s", CODES),
     "served mark": ("free or mend the run directory's disk (`df`, `df -i`); it is tried every 5 s", CODES),
+    METADATA: (METADATA_NEXT, BLOCKED_METADATA),
     "ec2": (ASK_EC2, NO_ADDRESS),
     POOL: (ASK_EC2, NO_ADDRESS),
     "first address": ("the node becomes ready with its first address; follow the message, then `ipamctl retry`", NO_ADDRESS),
@@ -300,7 +305,7 @@ def paths_by_subject(sources: Sources) -> dict[str, Path]:
 
 def condition_reports(node: Facts) -> list[ConditionReport]:
     """Return a report of each condition. The datastore's comes first, then those that stop the start. Pure."""
-    order = [DATASTORE, *STEPS, "ec2", "first address", POOL]
+    order = [DATASTORE, *STEPS, METADATA, "ec2", "first address", POOL]
 
     def rank(subject: str) -> tuple[int, str]:
         if subject in order:
@@ -417,6 +422,8 @@ def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
             return _only(reports[subject].text), reports[subject].next
     if "cri" in reports and _has_no_first_list(node):
         return _only(reports["cri"].text), CRI_NEXT
+    if METADATA in reports:
+        return _cause(node, METADATA), METADATA_NEXT
     if node.refusal is not None:
         return node.refusal.render, ASK_EC2
     if "ec2" in reports:

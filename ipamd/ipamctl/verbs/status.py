@@ -167,6 +167,8 @@ def _pod_pool_line(pool: Answer) -> str:
 def _cloud(cloud: Answer) -> str:
     if cloud["detail"] == CLOUD_NOT_ASKED:
         return CLOUD_NOT_ASKED
+    if not cloud["reachable"] and not cloud["call_count"]:
+        return f"not called yet; {cloud['detail']}"
     return f"{_reach(cloud)}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
 
 

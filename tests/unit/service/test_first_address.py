@@ -10,7 +10,9 @@ import pytest
 
 from ipamd.core.health import STATUS_GRACE_S
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.errors import (
+    METADATA,
     CloudDeniedError,
     CloudError,
     KernelDumpError,
@@ -22,6 +24,7 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.refusals import RefusalCode
 from ipamd.process.cloud_loop import CloudLoop
 from ipamd.process.first_address import CONDITION, READY_ONCE_NAME, FirstAddress
+from ipamd.report.verdict import advice
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -218,3 +221,26 @@ def test_a_live_sandbox_without_a_row_is_enough(empty: FakeNode) -> None:
     empty.wiring.wire(WiringSpec(empty.key("a"), read_address("10.0.0.30"), 254, "eni0123456789a", netns, 9001))
     assert "not recorded" in first_address(empty).wait()
     assert CONDITION not in empty.health.conditions_by_subject()
+
+
+def test_silent_metadata_is_a_condition_of_its_own_and_ec2_is_none(tmp_path: Path) -> None:
+    """EC2 was not called, so nothing is said of EC2; the condition has its own page, and ends with the answer."""
+    node = FakeNode(tmp_path)
+    answer = node.metadata.identity
+
+    def silent() -> None:
+        raise CloudError("instance metadata could not be read", details="403: switched off")
+
+    node.metadata.identity = silent  # type: ignore[method-assign, assignment]
+    loop = CloudLoop(node.app)
+    loop.turn()
+    reported = node.health.conditions_since()
+    assert set(reported) & {METADATA, "ec2"} == {METADATA}
+    (reason,) = reported[METADATA].problems
+    assert (reason.code, reason.fields["pause_s"]) == (ConditionCode.METADATA_UNANSWERED, "1")
+    assert "#instance-metadata-is-blocked" in advice(METADATA)[1]
+    node.metadata.identity = answer  # type: ignore[method-assign]
+    node.clock.advance(30)
+    loop.turn()
+    assert not set(node.health.conditions_since()) & {METADATA, "ec2"}
+    node.datastore.close()
