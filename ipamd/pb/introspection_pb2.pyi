@@ -211,14 +211,16 @@ class Freezing(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., reason: _Optional[str] = ..., since: _Optional[str] = ...) -> None: ...
 
 class Subnet(_message.Message):
-    __slots__ = ("subnet_id", "free_count", "unusable_reason")
+    __slots__ = ("subnet_id", "free_count", "unusable_reason", "answer_age_s")
     SUBNET_ID_FIELD_NUMBER: _ClassVar[int]
     FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
     UNUSABLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_AGE_S_FIELD_NUMBER: _ClassVar[int]
     subnet_id: str
     free_count: int
     unusable_reason: str
-    def __init__(self, subnet_id: _Optional[str] = ..., free_count: _Optional[int] = ..., unusable_reason: _Optional[str] = ...) -> None: ...
+    answer_age_s: float
+    def __init__(self, subnet_id: _Optional[str] = ..., free_count: _Optional[int] = ..., unusable_reason: _Optional[str] = ..., answer_age_s: _Optional[float] = ...) -> None: ...
 
 class Confinement(_message.Message):
     __slots__ = ("source_check_enforced", "dropped", "foreign_links")

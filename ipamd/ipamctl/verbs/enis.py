@@ -11,7 +11,8 @@ from ipamd.model.words import usable
 
 
 def render_enis(answer: Answer, layout: Layout) -> str:
-    """Write one row per ENI with its addresses counted by state, then a line per frozen or excluded ENI.
+    """Write one row per ENI with its addresses counted by state, then the CIDR of each subnet, and a line per frozen or
+    excluded ENI.
 
     The column LOST is shown only if an address is lost, the column POOL only if an ENI is of a pool of pods.
     """
@@ -37,7 +38,16 @@ def render_enis(answer: Answer, layout: Layout) -> str:
         "HOST": _host_state,
         **_address_columns(states, layout),
     }
-    return "\n".join([table(enis, columns, layout, wide_only=("CIDR", "TABLE", "PRIMARY ADDRESS")), *_notes(enis, layout)])
+    lines = [table(enis, columns, layout, wide_only=("CIDR", "TABLE", "PRIMARY ADDRESS"))]
+    if not layout.is_wide:
+        lines += _cidrs(enis, layout)
+    return "\n".join([*lines, *_notes(enis, layout)])
+
+
+def _cidrs(enis: Sequence[Answer], layout: Layout) -> list[str]:
+    """Write a line with the CIDR of each subnet, because a narrow table has no room for a column."""
+    cidrs = {eni["subnet_id"]: eni["subnet_cidr"] for eni in enis if eni["subnet_id"] and eni["subnet_cidr"]}
+    return [filled(f"{subnet_id} is {cidr}", layout, indent=4) for subnet_id, cidr in cidrs.items()]
 
 
 def _notes(enis: Sequence[Answer], layout: Layout) -> list[str]:

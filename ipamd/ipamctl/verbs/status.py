@@ -204,7 +204,10 @@ def _subnet_lines(answer: Answer) -> list[str]:
         use = "used for new ENIs"
         if subnet["unusable_reason"]:
             use = f"not used: {subnet['unusable_reason']}"
-        lines.append(f"subnet   {subnet['subnet_id']} with {counted(int(subnet['free_count']), 'free address')}, {use}")
+        line = f"subnet   {subnet['subnet_id']} with {counted(int(subnet['free_count']), 'free address')}, {use}"
+        if subnet["answer_age_s"]:  # older daemons omit the age
+            line += f" (EC2's answer is {subnet['answer_age_s']:.0f} s old)"
+        lines.append(line)
     return lines
 
 

@@ -158,13 +158,13 @@ def test_an_operation_in_work_says_when_nobody_waits_for_it_any_more(said: dict[
 def test_status_says_why_a_subnet_is_not_used() -> None:
     """One line per subnet, with its free addresses; a daemon of an earlier release tells none."""
     subnets = [
-        {"subnet_id": "subnet-1", "free_count": "7", "unusable_reason": ""},
-        {"subnet_id": "subnet-2", "free_count": "0", "unusable_reason": "full"},
+        {"subnet_id": "subnet-1", "free_count": "7", "unusable_reason": "", "answer_age_s": 0.0},
+        {"subnet_id": "subnet-2", "free_count": "0", "unusable_reason": "full", "answer_age_s": 402.3},
     ]
     shown = [line for line in STATUS.render(answer(subnets=subnets)).splitlines() if line.startswith("subnet ")]
     assert shown == [
         "subnet   subnet-1 with 7 free addresses, used for new ENIs",
-        "subnet   subnet-2 with 0 free addresses, not used: full",
+        "subnet   subnet-2 with 0 free addresses, not used: full (EC2's answer is 402 s old)",
     ]
 
 
@@ -184,6 +184,7 @@ def test_a_frozen_interface_says_why() -> None:
     eni |= {f"{state}_count": 0 for state in STATES}
     assert "not ready" in ENIS.render({"enis": [eni]})
     assert "LOST" not in ENIS.render({"enis": [eni]})
+    assert "10.0.0.0/22" in ENIS.render({"enis": [eni]})
     assert "subnet-1" in ENIS.render({"enis": [eni]})
     assert "eni-1 gets no new sandbox: its subnet" in ENIS.render({"enis": [eni | {"excluded_reason": "its subnet"}]})
     lines = ENIS.render({"enis": [eni | {"frozen_reason": "its link is gone", "lost_count": 3}]}).splitlines()
