@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -179,11 +180,30 @@ def _problem(state: Mapping[str, Any], last_state: Mapping[str, Any], pod_status
 
 
 def _end(terminated: Mapping[str, Any] | None) -> str:
-    """Describe a container's end: its exit status, the reason and the time; "" if there was none."""
+    """Describe a container's end: its exit status, the reason, the time, and the last line of its log; "" if there was none."""
     if not terminated:
         return ""
     parts = [f"status {terminated.get('exitCode', '?')}", terminated.get("reason"), terminated.get("finishedAt")]
-    return " ".join(filter(None, parts))
+    end = " ".join(filter(None, parts))
+    last_line = _last_line(terminated.get("message") or "")
+    return f"{end}: {last_line}" if last_line else end
+
+
+def _last_line(log: str) -> str:
+    """Return the last line of a daemon's log, which has the cause of a failed end; of a JSON line only the error or the message.
+
+    The manifests have kubelet put the end of the log into the container's status (`terminationMessagePolicy`).
+    """
+    lines = log.strip().splitlines()
+    if not lines:
+        return ""
+    try:
+        fields = json.loads(lines[-1])
+    except ValueError:
+        return lines[-1]
+    if not isinstance(fields, dict):
+        return lines[-1]
+    return str(fields.get("error") or fields.get("message") or "")
 
 
 def _metrics_port(container: Mapping[str, Any]) -> int:

@@ -65,6 +65,7 @@ class MadeCluster:
         image: str = "0.1.0",
         is_ready: bool = True,
         pod: str = "",
+        last_log: str = "",
     ) -> None:
         """Add a node with a daemon.
 
@@ -74,12 +75,13 @@ class MadeCluster:
             image: its tag.
             is_ready: the node's condition.
             pod: the name of the daemon's pod; one with the node's by default.
+            last_log: the end of the container's log at its last end, as kubelet shows it.
         """
         pod = pod or f"vpc-ipamd-{name}"
         self.add_node(name, zone=zone, is_ready=is_ready)
         status: dict[str, Any] = {"name": "ipamd", "state": state or {"running": {}}, "restartCount": restarts}
         if restarts:
-            end = {"exitCode": exit_code, "reason": "Error", "finishedAt": "2026-11-22T01:00:00Z"}
+            end = {"exitCode": exit_code, "reason": "Error", "finishedAt": "2026-11-22T01:00:00Z", "message": last_log}
             status["lastState"] = {"terminated": end}
         container = {"name": "ipamd", "image": f"vpc-ipamd:{image}", "env": []}
         self.daemons.append(

@@ -81,6 +81,13 @@ def test_a_daemon_that_is_down_needs_a_debug_pod(desk: Desk) -> None:
     assert delete.startswith("delete pod node-debugger-node-0-x7k2p ")
 
 
+def test_a_debug_pod_is_not_asked_for_settings(desk: Desk) -> None:
+    """Its environment is not the daemon's, so no pod is started for them."""
+    desk.cluster.add("node-0", None, state=DOWN)
+    assert desk.run("exec", "--debug", "node-0", "config")[0] == 3
+    assert desk.kubectl_commands() == []
+
+
 CLEAN_UP = "ipamd clean-up --host-root /host"
 
 
