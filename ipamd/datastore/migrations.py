@@ -113,8 +113,8 @@ STEPS = (
 LEVEL = STEPS[-1].level
 """The level of the files that this release writes."""
 
-DOWNGRADE_COMMAND = "ipamd datastore downgrade --to LEVEL"
-"""Migrates a file back (`datastore/command.py`)."""
+DOWNGRADE_COMMAND = "ipamd datastore downgrade --to"
+"""Followed by a level: migrates a file back (`datastore/command.py`)."""
 
 
 def schema_version(level: int) -> int:

@@ -226,7 +226,7 @@ def _examine_content(
     """Examine the content. The order matters: each check relies on those before it."""
     version = int(_pragma(probe, "user_version")[0])
     if version > schema.SCHEMA_VERSION:
-        return _judge_newer(probe, version=version, boot_id=boot_id)
+        return _judge_newer(probe, boot_id=boot_id)
     check = _pragma(probe, "quick_check")
     if check != ["ok"]:
         return OpenReport(OpenOutcome.CORRUPT, f"SQLite's quick_check says: {'; '.join(check[:3])}")
@@ -254,7 +254,7 @@ def _table_names(probe: Disk) -> set[str]:
     return {row[0] for row in probe.connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
-def _judge_newer(probe: Disk, *, version: int, boot_id: str) -> OpenReport:
+def _judge_newer(probe: Disk, *, boot_id: str) -> OpenReport:
     """Refuse a file of a later release, or report that the file is of another boot, because such a file is set aside.
 
     Raises: SchemaVersionError if the file is of this boot. The error advises a downgrade of the file, or a reboot.
@@ -266,9 +266,8 @@ def _judge_newer(probe: Disk, *, version: int, boot_id: str) -> OpenReport:
         SchemaVersionError,
         FailureCode.SCHEMA_TOO_NEW,
         path=probe.path,
-        schema=version,
-        own_schema=schema.SCHEMA_VERSION,
-        command=DOWNGRADE_COMMAND,
+        level=LEVEL,
+        command=f"{DOWNGRADE_COMMAND} {LEVEL}",
     )
 
 

@@ -243,7 +243,7 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
         "this release knows levels {oldest} to {newest}; a later one may know more",
     ),
     FailureCode.SCHEMA_TOO_NEW: FailureMessage(
-        "{path} was written by a newer release (schema {schema}, this one knows {own_schema})",
+        "{path} was written by a newer release, and this one reads files up to level {level}",
         (
             "run that release or a later one; or, with that release, `{command}`; or drain the node and reboot "
             "it, which starts an empty datastore"
