@@ -84,12 +84,18 @@ def default_tcp_timeout_s(limits: InstanceLimits) -> int:
     return SHORT_TIMEOUT_S if family in SHORT_TIMEOUT_FAMILIES else LONG_TIMEOUT_S
 
 
+def short_tcp_timeout_s(limits: InstanceLimits, tracking: ConnectionTracking) -> int:
+    """Return the timeout of an established TCP connection in seconds if it is shorter than LONG_TIMEOUT_S, else 0."""
+    timeout_s = dict(tracking).get(TCP_TIMEOUT, 0) or default_tcp_timeout_s(limits)
+    return timeout_s if timeout_s < LONG_TIMEOUT_S else 0
+
+
 def _tcp_timeout(limits: InstanceLimits, tracking: ConnectionTracking) -> str:
     """Describe a timeout that is shorter than LONG_TIMEOUT_S; "" if it is not shorter."""
     set_s = dict(tracking).get(TCP_TIMEOUT, 0)
     default_s = default_tcp_timeout_s(limits)
-    timeout_s = set_s or default_s
-    if timeout_s >= LONG_TIMEOUT_S:
+    timeout_s = short_tcp_timeout_s(limits, tracking)
+    if not timeout_s:
         return ""
     reason = (
         f"set on the primary ENI; the default of {limits.instance_type} is {default_s} s"

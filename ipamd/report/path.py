@@ -8,16 +8,27 @@ finds no obstacle, the report ends with the parts beyond this node that decide a
 
 from __future__ import annotations
 
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import IpamError, NetnsError, log_text
 from ipamd.model.family import IPV4, IpAddress, family_of
+from ipamd.model.instance_facts import short_tcp_timeout_s
 from ipamd.model.legs import Leg, addresses_of, first_leg, legs_of
 from ipamd.model.packet_path import NewConnection, RouteAnswer, RoutedPacket, RouteResult
 from ipamd.model.record import replace
 from ipamd.model.repairs import NODE
 from ipamd.model.wiring_difference import advised_texts
 from ipamd.report.legs.explanations import setting_of_extra_legs
-from ipamd.report.path_beyond import NO_POLICY, beyond, is_link_local, policies, vpc_service
+from ipamd.report.path_beyond import (
+    KEEP_SOURCE,
+    NO_POLICY,
+    beyond,
+    cidr_of,
+    idle_connections,
+    is_link_local,
+    policies,
+    vpc_service,
+)
 from ipamd.report.path_messages import PathCause, PathFinding, PathVerdict, by_weight, path_finding
 from ipamd.report.path_report import LookupPlace, PathEni, PathKind, PathLookup, PathReport, UnseenPart
 from ipamd.report.path_sender import PathSender, PathTarget, read_target, select_sender
@@ -194,10 +205,11 @@ class _PathWalk:
         if is_link_local(self._target.address):
             self.find(PathCause.NO_AGENT, link=eni.link, eni=eni.eni_id)
             return
-        seen = str(self._seen_as)
+        seen, mend = f"and the other side sees {self._seen_as}", ""
         if is_translated:
-            seen += ", the node's address"
-        self.find(PathCause.LEAVES, link=eni.link, eni=eni.eni_id, seen=seen)
+            seen = f"but the other side sees the node's address {self._seen_as}, not the pod's"
+            mend = KEEP_SOURCE.format(seen_as=self._seen_as, cidr=cidr_of(self._target.address))
+        self.find(PathCause.LEAVES, link=eni.link, eni=eni.eni_id, seen=seen, mend=mend)
 
     def _eni_of(self, link: str) -> PathEni | None:
         """Return the ENI of a link; None for a foreign link. The ENI may be the branch ENI of a pod."""
@@ -314,7 +326,16 @@ class _PathWalk:
             translated = self._seen_as != self._source
             cidrs = identity.vpc_cidrs
             parts += beyond(self._eni, self._target, seen_as=self._seen_as, translated=translated, vpc_cidrs=cidrs)
+            parts += self._idle_connections(identity)
         return parts
+
+    def _idle_connections(self, identity: InstanceIdentity) -> list[UnseenPart]:
+        """Return the part that forgets idle connections soon, if this node's security groups do."""
+        limits = self._sources.pool.limits
+        if limits is None or vpc_service(self._target.address, identity.vpc_cidrs) is not None:
+            return []
+        timeout_s = short_tcp_timeout_s(limits, self._sources.tracking_of(identity.primary_eni_id))
+        return [idle_connections(timeout_s)] if timeout_s else []
 
 
 def _rule_words(answer: RouteAnswer) -> str:

@@ -12,6 +12,12 @@ from ipamd.report.path_sender import PathTarget
 
 NO_POLICY = "none"
 
+KEEP_SOURCE = (
+    "the other side must admit {seen_as}; or add {cidr} to AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS, and pods keep their own address "
+    "there. Otherwise "
+)
+"""The next action if the node replaces the source: what the other side must admit, and how to keep the pod's address."""
+
 DNS_OFFSET = 2
 """The address of the VPC's DNS is this far above the first address of the VPC's CIDR.
 Source: https://docs.aws.amazon.com/vpc/latest/userguide/AmazonDNS-concepts.html."""
@@ -80,7 +86,11 @@ def is_link_local(address: IpAddress) -> bool:
 def beyond(
     eni: PathEni, target: PathTarget, *, seen_as: IpAddress, translated: bool, vpc_cidrs: Collection[IPv4Network]
 ) -> Iterator[UnseenPart]:
-    """List the parts of AWS that a packet passes after it has left by an ENI, in their order."""
+    """List the parts of AWS that a packet passes after it has left by an ENI.
+
+    The likeliest causes are first: the other side's security
+    groups, then the way out of the VPC. The others are in the order in which the packet passes them.
+    """
     service = vpc_service(target.address, vpc_cidrs)
     if service is not None:
         yield from service.parts
@@ -91,32 +101,45 @@ def beyond(
         port = f"TCP port {target.port}"
     groups = ", ".join(eni.security_group_ids) or f"those of {eni.eni_id}"
     subnet = eni.subnet_id or f"the subnet of {eni.eni_id}"
+    yield _groups_of_other_side(eni, port, seen_as)
+    if not any(target.address in cidr for cidr in vpc_cidrs):
+        yield from _outside(eni, target, seen_as=seen_as, is_translated=translated)
     yield UnseenPart(
         "security groups of the ENI", "VPC > Security groups > Outbound rules", f"{groups}: {port} to {target.address}"
     )
     yield UnseenPart("network ACL of the subnet", "VPC > Network ACLs > Inbound and Outbound rules", f"{subnet}: both directions")
     yield UnseenPart("route table of the subnet", "VPC > Route tables > Routes", f"{subnet}: a route to {target.address}")
-    if not any(target.address in cidr for cidr in vpc_cidrs):
-        yield from _outside(target, is_translated=translated)
     yield UnseenPart(
         "network ACL of the other side", "VPC > Network ACLs > Inbound and Outbound rules", f"both directions, {seen_as}"
     )
+
+
+def _groups_of_other_side(eni: PathEni, port: str, seen_as: IpAddress) -> UnseenPart:
     rule = f"{port} from {seen_as}"
     if eni.security_group_ids:
         rule += f" or from {', '.join(eni.security_group_ids)}"
-    yield UnseenPart(
+    return UnseenPart(
         "security groups of the other side",
         "VPC > Security groups > Inbound rules; of a database: RDS > Databases > Connectivity & security",
         rule,
     )
 
 
-def _outside(target: PathTarget, *, is_translated: bool) -> Iterator[UnseenPart]:
+def cidr_of(destination: IpAddress) -> str:
+    """Return the CIDR that has one address only."""
+    return f"{destination}/{destination.max_prefixlen}"
+
+
+def _outside(eni: PathEni, target: PathTarget, *, seen_as: IpAddress, is_translated: bool) -> Iterator[UnseenPart]:
     """List the parts of AWS between the VPC and other networks, or the internet."""
+    seen = f"by an internet gateway the public address of {eni.eni_id}, by a NAT gateway the gateway's, by a peering {seen_as}"
+    if is_translated:
+        seen += "; to have the pod's address there: AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"
+    yield UnseenPart(
+        "address that the other side sees", "EC2 > Network interfaces > Public IPv4 address; VPC > NAT gateways", seen
+    )
     if not target.address.is_global:  # private ranges, and 100.64.0.0/10, which VPCs use too
         routes = f"{target.address}, and its route back"
-        if is_translated:
-            routes += "; AWS_VPC_K8S_CNI_EXTERNALSNAT"
         yield UnseenPart("route to another network", "VPC > Peering connections, Transit gateways", routes)
         yield UnseenPart(
             "Service of the cluster", "kubectl get service -A", f"if {target.address} is one: ask for an endpoint of it"
@@ -125,6 +148,15 @@ def _outside(target: PathTarget, *, is_translated: bool) -> Iterator[UnseenPart]
         yield UnseenPart(
             "way to the internet", "VPC > NAT gateways, Internet gateways", "the target of the subnet's default route"
         )
+
+
+def idle_connections(timeout_s: int) -> UnseenPart:
+    """Return the part that ends idle connections, which is no obstacle to new ones. `timeout_s`: of an established TCP connection."""
+    return UnseenPart(
+        "connections that are idle",
+        "`ipamctl status`, line fact",
+        f"security groups forget TCP after {timeout_s} s without a packet: send keepalives sooner",
+    )
 
 
 def policies(mode: str, pod: str) -> Iterator[UnseenPart]:

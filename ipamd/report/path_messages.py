@@ -145,8 +145,8 @@ MESSAGES: Mapping[PathCause, PathMessage] = {
     ),
     PathCause.LEAVES: PathMessage(
         _UNSEEN,
-        "nothing of this node is in the way: it leaves by {link} ({eni}), and the other side sees {seen}",
-        "in the AWS console check what is listed below, in this order, or have VPC Reachability Analyzer do it: "
+        "nothing of this node is in the way: it leaves by {link} ({eni}), {seen}",
+        "{mend}in the AWS console check what is listed below, the likeliest first, or have VPC Reachability Analyzer do it: "
         "source {eni}, destination {target}",
     ),
 }

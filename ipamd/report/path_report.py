@@ -92,7 +92,7 @@ class PathReport:
     `seen_as`: the source address that the other side sees; None if it is not known.
     `translated`: whether `seen_as` differs from `source`.
     `policy_mode`: the mode of the network policy agent that filters the pod, "none" without an agent.
-    `unseen`: the parts beyond this node that decide about the packet, in the order in which it passes them.
+    `unseen`: the parts beyond this node that decide about the packet, the likeliest cause first.
     """
 
     pod: str

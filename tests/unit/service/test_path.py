@@ -82,7 +82,20 @@ def test_a_packet_within_the_vpc_keeps_its_source(kernel: Kernel) -> None:
     assert (reply.lookups[2].rule, reply.lookups[2].destination) == (513, str(kernel.attachment.address))
     assert reply.lookups[0].rule == -1
     assert [part.console.partition(" > ")[0] for part in reply.unseen] == ["VPC"] * 5
-    assert "TCP port 5432" in reply.unseen[0].subject
+    assert f"TCP port 5432 from {kernel.attachment.address}" in reply.unseen[0].subject
+
+
+def test_a_type_that_forgets_idle_connections_is_told_of(kernel: Kernel) -> None:
+    """New connections work there, so only its number of seconds hints at the cause."""
+    rows = len(path(kernel, f"{IN_VPC}:5432").unseen)
+    limits = kernel.node.pool.limits
+    assert limits is not None
+    settings = kernel.node.app.settings.pool_settings(max_pods=limits.max_pods, supports_prefixes=limits.supports_prefixes)
+    kernel.node.pool.set_limits(replace(limits, tcp_timeout_s=350), settings=settings)
+    *others, idle = path(kernel, f"{IN_VPC}:5432").unseen
+    assert len(others) == rows
+    assert " 350 s " in idle.subject
+    assert " 350 s " not in str(path(kernel, "169.254.169.254:80").unseen)
 
 
 def test_a_packet_to_outside_is_seen_as_the_node(kernel: Kernel) -> None:
@@ -90,9 +103,11 @@ def test_a_packet_to_outside_is_seen_as_the_node(kernel: Kernel) -> None:
     reply = path(kernel, OUTSIDE)
     assert (reply.seen_as, reply.translated, reply.lookups[1].mark) == (str(IDENTITY.primary_address), True, MARK)
     assert tuple(reply.eni.security_group_ids) == IDENTITY.security_group_ids
+    assert f"{OUTSIDE}/32 " in reply.next
     kernel.node.paths.config = replace(kernel.node.paths.config, external_snat=True)
     reply = path(kernel, OUTSIDE)
     assert (reply.seen_as, reply.translated, reply.lookups[1].mark) == (str(kernel.attachment.address), False, 0)
+    assert f"{OUTSIDE}/32 " not in reply.next
 
 
 def test_nothing_is_asked_of_ec2(kernel: Kernel) -> None:
