@@ -269,7 +269,7 @@ class Stage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Pool(_message.Message):
-    __slots__ = ("total_count", "free_count", "reserved_count", "assigned_count", "cooling_count", "quarantined_count", "eni_count", "eni_limit", "slots_per_eni", "last_cycle", "targets", "assignable_count", "lost_count", "auto", "excess_count", "excess_kept_reason")
+    __slots__ = ("total_count", "free_count", "reserved_count", "assigned_count", "cooling_count", "quarantined_count", "eni_count", "eni_limit", "slots_per_eni", "last_cycle", "targets", "assignable_count", "lost_count", "auto", "excess_count", "excess_kept_reason", "prefix_mode")
     TOTAL_COUNT_FIELD_NUMBER: _ClassVar[int]
     FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +286,7 @@ class Pool(_message.Message):
     AUTO_FIELD_NUMBER: _ClassVar[int]
     EXCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
     EXCESS_KEPT_REASON_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_MODE_FIELD_NUMBER: _ClassVar[int]
     total_count: int
     free_count: int
     reserved_count: int
@@ -302,7 +303,8 @@ class Pool(_message.Message):
     auto: str
     excess_count: int
     excess_kept_reason: str
-    def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., assignable_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., auto: _Optional[str] = ..., excess_count: _Optional[int] = ..., excess_kept_reason: _Optional[str] = ...) -> None: ...
+    prefix_mode: bool
+    def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., assignable_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., auto: _Optional[str] = ..., excess_count: _Optional[int] = ..., excess_kept_reason: _Optional[str] = ..., prefix_mode: _Optional[bool] = ...) -> None: ...
 
 class PodPool(_message.Message):
     __slots__ = ("name", "eni_count", "eni_limit", "total_count", "free_count", "assigned_count", "cooling_count", "assignable_count", "waiting_count", "address_limit", "last_cycle", "blocked", "share")
@@ -765,7 +767,7 @@ class PlanRequest(_message.Message):
     def __init__(self, settings: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., network_file: _Optional[bytes] = ..., network_source: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "pool", "in_progress", "network")
+    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "pool", "in_progress", "network", "prefix_mode", "address_limit")
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     DEFICIT_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -786,6 +788,8 @@ class PlanReply(_message.Message):
     POOL_FIELD_NUMBER: _ClassVar[int]
     IN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_MODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_LIMIT_FIELD_NUMBER: _ClassVar[int]
     sentence: str
     actions: _containers.RepeatedCompositeFieldContainer[PlannedAction]
     deficit_count: int
@@ -806,7 +810,9 @@ class PlanReply(_message.Message):
     pool: str
     in_progress: str
     network: NetworkPlan
-    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., pool: _Optional[str] = ..., in_progress: _Optional[str] = ..., network: _Optional[_Union[NetworkPlan, _Mapping]] = ...) -> None: ...
+    prefix_mode: bool
+    address_limit: int
+    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., pool: _Optional[str] = ..., in_progress: _Optional[str] = ..., network: _Optional[_Union[NetworkPlan, _Mapping]] = ..., prefix_mode: _Optional[bool] = ..., address_limit: _Optional[int] = ...) -> None: ...
 
 class NetworkPlan(_message.Message):
     __slots__ = ("source", "refused_code", "refused_reason", "in_force", "custom_networking", "zone", "entry", "subnet_id", "security_group_ids", "problem", "unchecked_reason", "free_count", "other_entries", "primary_carries_pods", "max_pods", "max_pods_now", "enis")

@@ -43,7 +43,7 @@ from ipamd.report.sources import Sources
 from ipamd.report.verdict import condition_reports, facts, verdict
 from ipamd.report.what_if import capacity, what_if
 from ipamd.rpc.path_reply import path_reply
-from ipamd.rpc.plan_reply import obstacle, plan_reply, targets
+from ipamd.rpc.plan_reply import has_prefix_mode, obstacle, plan_reply, targets
 from ipamd.settings import ConfigLine, describe, differences
 from ipamd.settings.current import INVALID_SETTINGS
 from ipamd.settings.fields import POLICY_OFF
@@ -324,8 +324,9 @@ class IntrospectionServicer:
     def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self.sources
         counts, limits, status = sources.datastore.counts(), sources.pool.limits, sources.demand.status
-        node_eni_limit = slots_per_eni = 0
+        node_eni_limit, slots_per_eni, in_prefix_mode = 0, 0, False
         if limits:
+            in_prefix_mode = has_prefix_mode(limits, sources.pool.settings)
             node_eni_limit, slots_per_eni = eni_limit(limits, sources.pool.settings), limits.slots_per_eni
         return answer(
             pb.Pool,
@@ -338,7 +339,8 @@ class IntrospectionServicer:
             slots_per_eni=slots_per_eni,
             last_cycle=status.sentence,
             excess_kept_reason=status.retention_reason,
-            targets=targets(sources.pool.settings),
+            targets=targets(sources.pool.settings, in_prefix_mode=in_prefix_mode),
+            prefix_mode=in_prefix_mode,
             auto=str(sources.pool.auto or ""),
         )
 

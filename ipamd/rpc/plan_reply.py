@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from ipamd.answers import answer
+from ipamd.model.capacity import ADDRESSES_MAX, most_addresses
+from ipamd.model.eni import InstanceLimits
 from ipamd.model.growth_state import GrowthRefusal
 from ipamd.model.placement import eni_limit
 from ipamd.model.pool_actions import Action, Allocate
@@ -21,6 +23,7 @@ def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = (), network: pb.Netwo
         network: the judgement of a network file, if the request had one.
     """
     snapshot, counts = plan.snapshot, plan.snapshot.counts
+    in_prefix_mode = has_prefix_mode(snapshot.limits, plan.settings)
     return answer(
         pb.PlanReply,
         plan.decided,
@@ -28,7 +31,9 @@ def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = (), network: pb.Netwo
         snapshot,
         actions=[_action(action) for action in plan.decided.actions],
         obstacles=[obstacle(subject, refusal) for subject, refusal in plan.obstacles],
-        targets=targets(plan.settings),
+        targets=targets(plan.settings, in_prefix_mode=in_prefix_mode),
+        prefix_mode=in_prefix_mode,
+        address_limit=_address_limit(plan),
         auto=_auto_target(plan),
         changed=changed,
         eni_limit=eni_limit(snapshot.limits, plan.settings),
@@ -63,14 +68,27 @@ def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:
     )
 
 
-def targets(settings: PoolSettings) -> list[pb.Target]:
+def has_prefix_mode(limits: InstanceLimits, settings: PoolSettings) -> bool:
+    """Whether the pool grows by /28 prefixes; False for IPv6, whose ENI has one /80."""
+    return settings.prefix_delegation and limits.supports_prefixes and not settings.family.is_sparse
+
+
+def _address_limit(plan: WhatIf) -> int:
+    """Count the addresses that the pool could have at most; 0 for IPv6, where the count limits nothing."""
+    if plan.settings.family.is_sparse:
+        return 0
+    return min(most_addresses(plan.snapshot, plan.settings), plan.settings.max_pods or ADDRESSES_MAX)
+
+
+def targets(settings: PoolSettings, *, in_prefix_mode: bool) -> list[pb.Target]:
     """List the targets and caps of a pool. In each message the field `defined` shows whether the target or cap has an effect."""
     has_targets, is_fixed = not settings.family.is_sparse, not settings.warm_target_auto
+    by_units = not settings.ip_targets_defined
     in_effect = {
-        "warm_eni_target": not settings.ip_targets_defined,
+        "warm_eni_target": by_units and not in_prefix_mode,
         "warm_ip_target": is_fixed and settings.warm_ip_target > 0,
         "minimum_ip_target": settings.minimum_ip_target > 0,
-        "warm_prefix_target": is_fixed and settings.warm_prefix_target > 0,
+        "warm_prefix_target": by_units and in_prefix_mode,
         "max_eni": settings.max_eni > 0,
         "max_pods": settings.max_pods > 0,
     }

@@ -32,7 +32,7 @@ def render_plan(answer: Answer, layout: Layout) -> str:
         f"pool      {pool_size(answer['total_count'])}: {answer['in_use_count']} in use, {answer['cooling_count']} cooling, "
         f"{usable(answer['free_count'])} free{_unusable(answer)}; {counted(answer['waiting_count'], 'ADD')} waiting",
         f"limits    {answer['instance_type']}: {of_limit(answer['eni_count'], answer['eni_limit'], 'ENI')} attached, "
-        f"{counted(answer['slots_per_eni'], 'slot')} each",
+        f"{counted(answer['slots_per_eni'], 'slot')} each{_address_limit(answer)}",
         f"targets   {targets(answer)}",
     ]
     lines += _auto_lines(answer.get("auto"))
@@ -48,6 +48,12 @@ def render_plan(answer: Answer, layout: Layout) -> str:
         }
         lines += ["", table(answer["obstacles"], columns, layout, empty="-")]
     return "\n".join(lines)
+
+
+def _address_limit(answer: Answer) -> str:
+    """Write how many addresses the pool could have at most; "" if an older daemon omits the number."""
+    limit = answer["address_limit"]
+    return f"; at most {usable(limit)} addresses" if limit else ""
 
 
 def _auto_lines(auto: Answer | None) -> list[str]:

@@ -57,8 +57,11 @@ def _colour(answer: Answer) -> Colour:
 
 
 def targets(answer: Answer) -> str:
-    """Write each target that is defined; "none" if there is none."""
-    return ", ".join(f"{target['name']}={target['value']}" for target in answer["targets"] if target["defined"]) or "none"
+    """Write each target that is defined, "none" if there is none, and whether the pool grows by prefixes."""
+    text = ", ".join(f"{target['name']}={target['value']}" for target in answer["targets"] if target["defined"]) or "none"
+    if answer["prefix_mode"]:
+        text += "; prefix mode: each slot holds a /28 of 16 addresses"
+    return text
 
 
 def address_states(pool: Answer) -> str:

@@ -86,6 +86,18 @@ def test_the_plan_of_a_node_at_its_target(node: FakeNode) -> None:
     assert "auto      not in force; would be auto: " in text
 
 
+def test_prefix_mode_has_its_own_target_and_limit(node: FakeNode) -> None:
+    """WARM_ENI_TARGET has no effect there; used slots keep their single addresses, and VPC_IPAMD_MAX_PODS caps the rest."""
+    now = ask(node, "Plan")
+    assert (now["prefix_mode"], now["address_limit"]) == (False, 27)
+    in_prefix_mode = ask(node, "Plan", settings=["ENABLE_PREFIX_DELEGATION=true"])
+    assert [t["name"] for t in in_prefix_mode["targets"] if t["defined"]] == ["WARM_PREFIX_TARGET"]
+    assert (in_prefix_mode["prefix_mode"], in_prefix_mode["address_limit"]) == (True, 18 + 9 * 16)
+    capped = ask(node, "Plan", settings=["ENABLE_PREFIX_DELEGATION=true", "VPC_IPAMD_MAX_PODS=110"])
+    assert capped["address_limit"] == 110
+    assert ask(node, "GetStatus")["pool"]["prefix_mode"] is False
+
+
 def test_other_settings_are_planned_and_not_taken(node: FakeNode) -> None:
     """`--set` shows the actions in order; the pool and EC2 are as before."""
     before, settings = dict(node.ec2.calls), node.pool.settings
