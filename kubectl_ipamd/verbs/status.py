@@ -139,6 +139,8 @@ def _summary(summary: Answer) -> str:
     states = ", ".join(f"{count} {state}" for state, count in summary["by_state"].items())
     if not summary["attention"]:
         return f"{nodes}, none needs attention: {states}"
+    if summary["attention"] == 1:
+        return f"{nodes}, 1 of which needs attention: {states}"
     return f"{nodes}, {summary['attention']} of which need attention: {states}"
 
 

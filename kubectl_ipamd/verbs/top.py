@@ -15,7 +15,7 @@ from kubectl_ipamd.errors import NoAnswerError
 from kubectl_ipamd.figures import SubnetFigures
 from kubectl_ipamd.fleet import NodeReading
 from kubectl_ipamd.session import Session
-from kubectl_ipamd.text import table
+from kubectl_ipamd.text import counted, table
 from kubectl_ipamd.verbs.printing import Answer, columns_of, print_answer
 from kubectl_ipamd.verbs.status import require_figures
 
@@ -31,6 +31,7 @@ SUBNET_COLUMNS = {
     "NODES": "nodes",
     "PODS HAVE": "assigned",
     "NODES KEEP": "kept",
+    "NOT OURS": "not_ours",
     "OTHER": "other",
     "AGE": "age",
 }
@@ -54,13 +55,16 @@ class _SubnetSum:
     """The figures of one subnet from all nodes.
 
     `youngest`: EC2's youngest answer. `fragmented`: the highest number that a node reports. `nodes`: how many nodes hold addresses of
-    the subnet. `held`: the sums of those addresses by state.
+    the subnet. `held`: the sums of those addresses by state. `full_count`: how many nodes have an answer without a free address.
+    `oldest_s`: the age of EC2's oldest answer to a node.
     """
 
     youngest: SubnetFigures | None = None
     fragmented: int | None = None
     nodes: int = 0
     held: Counter[str] = field(default_factory=Counter)
+    full_count: int = 0
+    oldest_s: float | None = None
 
     def add(self, figures: SubnetFigures) -> None:
         """Add the figures of one node."""
@@ -69,6 +73,9 @@ class _SubnetSum:
             self.held.update(figures.held)
         if figures.fragmented is not None:
             self.fragmented = max(self.fragmented or 0, figures.fragmented)
+        self.full_count += figures.free == 0
+        if figures.age_s is not None:
+            self.oldest_s = max(self.oldest_s or 0.0, figures.age_s)
         if figures.free is not None and (self.youngest is None or _order(figures) < _order(self.youngest)):
             self.youngest = figures
 
@@ -112,7 +119,7 @@ def top_answer(readings: Iterable[NodeReading], notes: Iterable[str]) -> Answer:
     subnets.sort(key=lambda row: (_free_or_last(row), row["subnet"]))
     zones = _zone_rows(readings, subnets)
     unread_count = sum(reading.figures is None for reading in readings)
-    all_notes = list(notes)
+    all_notes = [*notes, *_contradictions(subnets)]
     if unread_count:
         all_notes.append(f"{unread_count} of {len(readings)} nodes are not in these figures; `kubectl ipamd status` says why")
     return {"subnets": subnets, "zones": zones, "notes": all_notes}
@@ -133,11 +140,38 @@ def _subnet_row(subnet: str, zone: str, subnet_sum: _SubnetSum) -> Answer:
         "used": youngest and youngest.used,
         "fragmented": subnet_sum.fragmented,
         "answer_age_s": youngest and youngest.age_s,
+        "oldest_answer_age_s": subnet_sum.oldest_s,
         "nodes": subnet_sum.nodes,
+        "full_for_nodes": subnet_sum.full_count,
         "assigned": subnet_sum.held["assigned"],
         "kept": subnet_sum.held["free"],
         "other": subnet_sum.held["other"],
+        "not_ours": _not_ours(youngest, subnet_sum.held),
     }
+
+
+def _not_ours(youngest: SubnetFigures | None, held: Counter[str]) -> int | None:
+    """Count the used addresses that are in no pool of a node that was read; None if the used ones are not known."""
+    if youngest is None or youngest.used is None:
+        return None
+    return max(youngest.used - sum(held.values()), 0)
+
+
+def _contradictions(subnets: Iterable[Answer]) -> list[str]:
+    """Return a note for each subnet that is full by the answers to some nodes, although the youngest answer has free addresses.
+
+    Such a node creates no ENI there before it asks EC2 again.
+    """
+    notes = []
+    for row in subnets:
+        if row["free"] and row["full_for_nodes"]:
+            nodes = counted(row["full_for_nodes"], "node")
+            age = _duration(row["oldest_answer_age_s"])
+            notes.append(
+                f"{row['subnet']}: {row['free']} free by the youngest answer of EC2, none by the answers to {nodes}, up to {age} old: "
+                "`kubectl ipamd status` names those with subnet-full; `ipamctl retry` there asks EC2 again"
+            )
+    return notes
 
 
 def _zone_rows(readings: Iterable[NodeReading], subnets: Iterable[Answer]) -> list[Answer]:
@@ -179,7 +213,10 @@ def _text(answer: Answer, *, by: str, output: str) -> str:
 
 
 def _age(row: Mapping[str, float | None]) -> str:
-    age_s = row["answer_age_s"]
+    return _duration(row["answer_age_s"])
+
+
+def _duration(age_s: float | None) -> str:
     if age_s is None:
         return ""
     for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):

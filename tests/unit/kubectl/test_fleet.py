@@ -188,6 +188,24 @@ def test_the_youngest_answer_about_a_subnet_counts(desk: Desk) -> None:
     assert (zone["zone"], zone["free"], zone["nodes"], zone["unread"]) == ("us-west-2a", 40, 2, 0)
 
 
+def test_addresses_of_others_and_nodes_that_differ_are_counted(desk: Desk) -> None:
+    """A subnet may be full by others' addresses; and a node whose answer is old makes no ENI in a subnet that has room again."""
+    for name, free, age in (("node-0", 0, 700), ("node-1", 40, 20)):
+        labels = '{subnet="subnet-1",zone="us-west-2a"'
+        text = (
+            f"ipamd_ready 1\nipamd_subnet_free_addresses{labels}}} {free}\nipamd_subnet_used_addresses{labels}}} {251 - free}\n"
+        )
+        text += f"ipamd_subnet_answer_age_seconds{labels}}} {age}\n"
+        text += (
+            f'ipamd_subnet_held_addresses{labels},state="assigned"}} 3\nipamd_subnet_held_addresses{labels},state="free"}} 7\n'
+        )
+        desk.cluster.add(name, text)
+    _, answer = desk.ask("top")
+    (subnet,) = answer["subnets"]
+    assert (subnet["used"], subnet["not_ours"]) == (211, 191)
+    assert (subnet["full_for_nodes"], subnet["oldest_answer_age_s"], len(answer["notes"])) == (1, 700, 1)
+
+
 def test_the_metrics_that_are_read_are_the_daemons() -> None:
     """Each name is one that a whole daemon of fakes exposes (tests/unit/service/test_metrics.py holds that list)."""
     exposed = {line.split()[0] for line in (ROOT / "tests/unit/service/metrics.txt").read_text().splitlines()}
