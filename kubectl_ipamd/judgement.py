@@ -51,7 +51,7 @@ UNREMARKABLE = frozenset({NodeState.FULL, NodeState.READY})
 
 NEXT_STEPS: Mapping[NodeState, str] = {
     NodeState.NO_DAEMON: "{kubectl} -n {namespace} describe daemonset: taints, quotas and admission keep its pod away",
-    NodeState.CRASH_LOOP: "{kubectl} -n {namespace} logs {pod} -c ipamd --previous: the last line has the cause",
+    NodeState.CRASH_LOOP: "{kubectl} -n {namespace} logs {pod} -c ipamd --previous  # the last line has the cause",
     NodeState.DOWN: "{kubectl} -n {namespace} describe pod {pod}",
     NodeState.NO_ANSWER: "{plugin} exec {node} status",
     NodeState.NOT_READY: "{plugin} exec {node} status",

@@ -350,6 +350,8 @@ def test_how_many_pods_fit() -> None:
         told(made, "How many pods fit", "LIMITED BY")
         status, text = ask(made, section("How many pods fit").commands[1])
         assert (status, "8 ENIs x 29 slots" in text) == (0, True), text
+        status, text = ask(made, section("How many pods fit").commands[2])
+        assert (status, "at most 110 addresses" in text) == (0, True), text
 
 
 def test_the_new_release() -> None:
