@@ -33,18 +33,27 @@ class HistoryQuestion:
 
 @dataclass(frozen=True, slots=True)
 class HistoryAnswer:
-    """The answer: records, oldest first; tenures, in the order of their beginnings; and notes, which are sentences about gaps."""
+    """The answer.
+
+    `records`: oldest first. `tenures`: in the order of their beginnings. `notes`: sentences about gaps.
+    `before`, `after`: if no tenure includes the time `at` of the question, the last tenure that ended before it and the first that
+        began after it; None if there is none.
+    """
 
     records: tuple[HistoryRecord, ...]
     tenures: tuple[Tenure, ...]
     notes: tuple[str, ...]
+    before: Tenure | None = None
+    after: Tenure | None = None
 
 
 def answer(question: HistoryQuestion, recorded: RecordedHistory) -> HistoryAnswer:
     """Select the requested records and tenures. A series of equal refusals is one record, with the highest count."""
     chosen = HistorySubject(question.subject).select(_latest_refusals(recorded.records))
     matching = tenures(chosen)
+    before = after = None
     if question.at is not None:
+        before, after = _neighbours(matching, question.at)
         matching = _covering(matching, question.at)
         chosen = _records_of(matching, chosen)
     if question.since is not None:
@@ -52,10 +61,13 @@ def answer(question: HistoryQuestion, recorded: RecordedHistory) -> HistoryAnswe
         chosen = [record for record in chosen if record.at >= question.since]
     chosen = _without_repeats(chosen)
     notes = [*_gaps(question, recorded, is_found=bool(chosen or matching))]
+    if matching:
+        before = after = None
+    notes += [f"{place}: {tenure}" for place, tenure in (("before", before), ("after", after)) if tenure is not None]
     left_out_count = max(len(chosen) - question.limit, 0)
     if left_out_count:
         notes.append(f"{left_out_count} older entries are left out: --limit shows more")
-    return HistoryAnswer(tuple(chosen[left_out_count:]), tuple(matching[-question.limit :]), tuple(notes))
+    return HistoryAnswer(tuple(chosen[left_out_count:]), tuple(matching[-question.limit :]), tuple(notes), before, after)
 
 
 def refusal(record: HistoryRecord) -> str:
@@ -70,6 +82,18 @@ def refusal(record: HistoryRecord) -> str:
 
 def _covering(candidates: Iterable[Tenure], at: datetime) -> list[Tenure]:
     return [tenure for tenure in candidates if tenure.covers(at)]
+
+
+def _neighbours(candidates: Iterable[Tenure], at: datetime) -> tuple[Tenure | None, Tenure | None]:
+    """Return the last tenure that ended at or before a time, and the first one that began after it."""
+    before = after = None
+    for tenure in candidates:  # in the order of their beginnings
+        if tenure.until is not None and tenure.until <= at:
+            if before is None or before.until is None or tenure.until >= before.until:
+                before = tenure
+        elif tenure.since > at and after is None:
+            after = tenure
+    return before, after
 
 
 def _records_of(matching: Iterable[Tenure], records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
@@ -92,7 +116,10 @@ def _gaps(question: HistoryQuestion, recorded: RecordedHistory, *, is_found: boo
 
 def _nothing(question: HistoryQuestion) -> str:
     if question.at is not None:
-        return f"no record says that {question.subject} had or was an address in use at {rfc3339(question.at)}"
+        when = rfc3339(question.at)
+        if HistorySubject(question.subject).is_address:
+            return f"no pod of this node had {question.subject} at {when}, by the records"
+        return f"{question.subject} had no address at {when}, by the records"
     since = f" since {rfc3339(question.since)}" if question.since else ""
     return f"nothing is recorded about {question.subject}{since}"
 

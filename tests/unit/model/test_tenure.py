@@ -124,7 +124,23 @@ def test_who_had_it_then() -> None:
     """--at, for each part of the story; the end belongs to nobody."""
     owners = {minute: [one.pod for one in ask(ADDRESS, *STORY, at=at(minute)).tenures] for minute in (0.5, 1, 4.9, 5, 8, 25, 31)}
     assert owners == {0.5: [], 1: ["default/a"], 4.9: ["default/a"], 5: [], 8: ["default/b"], 25: [], 31: ["default/b2"]}
-    assert "no record says" in ask(ADDRESS, *STORY, at=at(25)).notes[0]
+
+
+def test_the_holders_before_and_after() -> None:
+    """Between two holders both are named; while somebody has the address, nobody else is."""
+    neighbours = {}
+    for minute in (0.5, 3, 6, 25, 31):
+        found = ask(ADDRESS, *STORY, at=at(minute))
+        neighbours[minute] = [tenure.pod if tenure else None for tenure in (found.before, found.after)]
+        assert len(found.notes) >= len([tenure for tenure in neighbours[minute] if tenure])
+    assert neighbours == {
+        0.5: [None, "default/a"],
+        3: [None, None],
+        6: ["default/a", "default/b"],
+        25: ["default/b", "default/b2"],
+        31: [None, None],
+    }
+    assert ask("default/b", *STORY, at=at(6)).after is not None
 
 
 def test_a_pod_is_found_by_its_names_and_a_sandbox_by_its_beginning() -> None:
