@@ -37,12 +37,14 @@ class Ec2Refusal:
     `subject`: the ENI, subnet or instance that the call was about.
     `code`: EC2's error code; "" if EC2 gave none.
     `text`: what failed, with EC2's message.
+    `is_throttled`: whether EC2, or our own call budget, only requires fewer calls, so that waiting is enough.
     """
 
     operation: str
     subject: str
     code: str
     text: str = field(compare=False)
+    is_throttled: bool = field(default=False, compare=False)
 
     def render(self, form: Form) -> str:
         """Return the refusal in words. If EC2 gave no code there is no short form, so the whole text is returned."""

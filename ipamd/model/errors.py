@@ -383,7 +383,8 @@ class CloudError(IpamError):
         text = f"{self.message}: {self.answer}" if self.answer else str(self)
         if not self.operation:
             return cause_of_text(text)
-        return Cause((CausePart(refusal=Ec2Refusal(self.operation, self.subject, self.code, text)),))
+        refusal = Ec2Refusal(self.operation, self.subject, self.code, text, is_throttled=isinstance(self, ThrottledError))
+        return Cause((CausePart(refusal=refusal),))
 
 
 class ThrottledError(CloudError):

@@ -6,12 +6,12 @@ of an EC2 call that is still being retried comes before the other conditions abo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from ipamd.core.demand import delay
+from ipamd.core.demand import WAIT, delay
 from ipamd.core.health import Condition, Phase, StageReport, StageState
 from ipamd.model.cause import Cause, Ec2Refusal, Form, joined
 from ipamd.model.cloud import CallUnderWay
@@ -61,7 +61,8 @@ BY_ITSELF = "it is tried again by itself"
 
 METADATA_NEXT = "do what the message says, also in the launch template; metadata is asked again by itself, no restart is needed"
 
-ASK_EC2 = "follow the message, then `ipamctl retry`; while EC2 throttles, wait"
+ASK_EC2 = "follow the message, then `ipamctl retry`"
+"""The next step after a refusal of EC2 that lasts until a person acts. While EC2 only throttles, it is replaced by WAIT."""
 
 CRI_NEXT = "start the container runtime, or set VPC_IPAMD_CRI_SOCKET; it is asked again by itself"
 
@@ -108,7 +109,11 @@ ADVICE = STEPS | {
     "lost addresses": ("`ipamctl audit` names their pods: delete them", BY_HAND),
     "mass loss": ("compare with the EC2 console; nothing is freed meanwhile", BY_HAND),
     "history": ("free or mount the disk, or set VPC_IPAMD_HISTORY_DIR=off; ADD and DEL go on", DEGRADED),
-    "settings": ("correct the settings file, or restart the daemon where it says so", "docs/settings.md#the-settings-file"),
+    "settings": ("correct the settings file; it is read again by itself", "docs/settings.md#the-settings-file"),
+    "settings restart": (
+        "restart the daemon; then delete pods that run, if the setting is one that pods keep from their start (see the page)",
+        "docs/host.md#settings-that-change-under-running-pods",
+    ),
     "network file": (
         "`ipamctl plan --network FILE` shows what it does; then restart the daemon, or put the former file back",
         "docs/subnets.md#before-a-changed-file-is-applied",
@@ -322,10 +327,16 @@ def condition_reports(node: Facts) -> list[ConditionReport]:
         text = _sentence(node, subject, Form.FULL, shown_by_ec2)
         step, page = advice(subject)
         codes = [str(problem.code) for problem in node.problems.get(subject, ())]
-        step = node.next_steps.get(subject, step)
         refusals = _refusals(node, subject)
+        step = node.next_steps.get(subject, _fitting_step(step, refusals))
         reports.append(ConditionReport(subject, node.since.get(subject), text, step, page, codes, refusals))
     return reports
+
+
+def _fitting_step(step: str, refusals: Collection[Ec2Refusal]) -> str:
+    """Return the advice of a condition; WAIT in place of ASK_EC2 if EC2 only throttles, because then nothing is to be repaired."""
+    is_throttling = bool(refusals) and all(refusal.is_throttled for refusal in refusals)
+    return WAIT if step == ASK_EC2 and is_throttling else step
 
 
 def _refusals(node: Facts, subject: str) -> tuple[Ec2Refusal, ...]:
@@ -425,9 +436,9 @@ def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
     if METADATA in reports:
         return _cause(node, METADATA), METADATA_NEXT
     if node.refusal is not None:
-        return node.refusal.render, ASK_EC2
+        return node.refusal.render, _fitting_step(ASK_EC2, node.refusal.refusals)
     if "ec2" in reports:
-        return _cause(node, "ec2"), ASK_EC2
+        return _cause(node, "ec2"), reports["ec2"].next
     if "first address" in reports:
         return _cause(node, "first address", about="no address can be given"), reports["first address"].next
     working = f"{node.phase}, at work on {_running_stages(node.stages)}"

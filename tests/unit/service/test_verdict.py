@@ -27,10 +27,14 @@ from ipamd.model.errors import (
     NotServingError,
     PolicyAgentSilentError,
     PoolEmptyError,
+    ThrottledError,
     WiringError,
+    cause_of_error,
 )
 from ipamd.pb import cni_pb2
-from ipamd.report.verdict import ADVICE, LINE_MAX, Facts, advice, condition_reports, facts, verdict
+from ipamd.process.reload import RESTART
+from ipamd.report.verdict import ADVICE, ASK_EC2, LINE_MAX, Facts, advice, condition_reports, facts, verdict
+from ipamd.settings.current import INVALID_SETTINGS
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
@@ -118,6 +122,22 @@ def test_each_condition_is_told_once_with_since_what_to_do_and_a_page_that_there
         text = (ROOT / file).read_text()
         assert step
         assert not anchor or anchor in {anchor_of(line) for line in text.splitlines() if line.startswith("#")}, page
+
+
+@pytest.mark.parametrize("subject", ["ec2", "release"])
+def test_one_order_for_each_cause(subject: str) -> None:
+    """While EC2 only throttles, waiting is the step; after any other refusal, also beside throttling, a person has to act."""
+    throttled = cause_of_error(ThrottledError("EC2 Describe failed", code="RequestLimitExceeded", operation="Describe"))
+    steps = [
+        condition_reports(known(is_ready=True, conditions={subject: problem(ConditionCode.EC2_REFUSED, cause=cause)}))[0].next
+        for cause in (throttled, DENIED, joined([throttled, DENIED]))
+    ]
+    assert steps == [WAIT, ASK_EC2, ASK_EC2]
+
+
+def test_wrong_settings_and_settings_that_wait_have_steps_of_their_own() -> None:
+    """To correct the file mends the one, a restart the other."""
+    assert advice(INVALID_SETTINGS) == ADVICE["settings"] != advice(RESTART) == ADVICE["settings restart"]
 
 
 def anchor_of(heading: str) -> str:
