@@ -56,14 +56,37 @@ NEXT_STEPS: Mapping[NodeState, str] = {
     NodeState.NO_ANSWER: "{plugin} exec {node} status",
     NodeState.NOT_READY: "{plugin} exec {node} status",
     NodeState.CUT_OFF: "{plugin} exec {node} audit",
-    NodeState.EMPTY: "{plugin} exec {node} status, and {plugin} top for its subnets",
-    NodeState.BLOCKED: "{plugin} exec {node} status, and {plugin} top for its subnets",
+    NodeState.EMPTY: "{plugin} exec {node} status",
+    NodeState.BLOCKED: "{plugin} exec {node} status",
     NodeState.SHORT: "{plugin} exec {node} plan",
     NodeState.CONDITIONS: "{plugin} exec {node} status",
     NodeState.FROZEN: "{plugin} exec {node} status",
 }
 """What the operator should run for a node in this state. {node} and {pod} stand for the names of the node and of the daemon's pod,
 {kubectl} and {plugin} for the words that begin a command line, {namespace} for that of the daemon."""
+
+
+CAUSE_STEPS: Mapping[str, str] = {
+    "denied": "{plugin} exec {node} status names the call: allow it to the node's role, then {plugin} exec {node} retry",
+    "throttled": "wait: the node repeats its calls by itself; if it lasts, ask AWS for a higher limit of the EC2 API",
+    "quota": "ask AWS for a higher quota of network interfaces, or delete unused ones; then {plugin} exec {node} retry",
+    "subnet-full": "{plugin} exec {node} status, and {plugin} top for its subnets: free addresses in it or tag another one, then "
+    "{plugin} exec {node} retry",
+    "subnet-choice": "{plugin} exec {node} status lists the subnets: tag one for pods, then {plugin} exec {node} retry",
+}
+"""What helps a node in the state EMPTY or BLOCKED, by the label `cause` of `ipamd_pool_blocked`, if that is known. The words in braces
+are those of NEXT_STEPS."""
+
+
+def next_step(state: NodeState, blocked: str) -> str:
+    """Return what the operator should run, with the words in braces of NEXT_STEPS; "" if nothing.
+
+    Args:
+        blocked: why the pool cannot grow, `NodeFigures.blocked`.
+    """
+    if state in (NodeState.EMPTY, NodeState.BLOCKED) and blocked in CAUSE_STEPS:
+        return CAUSE_STEPS[blocked]
+    return NEXT_STEPS.get(state, "")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from kubectl_ipamd.errors import EXIT_ATTENTION, NoAnswerError, RightMissingError
 from kubectl_ipamd.fleet import NodeReading, Silence
-from kubectl_ipamd.judgement import NEXT_STEPS, SEVERITY, UNREMARKABLE, Judgement, NodeState, judge
+from kubectl_ipamd.judgement import CAUSE_STEPS, SEVERITY, UNREMARKABLE, Judgement, NodeState, judge, next_step
 from kubectl_ipamd.session import Session
 from kubectl_ipamd.text import counted, printable, table
 from kubectl_ipamd.verbs.printing import Answer, columns_of, print_answer
@@ -154,14 +154,14 @@ def _shown_counts(row: Answer) -> dict[str, object]:
 
 
 def _next_steps(rows: Iterable[Answer], session: Session) -> str:
-    """Return the next step for each state, with the names of its first row, so that the operator can run it as it stands."""
+    """Return the next step for each state and cause, with the names of its first row, so that the operator can run it as it stands."""
     words = {"kubectl": shlex.join(session.kubectl_words), "plugin": shlex.join(session.plugin_words)}
-    first_rows: dict[NodeState, Answer] = {}
+    lines: dict[tuple[NodeState, str], str] = {}
     for row in rows:
-        first_rows.setdefault(NodeState(row["state"]), row)
-    lines = []
-    for state, row in first_rows.items():
-        if state in NEXT_STEPS:
+        state = NodeState(row["state"])
+        step = next_step(state, row["blocked"])
+        if step and (state, step) not in lines:
             names = {"node": shlex.quote(row["node"]), "pod": shlex.quote(row["pod"])}
-            lines.append(printable(f"{state}: {NEXT_STEPS[state].format(namespace=session.namespace, **names, **words)}"))
-    return "\n".join(lines)
+            cause = f" ({row['blocked']})" if step in CAUSE_STEPS.values() else ""
+            lines[state, step] = printable(f"{state}{cause}: {step.format(namespace=session.namespace, **names, **words)}")
+    return "\n".join(lines.values())

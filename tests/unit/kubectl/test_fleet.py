@@ -7,7 +7,9 @@ import time
 import pytest
 
 import ipamd
+from ipamd.model.blocked import Blocked
 from kubectl_ipamd.figures import NAMES, read_figures
+from kubectl_ipamd.judgement import CAUSE_STEPS, NEXT_STEPS, NodeState, next_step
 from kubectl_ipamd.version import __version__
 from tests.unit.docs.test_docs import ROOT
 from tests.unit.kubectl.cluster import page
@@ -143,7 +145,7 @@ def test_a_next_step_is_of_the_same_cluster(desk: Desk) -> None:
             ["kubectl", "ipamd", "--namespace=network", "--selector=app=x", "--context=prod"],
         ),
     ):
-        lines = [line.partition(": ")[2].split() for line in text.splitlines() if line.startswith(("crash-loop: ", "empty: "))]
+        lines = [line.partition(": ")[2].split() for line in text.splitlines() if line.startswith(("crash-loop: ", "empty "))]
         assert [line[:2] for line in lines[:1]] == [of_kubectl]
         assert lines[1][: len(of_plugin)] == of_plugin
         assert len(lines) == 2
@@ -156,10 +158,22 @@ def test_a_next_step_names_the_first_node_of_its_state(desk: Desk) -> None:
     desk.cluster.add("node-empty", page("subnet-full"))
     text = desk.run("status")[1]
     (looping,) = [line for line in text.splitlines() if line.startswith("crash-loop: ")]
-    (empty,) = [line for line in text.splitlines() if line.startswith("empty: ")]
+    (empty,) = [line for line in text.splitlines() if line.startswith("empty ")]
     assert " vpc-ipamd-node-0 " in looping
     assert " node-empty " in empty
     assert not {"NODE", "POD"} & set(f"{looping} {empty}".split())
+
+
+def test_a_next_step_is_that_of_the_cause() -> None:
+    """The table of subnets helps where a subnet is full, and not where IAM denies or EC2 throttles; a cause is one of the daemon's."""
+    steps = {cause: next_step(NodeState.EMPTY, cause) for cause in ("denied", "throttled", "quota", "subnet-full", "error", "")}
+    assert ["top" in step.split() for step in steps.values()] == [False, False, False, True, False, False]
+    assert "retry" in steps["denied"].split()
+    assert "retry" not in steps["throttled"].split()
+    assert steps["error"] == steps[""] == NEXT_STEPS[NodeState.EMPTY]
+    assert next_step(NodeState.BLOCKED, "denied") == steps["denied"]
+    assert (next_step(NodeState.FULL, "node-full"), next_step(NodeState.CUT_OFF, "denied")) == ("", NEXT_STEPS[NodeState.CUT_OFF])
+    assert set(CAUSE_STEPS) <= set(Blocked)
 
 
 def test_versions_are_counted(desk: Desk) -> None:
