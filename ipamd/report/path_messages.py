@@ -18,11 +18,13 @@ class PathVerdict(StrEnum):
 
     REACHES: the node delivers the packet.
     DROPPED: the packet, or the answer to it, is dropped, and the report says by what.
-    UNSEEN: it cannot be seen from this node whether the packet reaches its destination.
+    LEAVES: nothing on this node is in the way, and the packet leaves by an ENI. What follows decides about it.
+    UNSEEN: it cannot be decided on this node whether the packet passes the node, for example because of a filter of other software.
     """
 
     REACHES = "reaches"
     DROPPED = "dropped"
+    LEAVES = "leaves"
     UNSEEN = "unseen"
 
 
@@ -62,7 +64,7 @@ class PathMessage(NamedTuple):
     next: str
 
 
-_DROPPED, _UNSEEN, _REACHES = PathVerdict.DROPPED, PathVerdict.UNSEEN, PathVerdict.REACHES
+_DROPPED, _LEAVES, _UNSEEN, _REACHES = PathVerdict.DROPPED, PathVerdict.LEAVES, PathVerdict.UNSEEN, PathVerdict.REACHES
 _RULE = "{commands}: remove the rule or route that is not of this daemon; `ipamctl audit` names ours"
 _FILTER = "{mend}"
 
@@ -122,7 +124,7 @@ MESSAGES: Mapping[PathCause, PathMessage] = {
         "on this node must run what serves this address, as node-local DNS or EKS Pod Identity's agent: "
         "`kubectl get pods -A -o wide --field-selector spec.nodeName=NODE`",
     ),
-    PathCause.MAY_BE_FILTERED: PathMessage(_UNSEEN, "a filter may be in the way: {what}", _FILTER),
+    PathCause.MAY_BE_FILTERED: PathMessage(_UNSEEN, "a filter of other software may drop its packets: {what}", _FILTER),
     PathCause.WIRING_DIFFERS: PathMessage(
         _UNSEEN,
         "the pod's wiring is not as it was made: {differences}",
@@ -138,13 +140,13 @@ MESSAGES: Mapping[PathCause, PathMessage] = {
         _REACHES, "the node delivers it to {pod} by {link}", "does the pod listen there? Its network policies may drop it"
     ),
     PathCause.VPC_SERVICE: PathMessage(
-        _UNSEEN,
+        _LEAVES,
         "nothing of this node is in the way: it leaves by {link} ({eni}) to {service}, which no security group and no network ACL "
         "filters",
         "{mend}",
     ),
     PathCause.LEAVES: PathMessage(
-        _UNSEEN,
+        _LEAVES,
         "nothing of this node is in the way: it leaves by {link} ({eni}), {seen}",
         "{mend}in the AWS console check what is listed below, the likeliest first, or have VPC Reachability Analyzer do it: "
         "source {eni}, destination {target}",

@@ -7,14 +7,20 @@ from ipamd.ipamctl.legs.texts import OWN_ENI
 from ipamd.ipamctl.tables import Columns, filled, table
 from ipamd.ipamctl.verb import Answer, Verb, argument
 
-_HEADS = {"reaches": "reaches", "dropped": "does not reach", "unseen": "may reach"}
+_HEADS = {
+    "reaches": "{pod} reaches {target}",
+    "dropped": "{pod} does not reach {target}",
+    "leaves": "{pod} reaches {target} as far as this node decides",
+    "unseen": "it cannot be decided on this node whether {pod} reaches {target}",
+}
 
 _UNSEEN: Columns = {"CANNOT BE SEEN FROM HERE": "{text}", "WHERE": "{console}", "WHICH": "{subject}"}
 
 
 def render_path(answer: Answer, layout: Layout) -> str:
     """Write the cause, the next action, the node's decisions, and the parts that cannot be seen from the node."""
-    head = f"{answer['pod']} {_HEADS.get(answer['verdict'], answer['verdict'])} {_target(answer)}: {answer['text']}"
+    head = _HEADS.get(answer["verdict"], f"{{pod}} {answer['verdict']} {{target}}")
+    head = f"{head.format(pod=answer['pod'], target=_target(answer))}: {answer['text']}"
     parts = [f"{head}\nnext: {answer['next']}"]
     parts += [f"also: {finding['text']}\n      {finding['next']}" for finding in answer["findings"][1:]]
     parts.append("\n".join([*map(_lookup_line, answer["lookups"]), *_facts(answer)]))

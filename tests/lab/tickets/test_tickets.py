@@ -310,11 +310,11 @@ def test_a_destination_is_not_reached() -> None:
     with rig() as made:
         assert made.add("web").ok
         words = {"POD": "default/web", "ADDRESS:PORT": "10.0.200.9:5432"}
-        told(made, heading, "may reach", "nothing of this node is in the way", "next:", words=words)
+        told(made, heading, "as far as this node decides", "nothing of this node is in the way", "next:", words=words)
         made.node.netns.tool(["ip", "rule", "add", "prio", "400", "to", "10.0.200.9", "prohibit"])
         told(made, heading, "does not reach", status=1, words=words)
         made.node.netns.tool(["ip", "rule", "del", "prio", "400"])
-        told(made, heading, "may reach", words=words)
+        told(made, heading, "as far as this node decides", words=words)
 
 
 def test_the_wrong_subnet() -> None:

@@ -71,10 +71,10 @@ def path(kernel: Kernel, destination: object, subject: str = "web") -> pb.PathRe
 
 
 def test_a_packet_within_the_vpc_keeps_its_source(kernel: Kernel) -> None:
-    """It may reach: the node has nothing against it. The ENI with its groups and subnet is named, and what cannot be seen."""
+    """The node has nothing against it. The ENI with its groups and subnet is named, and what cannot be seen."""
     reply = path(kernel, f"{IN_VPC}:5432")
     eni = next(eni for eni in kernel.node.datastore.enis() if eni.eni_id == kernel.attachment.eni_id)
-    assert (reply.verdict, reply.cause, reply.kind) == ("unseen", PathCause.LEAVES, "pool")
+    assert (reply.verdict, reply.cause, reply.kind) == ("leaves", PathCause.LEAVES, "pool")
     assert (reply.seen_as, reply.translated) == (str(kernel.attachment.address), False)
     assert (reply.eni.eni_id, reply.eni.device_index, reply.eni.subnet_id) == (eni.eni_id, eni.device_index, eni.subnet_id)
     assert [lookup.place for lookup in reply.lookups] == ["pod", "node", "answer"]
@@ -222,7 +222,7 @@ def _diverted_to(kernel: Kernel, uplink: str) -> Callable[[RoutedPacket], RouteA
 def test_no_group_filters_a_service_of_the_vpc(kernel: Kernel, destination: str, pages: list[str], subject: str) -> None:
     """Instance metadata, DNS and time pass neither security groups nor network ACLs, so these are in no list."""
     reply = path(kernel, destination.format(base=IDENTITY.vpc_cidrs[0][2]), subject)
-    assert (reply.verdict, reply.cause) == ("unseen", PathCause.VPC_SERVICE)
+    assert (reply.verdict, reply.cause) == ("leaves", PathCause.VPC_SERVICE)
     assert [part.console.partition(" > ")[0] for part in reply.unseen] == pages
 
 
