@@ -9,6 +9,7 @@ request is refused again and again; a class for each refusal, with its own clock
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Schedule,
 from ipamd.core.backoffs import Key as BackoffKey
 from ipamd.core.context import ServiceContext
 from ipamd.model.blocked import Blocked, blocked_by
-from ipamd.model.cause import Cause, joined
+from ipamd.model.cause import Cause, Ec2Refusal, joined
 from ipamd.model.errors import (
     CloudCredentialsError,
     CloudDeniedError,
@@ -33,7 +34,7 @@ from ipamd.model.errors import (
     is_about_keys,
     log_text,
 )
-from ipamd.model.growth_state import GrowthRefusal, GrowthState, growth_refusal
+from ipamd.model.growth_state import GrowthRefusal, GrowthState, RetryOutcome, RetryState, growth_refusal
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.network_cards import card_of_pool
 from ipamd.model.pool_actions import CreateEni, Growth
@@ -241,11 +242,13 @@ class _Limit:
     """A refusal in force.
 
     `cap`: the most ENIs, slots or addresses that may still be requested or used; 0: none.
+    `refused_at_s`: the time, in seconds of the monotonic clock, at which EC2 refused last, or was found to have too little room.
     `further`: later refusals of other calls that share its pause.
     """
 
     refusal: GrowthRefusal
     cap: int
+    refused_at_s: float
     further: tuple[GrowthRefusal, ...] = ()
 
     @property
@@ -280,6 +283,7 @@ class Limits:
         self.spread_factor = 1.0 + draw()
         """Multiplies the pauses of spare requests, so that nodes do not call EC2 together."""
         self._limits: dict[Key, _Limit] = {}
+        self._retried: dict[BackoffKey, float] = {}  # keys of the pauses that the last `retry` ended, with its time
         self._rooms: dict[SubnetId, CountedRoom] = {}
 
     def learn(self, request: Ec2Request, error: BaseException) -> None:
@@ -341,7 +345,8 @@ class Limits:
         limit = self._limits[key]
         other = _refusal_of(error, is_lasting=schedule is DENIED)
         if other.cause not in [refusal.cause for refusal in limit.all] and len(limit.further) < OTHERS_MAX:
-            self._limits[key] = replace(limit, further=(*limit.further, other))
+            limit = replace(limit, further=(*limit.further, other))
+        self._limits[key] = replace(limit, refused_at_s=self._clock.monotonic())
 
     def clear(self, *keys: Key) -> None:
         """End the refusals of these keys."""
@@ -404,6 +409,7 @@ class Limits:
         back_off = {key: left_s for key, left_s in self._backoffs.of_ec2().items() if key[-1] != "spare"}
         limits = dict(self._limits)
         self._backoffs.clear(*back_off)
+        self._retried = dict.fromkeys(back_off, self._clock.monotonic())
         log.info("pauses after refusals of EC2 ended count=%d", len(back_off))
         ended = []
         for key, left_s in back_off.items():
@@ -414,6 +420,29 @@ class Limits:
                 refusals = limit.all
             ended += [(" ".join(map(str, key)), replace(refusal, left_s=left_s)) for refusal in refusals]
         return ended
+
+    def retry_outcomes(self) -> list[RetryOutcome]:
+        """Return what came of each request whose pause the last `retry` ended. From any thread."""
+        return [self._retry_outcome(key, at_s) for key, at_s in self._retried.items()]
+
+    def _retry_outcome(self, key: BackoffKey, at_s: float) -> RetryOutcome:
+        subject = " ".join(map(str, key))
+        if key[0] != "limit":  # a pause of another part of the daemon, which does not report a success here
+            return RetryOutcome(subject, RetryState.ASKED if self._backoffs.is_due(key) else RetryState.REFUSED)
+        limit = self._limits.get(cast("Key", key[1:]))
+        if limit is None:
+            return RetryOutcome(subject, RetryState.ACCEPTED)
+        if limit.refused_at_s < at_s or self._backoffs.is_due(key):
+            return RetryOutcome(subject, RetryState.ASKED)
+        return RetryOutcome(subject, RetryState.REFUSED, self.refusal(cast("Key", key[1:])))
+
+    def refusal_ages(self) -> dict[Ec2Refusal, float]:
+        """Return, for each refusal of EC2 that is known, the seconds since EC2 refused last. From any thread."""
+        now_s, ages = self._clock.monotonic(), dict[Ec2Refusal, float]()
+        for limit in list(self._limits.values()):
+            for refused in joined(refusal.cause for refusal in limit.all).refusals:
+                ages[refused] = min(now_s - limit.refused_at_s, ages.get(refused, math.inf))
+        return ages
 
     def next_retry_s(self) -> float | None:
         """Seconds until the first refusal ends, or until spare requests may be made again; None if nothing is refused."""
@@ -538,7 +567,7 @@ class Limits:
         self._backoffs.shorten(("limit", *key))
 
     def _put(self, key: Key, refusal: GrowthRefusal, cap: int, schedule: Schedule) -> None:
-        self._limits[key] = _Limit(refusal, cap)
+        self._limits[key] = _Limit(refusal, cap, self._clock.monotonic())
         self._backoffs.back_off(("limit", *key), schedule)
 
     def _no_room(self, candidates: Collection[SubnetId]) -> GrowthRefusal | None:

@@ -7,6 +7,7 @@ another way. A call with an unknown outcome counts as done, so that it is not ma
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from ipamd.model.blocked import Blocked
 from ipamd.model.cause import Cause, cause_of_text
@@ -46,6 +47,28 @@ class GrowthRefusal:
         if self.left_s is None:
             return self.cause
         return self.cause.noted(f" (next try in {self.left_s:.0f} s)")
+
+
+class RetryState(StrEnum):
+    """What came of a request that `ipamctl retry` let be made again.
+
+    ASKED: EC2 has not answered yet, or the request is not needed any more, or its outcome is not recorded here.
+    ACCEPTED: EC2 accepted it.
+    REFUSED: EC2 refused it again.
+    """
+
+    ASKED = "asked"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOutcome:
+    """The state of one request. `subject`: the key of its pause. `refusal`: EC2's new refusal, if it is known."""
+
+    subject: str
+    state: RetryState
+    refusal: GrowthRefusal | None = None
 
 
 def growth_refusal(

@@ -7,8 +7,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RetryRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("outcome_only",)
+    OUTCOME_ONLY_FIELD_NUMBER: _ClassVar[int]
+    outcome_only: bool
+    def __init__(self, outcome_only: _Optional[bool] = ...) -> None: ...
 
 class RetryReply(_message.Message):
     __slots__ = ("retried",)
@@ -133,7 +135,7 @@ class Branches(_message.Message):
     def __init__(self, mode: _Optional[str] = ..., trunk: _Optional[str] = ..., count: _Optional[int] = ..., branch_limit: _Optional[int] = ..., waiting_count: _Optional[int] = ..., mismatched_count: _Optional[int] = ..., unconfirmed_count: _Optional[int] = ...) -> None: ...
 
 class Condition(_message.Message):
-    __slots__ = ("subject", "since", "text", "next", "page", "codes", "refusals")
+    __slots__ = ("subject", "since", "text", "next", "page", "codes", "refusals", "refused_ago_s")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +143,7 @@ class Condition(_message.Message):
     PAGE_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_AGO_S_FIELD_NUMBER: _ClassVar[int]
     subject: str
     since: str
     text: str
@@ -148,7 +151,8 @@ class Condition(_message.Message):
     page: str
     codes: _containers.RepeatedScalarFieldContainer[str]
     refusals: _containers.RepeatedCompositeFieldContainer[Ec2Refusal]
-    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ..., page: _Optional[str] = ..., codes: _Optional[_Iterable[str]] = ..., refusals: _Optional[_Iterable[_Union[Ec2Refusal, _Mapping]]] = ...) -> None: ...
+    refused_ago_s: float
+    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ..., page: _Optional[str] = ..., codes: _Optional[_Iterable[str]] = ..., refusals: _Optional[_Iterable[_Union[Ec2Refusal, _Mapping]]] = ..., refused_ago_s: _Optional[float] = ...) -> None: ...
 
 class Ec2Refusal(_message.Message):
     __slots__ = ("operation", "subject", "code")
@@ -885,16 +889,20 @@ class PlannedAction(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., eni_id: _Optional[str] = ..., address_count: _Optional[int] = ..., prefix_count: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Obstacle(_message.Message):
-    __slots__ = ("subject", "reason", "next", "retry_in_s")
+    __slots__ = ("subject", "reason", "next", "retry_in_s", "operations", "outcome")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     RETRY_IN_S_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
     subject: str
     reason: str
     next: str
     retry_in_s: float
-    def __init__(self, subject: _Optional[str] = ..., reason: _Optional[str] = ..., next: _Optional[str] = ..., retry_in_s: _Optional[float] = ...) -> None: ...
+    operations: _containers.RepeatedScalarFieldContainer[str]
+    outcome: str
+    def __init__(self, subject: _Optional[str] = ..., reason: _Optional[str] = ..., next: _Optional[str] = ..., retry_in_s: _Optional[float] = ..., operations: _Optional[_Iterable[str]] = ..., outcome: _Optional[str] = ...) -> None: ...
 
 class AutoTarget(_message.Message):
     __slots__ = ("in_force", "count", "sentence", "reserve_count", "held_reserve_count", "arriving_count", "growth_count", "peak_count", "in_use_count", "max_count", "adds_per_s_1m", "adds_per_s_10m", "allocation_s", "creation_s", "expected_at_start_count")

@@ -487,6 +487,7 @@ class App:
             export=self.export.export,
             undo_export=self.export.undo,
             retry=self._retry,
+            retry_outcomes=self.pool.subnets.limits.retry_outcomes,
             compared=self.pool.enis.end_unseen,
         )
 
@@ -546,6 +547,7 @@ class App:
             trunk=self._trunk_eni,
             waiting_for_uplink=self._waiting_branch_count,
             limits_of=from_table,
+            refusal_ages=pool.subnets.limits.refusal_ages,
             companions=lambda: self.companions.seen,
             groups_of=lambda eni_id: pool.enis.book.facts_of(eni_id).security_groups,
             tracking_of=lambda eni_id: pool.enis.book.facts_of(eni_id).connection_tracking,

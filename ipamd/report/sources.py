@@ -18,6 +18,7 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.auto_target import AutoTarget
 from ipamd.model.aws_node import GivenTwice
+from ipamd.model.cause import Ec2Refusal
 from ipamd.model.cloud import ConnectionTracking, InstanceIdentity
 from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.companions import Companion
@@ -186,6 +187,8 @@ class Sources:
     """The number of ADDs that wait until the control plane has named their branch ENI."""
     limits_of: Callable[[str], InstanceLimits | None]
     """Limits of an instance type, from the built-in table."""
+    refusal_ages: Callable[[], Mapping[Ec2Refusal, float]]
+    """Seconds since EC2 last refused, by refusal; of requests whose refusal is known."""
     companions: Callable[[], tuple[Companion, ...]]
     """Other software whose plugins run beside ours."""
     groups_of: Callable[[EniId], tuple[str, ...]]

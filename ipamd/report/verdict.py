@@ -188,6 +188,7 @@ class ConditionReport:
     `page`: the page of the documentation about it.
     `codes`: the codes of its problems.
     `refusals`: the refusals of EC2 that cause it.
+    `refused_ago_s`: seconds since EC2 refused last, which may be long after `since`; None if it is not known.
     """
 
     subject: str
@@ -197,6 +198,7 @@ class ConditionReport:
     page: str
     codes: Sequence[str]
     refusals: Sequence[Ec2Refusal]
+    refused_ago_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,7 @@ class Facts:
     `next_steps`: the next step, by subject, for conditions that have another next step than the one in `ADVICE`.
     `refusal`: the last refusal of an EC2 call that is being retried, or None.
     `cut_off_count`: the number of sandboxes of which at least one interface has no network.
+    `refusal_ages`: seconds since EC2 last refused, by refusal.
     """
 
     is_ready: bool
@@ -220,6 +223,7 @@ class Facts:
     problems: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
     next_steps: Mapping[str, str] = field(default_factory=dict)
     cut_off_count: int = 0
+    refusal_ages: Mapping[Ec2Refusal, float] = field(default_factory=dict)
 
 
 def _disk_of(condition: Condition | None) -> str:
@@ -270,6 +274,7 @@ def facts(sources: Sources) -> Facts:
         problems=problems,
         next_steps=next_steps,
         cut_off_count=sandbox_count(sources.without_network()),
+        refusal_ages=sources.refusal_ages(),
     )
 
 
@@ -329,7 +334,8 @@ def condition_reports(node: Facts) -> list[ConditionReport]:
         codes = [str(problem.code) for problem in node.problems.get(subject, ())]
         refusals = _refusals(node, subject)
         step = node.next_steps.get(subject, _fitting_step(step, refusals))
-        reports.append(ConditionReport(subject, node.since.get(subject), text, step, page, codes, refusals))
+        age_s = min((node.refusal_ages[refusal] for refusal in refusals if refusal in node.refusal_ages), default=None)
+        reports.append(ConditionReport(subject, node.since.get(subject), text, step, page, codes, refusals, age_s))
     return reports
 
 

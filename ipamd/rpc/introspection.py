@@ -23,7 +23,7 @@ from ipamd.model.address import Address
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, DatastoreError, InvalidRequestError, NotServingError, log_text
-from ipamd.model.growth_state import GrowthRefusal
+from ipamd.model.growth_state import GrowthRefusal, RetryOutcome
 from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion
 from ipamd.model.instance_facts import instance_facts
 from ipamd.model.kernel import DROP_REASONS
@@ -43,7 +43,7 @@ from ipamd.report.sources import Sources
 from ipamd.report.verdict import condition_reports, facts, verdict
 from ipamd.report.what_if import capacity, what_if
 from ipamd.rpc.path_reply import path_reply
-from ipamd.rpc.plan_reply import has_prefix_mode, obstacle, plan_reply, targets
+from ipamd.rpc.plan_reply import has_prefix_mode, obstacle, plan_reply, retried, targets
 from ipamd.settings import ConfigLine, describe, differences
 from ipamd.settings.current import INVALID_SETTINGS
 from ipamd.settings.fields import POLICY_OFF
@@ -103,6 +103,7 @@ class IntrospectionServicer:
         export, undo_export: export the node to amazon-vpc-cni-k8s, and undo that. Both return an object with the fields of
             `ExportReply`.
         retry: repeats now the EC2 calls that EC2 refused. It returns their subjects and refusals.
+        retry_outcomes: returns what came of the calls that the last `retry` let be made.
         compared: called with the subjects of all findings after an audit that compared EC2's answer completely, so that conditions
             about subjects without a finding end.
     """
@@ -113,6 +114,7 @@ class IntrospectionServicer:
     export: Callable[[], object]
     undo_export: Callable[[], object]
     retry: Callable[[], Sequence[tuple[str, GrowthRefusal]]]
+    retry_outcomes: Callable[[], Sequence[RetryOutcome]]
     compared: Callable[[Collection[str]], None]
 
     def GetStatus(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
@@ -274,8 +276,10 @@ class IntrospectionServicer:
             return answer(pb.ExportReply, self.undo_export())
         return answer(pb.ExportReply, self.export())
 
-    def Retry(self, _: pb.RetryRequest) -> pb.RetryReply:
-        """Repeat now the EC2 calls that EC2 refused."""
+    def Retry(self, request: pb.RetryRequest) -> pb.RetryReply:
+        """Repeat now the EC2 calls that EC2 refused; or report what came of the last such request, if `outcome_only` is set."""
+        if request.outcome_only:
+            return pb.RetryReply(retried=[retried(outcome) for outcome in self.retry_outcomes()])
         return pb.RetryReply(retried=[obstacle(subject, refusal) for subject, refusal in self.retry()])
 
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:

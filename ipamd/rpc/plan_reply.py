@@ -7,7 +7,7 @@ import re
 from ipamd.answers import answer
 from ipamd.model.capacity import ADDRESSES_MAX, most_addresses
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.growth_state import GrowthRefusal
+from ipamd.model.growth_state import GrowthRefusal, RetryOutcome
 from ipamd.model.placement import eni_limit
 from ipamd.model.pool_actions import Action, Allocate
 from ipamd.model.pool_settings import PoolSettings
@@ -44,9 +44,27 @@ def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = (), network: pb.Netwo
     )
 
 
-def obstacle(subject: str, refusal: GrowthRefusal) -> pb.Obstacle:
-    """Make the message of a refusal that blocks growth. `subject`: the kind of growth, or of request, that is blocked."""
-    return answer(pb.Obstacle, refusal, subject=subject, next=refusal.next_step, retry_in_s=refusal.left_s)
+def obstacle(subject: str, refusal: GrowthRefusal, *, outcome: str = "") -> pb.Obstacle:
+    """Make the message of a refusal that blocks growth.
+
+    `subject`: the kind of growth, or of request, that is blocked. `outcome`: a `RetryState`, if an operator let it be made again.
+    """
+    return answer(
+        pb.Obstacle,
+        refusal,
+        subject=subject,
+        next=refusal.next_step,
+        retry_in_s=refusal.left_s,
+        operations=list(dict.fromkeys(refused.operation for refused in refusal.cause.refusals)),
+        outcome=outcome,
+    )
+
+
+def retried(outcome: RetryOutcome) -> pb.Obstacle:
+    """Make the message of a request that an operator let be made again."""
+    if outcome.refusal is None:
+        return pb.Obstacle(subject=outcome.subject, outcome=outcome.state)
+    return obstacle(outcome.subject, outcome.refusal, outcome=outcome.state)
 
 
 def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:

@@ -77,6 +77,8 @@ def _conditions(answer: Answer) -> list[str]:
         since = ""
         if condition["since"]:
             since = f"since {condition['since']}; "
+        if condition.get("refused_ago_s") is not None:  # older daemons omit this field
+            since += f"EC2 refused last {condition['refused_ago_s']:.0f} s ago; "
         lines.append(f"         {since}{fitting(condition['next'], LINE_MAX)}; see {condition['page']}")
     if lines:
         lines.append("")

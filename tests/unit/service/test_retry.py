@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM
 from ipamd.ipamctl.client import plain
-from ipamd.ipamctl.verbs.retry import RETRY
+from ipamd.ipamctl.verb import Answer
+from ipamd.ipamctl.verbs.retry import OUTCOME_PAUSE_S, OUTCOME_WAIT_S, RETRY, ask_retry
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, SubnetExhaustedError, ThrottledError
 from ipamd.pb import introspection_pb2 as pb
+from ipamd.report.verdict import condition_reports, facts
 from tests.fakes.node import FakeNode
 
 REFUSALS = {
@@ -52,6 +55,68 @@ def test_what_was_mended_is_asked_for_at_once(node: FakeNode, cause: str) -> Non
     assert last is not None
     assert last.resolved_at is not None
     assert retry(node) == []
+
+
+def outcomes(node: FakeNode) -> list[str]:
+    """What came of the requests of the last retry."""
+    answer = plain(node.app.introspection.Retry(pb.RetryRequest(outcome_only=True)))
+    return [str(entry["outcome"]) for entry in answer["retried"]]
+
+
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_the_outcome_of_a_retry(node: FakeNode, is_mended: bool) -> None:
+    """It is asked, and then accepted or refused again with the cause; a second refusal has a time of its own in the condition."""
+    code = "UnauthorizedOperation"
+    denied = CloudDeniedError("EC2 CreateNetworkInterface failed", code=code, operation="CreateNetworkInterface", answer=code)
+    node.ec2.fail["create_eni"] = [denied] * 9
+    for number in range(4):
+        node.add(f"s{number}")
+    for _ in range(3):
+        node.pool.cycle()
+    node.clock.advance(100.0)
+    (since,) = [report.since for report in condition_reports(facts(node.app.introspection.sources)) if report.subject == "ec2"]
+    assert outcomes(node) == []
+    answer = plain(node.app.introspection.Retry(pb.RetryRequest()))["retried"]
+    assert [entry["operations"] for entry in answer] == [["CreateNetworkInterface"]]
+    assert outcomes(node) == ["asked"]
+    if is_mended:
+        node.ec2.fail.clear()
+    node.clock.advance(1.0)
+    node.pool.cycle()
+    assert outcomes(node) == ["accepted" if is_mended else "refused"]
+    reports = [report for report in condition_reports(facts(node.app.introspection.sources)) if report.subject == "ec2"]
+    node.clock.advance(7.0)
+    if is_mended:
+        assert reports == []
+        return
+    (report,) = [report for report in condition_reports(facts(node.app.introspection.sources)) if report.subject == "ec2"]
+    assert (report.since, report.refused_ago_s) == (since, 7.0)
+
+
+def test_the_verb_waits_for_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until every request has one, and for a bounded time; a daemon that does not know the question is not asked again."""
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(time, "sleep", lambda s: now_s.__setitem__(0, now_s[0] + s))
+    base = {"subject": "k", "reason": "r", "next": "n", "retry_in_s": 0.0, "operations": ["CreateNetworkInterface"]}
+
+    def ask(*later: str) -> tuple[list[str], int]:
+        answers = [*later]
+        asked: list[bool] = []
+
+        def daemon(_: str, *, outcome_only: bool = False) -> Answer:
+            asked.append(outcome_only)
+            word = "" if not outcome_only else answers.pop(0) if len(answers) > 1 else answers[0]
+            return {"retried": [{**base, "outcome": word}]}
+
+        answer = ask_retry(daemon, None)
+        assert RETRY.render(answer)
+        return [outcome["outcome"] for outcome in answer["outcomes"]], sum(asked)
+
+    assert ask("asked", "refused") == (["refused"], 2)
+    assert ask("accepted") == (["accepted"], 1)
+    assert ask("asked") == (["asked"], int(OUTCOME_WAIT_S / OUTCOME_PAUSE_S))
+    assert ask("") == ([], 1)
 
 
 def test_only_waits_of_ec2_end_and_none_for_others_sake(node: FakeNode) -> None:
