@@ -450,9 +450,9 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     ),
     FailureCode.FILE_NOT_SET_ASIDE: FailureMessage("{path} cannot be set aside: {cause}", "check the run directory"),
     FailureCode.SETTINGS_WRONG_UNTIL_RESTART: FailureMessage(
-        "{count} setting(s) are wrong until a restart", "{problems}; needs a restart first: {waiting}"
+        "wrong settings until a restart ({count})", "{problems}; needs a restart first: {waiting}"
     ),
-    FailureCode.SETTINGS_WRONG: FailureMessage("{count} setting(s) are wrong", "{problems}"),
+    FailureCode.SETTINGS_WRONG: FailureMessage("wrong settings ({count})", "{problems}"),
     FailureCode.FILE_NOT_RENAMED: FailureMessage("{problem}", "it cannot be renamed ({cause}): remove it"),
     FailureCode.FILE_UNSEEN: FailureMessage("{path} cannot be looked at: {cause}", "remove it"),
     FailureCode.PLUGIN_SILENT: FailureMessage(

@@ -13,10 +13,12 @@ class RetryRequest(_message.Message):
     def __init__(self, outcome_only: _Optional[bool] = ...) -> None: ...
 
 class RetryReply(_message.Message):
-    __slots__ = ("retried",)
+    __slots__ = ("outcomes", "retried")
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[Obstacle]
     retried: _containers.RepeatedCompositeFieldContainer[Obstacle]
-    def __init__(self, retried: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ...) -> None: ...
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., retried: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ...) -> None: ...
 
 class ExportRequest(_message.Message):
     __slots__ = ("undo",)

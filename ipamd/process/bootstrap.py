@@ -507,7 +507,6 @@ class App:
 
     def _make_sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
-        node_info, custom = adapters.node_info, adapters.network_file.custom
         judgement = quarantined = missing_count = None
         if runtime is not None:
             judgement, quarantined = runtime.present_judgement, runtime.present_verdicts
@@ -528,10 +527,10 @@ class App:
             refused=self.refused,
             pool=pool.maintainer,
             settings=self.current,
-            identity=node_info.identity,
+            identity=adapters.node_info.identity,
             dying_count=self.cooldown.dying_count,
             runtime_view=self._runtime_view,
-            runtime=node_info.runtime,
+            runtime=adapters.node_info.runtime,
             judgement=judgement,
             quarantined=quarantined,
             missing_count=missing_count,
@@ -539,7 +538,7 @@ class App:
             recent=lambda: pool.enis.book.added().keys(),
             frozen=pool.enis.routing.frozen,
             freezings=context.freeze.in_force,
-            subnets=lambda: pool.subnets.views(node_info.identity()),
+            subnets=lambda: pool.subnets.views(adapters.node_info.identity()),
             given_twice=self.other_daemon.given_twice,
             pending_policy_cleanups=self._pending_policy_cleanups,
             cut_off=self.host_network.cut_off,
@@ -551,7 +550,7 @@ class App:
             companions=lambda: self.companions.seen,
             groups_of=lambda eni_id: pool.enis.book.facts_of(eni_id).security_groups,
             tracking_of=lambda eni_id: pool.enis.book.facts_of(eni_id).connection_tracking,
-            primary_carries_pods=custom is None or custom.primary_carries_pods,
+            primary_carries_pods=(custom := adapters.network_file.custom) is None or custom.primary_carries_pods,
             network_file=adapters.network_file,
             network_judge=pool.subnets,
             version=__version__,

@@ -188,7 +188,7 @@ class ConditionReport:
     `page`: the page of the documentation about it.
     `codes`: the codes of its problems.
     `refusals`: the refusals of EC2 that cause it.
-    `refused_ago_s`: seconds since EC2 refused last, which may be long after `since`; None if it is not known.
+    `refused_ago_s`: seconds since EC2 refused last, which may be long after `since`; -1 if it is not known.
     """
 
     subject: str
@@ -198,7 +198,7 @@ class ConditionReport:
     page: str
     codes: Sequence[str]
     refusals: Sequence[Ec2Refusal]
-    refused_ago_s: float | None = None
+    refused_ago_s: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ def condition_reports(node: Facts) -> list[ConditionReport]:
         codes = [str(problem.code) for problem in node.problems.get(subject, ())]
         refusals = _refusals(node, subject)
         step = node.next_steps.get(subject, _fitting_step(step, refusals))
-        age_s = min((node.refusal_ages[refusal] for refusal in refusals if refusal in node.refusal_ages), default=None)
+        age_s = min((node.refusal_ages[refusal] for refusal in refusals if refusal in node.refusal_ages), default=-1.0)
         reports.append(ConditionReport(subject, node.since.get(subject), text, step, page, codes, refusals, age_s))
     return reports
 

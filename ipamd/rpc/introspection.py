@@ -279,7 +279,7 @@ class IntrospectionServicer:
     def Retry(self, request: pb.RetryRequest) -> pb.RetryReply:
         """Repeat now the EC2 calls that EC2 refused; or report what came of the last such request, if `outcome_only` is set."""
         if request.outcome_only:
-            return pb.RetryReply(retried=[retried(outcome) for outcome in self.retry_outcomes()])
+            return pb.RetryReply(outcomes=[retried(outcome) for outcome in self.retry_outcomes()])
         return pb.RetryReply(retried=[obstacle(subject, refusal) for subject, refusal in self.retry()])
 
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:

@@ -145,7 +145,7 @@ def test_all_problems_at_once() -> None:
     environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "x", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
     with pytest.raises(SettingsError) as refusal:
         load(environment)
-    assert "4 setting(s)" in refusal.value.message
+    assert "wrong settings (4)" in refusal.value.message
     assert [problem.split("=")[0] for problem in refusal.value.details.split("; ")] == [
         "WARM_IP_TARGET",
         "POD_MTU",

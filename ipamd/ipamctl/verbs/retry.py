@@ -23,11 +23,10 @@ def ask_retry(daemon: Ask, _: Any) -> Answer:
     Returns: the daemon's answer, with `outcomes`: the same requests as far as EC2 has answered. Raises: VerbError.
     """
     answer = daemon("Retry")
-    answer["outcomes"] = []
     deadline = time.monotonic() + OUTCOME_WAIT_S
     while answer["retried"] and time.monotonic() < deadline:
-        outcomes = daemon("Retry", outcome_only=True)["retried"]
-        if not all(outcome.get("outcome") for outcome in outcomes):  # the daemon of another release does not know the question
+        outcomes = daemon("Retry", outcome_only=True)["outcomes"]
+        if not outcomes:  # the daemon of another release does not know the question
             break
         answer["outcomes"] = outcomes
         if all(outcome["outcome"] != "asked" for outcome in outcomes):

@@ -57,8 +57,13 @@ def _colour(answer: Answer) -> Colour:
 
 
 def targets(answer: Answer) -> str:
-    """Write each target that is defined, "none" if there is none, and whether the pool grows by prefixes."""
-    text = ", ".join(f"{target['name']}={target['value']}" for target in answer["targets"] if target["defined"]) or "none"
+    """Write each target that is defined, "none" if there is none, and whether the pool grows by prefixes.
+
+    The number of VPC_IPAMD_MAX_PODS is mostly that of the instance type, which is larger than the number of addresses.
+    """
+    notes = {"VPC_IPAMD_MAX_PODS": " (a cap; the type's number counts host-network pods too)"}
+    defined = [target for target in answer["targets"] if target["defined"]]
+    text = ", ".join(f"{target['name']}={target['value']}{notes.get(target['name'], '')}" for target in defined) or "none"
     if answer["prefix_mode"]:
         text += "; prefix mode: each slot holds a /28 of 16 addresses"
     return text
@@ -77,7 +82,7 @@ def _conditions(answer: Answer) -> list[str]:
         since = ""
         if condition["since"]:
             since = f"since {condition['since']}; "
-        if condition.get("refused_ago_s") is not None:  # older daemons omit this field
+        if condition["refusals"] and condition["refused_ago_s"] > 0:
             since += f"EC2 refused last {condition['refused_ago_s']:.0f} s ago; "
         lines.append(f"         {since}{fitting(condition['next'], LINE_MAX)}; see {condition['page']}")
     if lines:

@@ -83,7 +83,7 @@ def test_sighup_changes_a_target_and_a_wrong_file_keeps_it() -> None:
         wait_until(lambda: not settings(made)["valid"], what="the wrong file is told")
         said = settings(made)
         assert said["generation"] == 2
-        told = next(one for one in said["degraded"] if "generation 2 stays in force: 3 setting(s) are wrong" in one)
+        told = next(one for one in said["degraded"] if "generation 2 stays in force: wrong settings (3)" in one)
         assert all(part in told for part in ("'lots'", "did you mean WARM_ENI_TARGET?", "metadata alone"))
         assert {target["name"]: target["value"] for target in made.pool()["targets"]}["WARM_IP_TARGET"] == 7
         assert "generation 2 stays in force" in made.driver.log_text()

@@ -70,7 +70,7 @@ def test_an_error_without_a_code_has_no_fields() -> None:
             "EC2 CreateTags failed for eni-1: UnauthorizedOperation: no; allow ec2:CreateTags",
         ),
         (FailureCode.FILE_OUT_OF_USE, {"path": "/run/state.db", "cause": "closed"}, "/run/state.db is out of use: closed"),
-        (FailureCode.SETTINGS_WRONG, {"count": 1, "problems": "X: no"}, "1 setting(s) are wrong: X: no"),
+        (FailureCode.SETTINGS_WRONG, {"count": 1, "problems": "X: no"}, "wrong settings (1): X: no"),
     ],
 )
 def test_the_failures_that_people_see_most(code: FailureCode, fields: dict[str, object], text: str) -> None:

@@ -60,7 +60,7 @@ def test_what_was_mended_is_asked_for_at_once(node: FakeNode, cause: str) -> Non
 def outcomes(node: FakeNode) -> list[str]:
     """What came of the requests of the last retry."""
     answer = plain(node.app.introspection.Retry(pb.RetryRequest(outcome_only=True)))
-    return [str(entry["outcome"]) for entry in answer["retried"]]
+    return [str(entry["outcome"]) for entry in answer["outcomes"]]
 
 
 @pytest.mark.parametrize("is_mended", [True, False])
@@ -106,8 +106,10 @@ def test_the_verb_waits_for_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None
 
         def daemon(_: str, *, outcome_only: bool = False) -> Answer:
             asked.append(outcome_only)
-            word = "" if not outcome_only else answers.pop(0) if len(answers) > 1 else answers[0]
-            return {"retried": [{**base, "outcome": word}]}
+            if not outcome_only:
+                return {"retried": [base], "outcomes": []}
+            word = answers.pop(0) if len(answers) > 1 else answers[0]
+            return {"retried": [], "outcomes": [{**base, "outcome": word}] if word else []}
 
         answer = ask_retry(daemon, None)
         assert RETRY.render(answer)

@@ -190,4 +190,4 @@ def test_all_kinds_at_once() -> None:
     ):
         assert named.count(name) == 1, refusal.value.details
     assert "/there/is/none cannot be read: No such file or directory" in refusal.value.details
-    assert refusal.value.message == "11 setting(s) are wrong"
+    assert refusal.value.message == "wrong settings (11)"

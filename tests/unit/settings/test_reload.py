@@ -119,7 +119,7 @@ def test_a_wrong_file_keeps_the_generation(follower: Make, caplog: pytest.LogCap
     made.looked(2)
     assert (made.current.now.pool.max_eni, made.number) == (2, 1)
     said = made.health.conditions_by_subject()[INVALID_SETTINGS]
-    assert said.startswith("settings: generation 1 stays in force: 2 setting(s) are wrong")
+    assert said.startswith("settings: generation 1 stays in force: wrong settings (2)")
     assert "line 3" in said
     assert "'lots'" in said
     assert [record.levelno for record in caplog.records if "stays in force" in record.message] == [logging.WARNING]

@@ -106,7 +106,7 @@ def test_unknown_names_in_the_file(tmp_path: Path) -> None:
     """There is nothing but settings in it, so every other name is one problem."""
     with pytest.raises(SettingsError) as refusal:
         load(made(tmp_path, "FOO=1\nWARM_IP_TARGETS=3\nENABLE_IPv6=true\nENABLE_IPv4=true\n"))
-    assert refusal.value.message == "3 setting(s) are wrong"
+    assert refusal.value.message == "wrong settings (3)"
     assert "WARM_IP_TARGETS: there is no such setting; did you mean WARM_IP_TARGET?" in refusal.value.details
     assert "FOO: there is no such setting; did you mean" in refusal.value.details
 
