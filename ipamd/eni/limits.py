@@ -36,7 +36,7 @@ from ipamd.model.errors import (
 )
 from ipamd.model.growth_state import GrowthRefusal, GrowthState, RetryOutcome, RetryState, growth_refusal
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.network_cards import card_of_pool
+from ipamd.model.network_cards import card_of_pool, subnet_pool
 from ipamd.model.pool_actions import CreateEni, Growth
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import counted
@@ -282,6 +282,8 @@ class Limits:
         self._ec2 = ec2
         self.spread_factor = 1.0 + draw()
         """Multiplies the pauses of spare requests, so that nodes do not call EC2 together."""
+        self.more_room_step: Callable[[], str] = lambda: ""
+        """Returns how the node's own pool gets another subnet; "" if no such subnet is known. Set by `Subnets`."""
         self._limits: dict[Key, _Limit] = {}
         self._retried: dict[BackoffKey, float] = {}  # keys of the pauses that the last `retry` ended, with its time
         self._rooms: dict[SubnetId, CountedRoom] = {}
@@ -456,9 +458,9 @@ class Limits:
         stopped, spare_refusal = self._stopped(ALLOCATION, pool), self._spare_refusal(ALLOCATION, is_urgent, pool)
         return GrowthState(
             creation=self._stopped(CREATION, pool)
-            or self._no_room(creation_subnets)
+            or self._advised(self._no_room(creation_subnets), pool)
             or self._spare_refusal(CREATION, is_urgent, pool),
-            allocation=stopped or home_refusal or spare_refusal,
+            allocation=stopped or self._advised(home_refusal, pool) or spare_refusal,
             allocation_elsewhere=stopped or spare_refusal,
             prefixes=self.refusal(prefix_key(PREFIXES, pool)),
             eni_cap=self.cap(eni_count_key(pool)),
@@ -476,6 +478,11 @@ class Limits:
         made.
         """
         return self.refusal(call_key(kind, "denied", pool), call_key(kind, "error", pool))
+
+    def _advised(self, refusal: GrowthRefusal | None, pool: str) -> GrowthRefusal | None:
+        """Return the refusal of a full subnet with the quickest remedy, if a subnet is known that only lacks a tag."""
+        step = "" if refusal is None or subnet_pool(pool) else self.more_room_step()
+        return replace(refusal, next_step=step) if refusal is not None and step else refusal
 
     def _home_room(self, home: SubnetId | None) -> tuple[int | None, GrowthRefusal | None]:
         """Return the room that EC2's refusals left in the default subnet, None if no refusal limits it, and the refusal if it is 0."""

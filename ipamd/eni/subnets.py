@@ -34,6 +34,7 @@ from ipamd.model.pool_actions import Action, CreateEni
 from ipamd.model.record import dataclass, replace
 from ipamd.model.subnets import (
     RESERVED_COUNT,
+    ROLE_TAG,
     CustomNetwork,
     DescribedSubnet,
     SubnetCheck,
@@ -44,6 +45,7 @@ from ipamd.model.subnets import (
     exclusion,
     why_unusable,
 )
+from ipamd.model.words import counted
 from ipamd.ports.cloud import Ec2
 
 log = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class Subnets(Service):
         self._policy = policy
         self._answer_valid_s = answer_valid_s
         self.limits = limits
+        limits.more_room_step = self.taggable_step
         self._identity = identity
         self._groups_of = groups_of
         self._pools = pools
@@ -165,6 +168,29 @@ class Subnets(Service):
         if subnet_pool(pool):
             return f"delete unused ENIs there, or give pool {pool} another subnet of this zone in the network file"
         return "delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1"
+
+    def taggable_step(self) -> str:
+        """Return the advice to tag the subnet with most free addresses among those that lack only the tag; "" if there is none.
+
+        With custom networking, or without discovery, tags decide nothing. Makes no EC2 call.
+        """
+        identity, listed = self._identity(), self._listed
+        if identity is None or listed is None or self._policy.custom is not None or not self._policy.is_discovering:
+            return ""
+        untagged = [
+            subnet for subnet in listed.values() if subnet.free_count > 0 and why_not_usable(subnet, identity, self._policy)
+        ]
+        tagged = {subnet.subnet_id: replace(subnet, tags={**subnet.tags, ROLE_TAG: "1"}) for subnet in untagged}
+        taggable = [
+            subnet
+            for subnet in by_room(untagged)
+            if not subnet.tags.get(ROLE_TAG) and not why_not_usable(tagged[subnet.subnet_id], identity, self._policy)
+        ]
+        if not taggable:
+            return ""
+        free = counted(taggable[0].free_count, "free address")
+        tag = f"tag {taggable[0].subnet_id}, which has {free}, with {ROLE_TAG}=1, then `ipamctl retry`"
+        return f"{tag}; or free addresses in the full subnet"
 
     def _own_groups(self, pool: str, identity: InstanceIdentity) -> tuple[str, ...]:
         """Return the security groups that the network file names for a pool's ENIs; () if they get those of the primary ENI."""

@@ -191,7 +191,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[tuple[str, GrowthRefusal], ...]:
-    """Return everything that blocks growth, also growth that the plan does not need.
+    """Return everything that blocks growth: refusals also while the plan needs no growth, a full node only if it does.
 
     Returns: for each kind of growth that is blocked, its name and the refusal that blocks it.
     """
@@ -210,7 +210,7 @@ def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[t
         ("host routing", growth.host),
     ]
     obstacles = [(blocked, refusal) for blocked, refusal in refusals if refusal is not None]
-    if decided.blocked is None:
+    if decided.blocked is None or not decided.deficit_count:
         return tuple(obstacles)
     # The plan's cause may combine the causes of these refusals. If it has a part that none of them has, it is an obstacle of its own.
     named = {part for _, refusal in obstacles for part in refusal.cause.parts}

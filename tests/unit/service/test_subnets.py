@@ -136,6 +136,23 @@ def test_a_subnet_that_was_tagged_is_used_after_retry(
     node.assert_sound()
 
 
+def test_a_subnet_that_only_lacks_the_tag_is_named(started: list[FakeNode], tmp_path: Path) -> None:
+    """The next step names it, for events of pods and for the condition; not one that is full, nor one that is excluded by its tag."""
+    node, ec2 = start_with_full_subnet(started, tmp_path, is_full_after_creation=False)
+    blocked = node.demand.status.blocked
+    assert blocked is not None
+    assert LARGE in blocked.next_step
+    assert LARGE in node.demand.status.step()
+    subnets = node.app.pool.subnets
+    for change in ({"free_count": 0}, {"tags": {"kubernetes.io/role/cni": "0"}}):
+        listed = ec2.subnets[SubnetId(LARGE)]
+        ec2.subnets[SubnetId(LARGE)] = replace(listed, **change)
+        subnets.describe_again()
+        subnets.describe_if_asked(IDENTITY)
+        assert subnets.taggable_step() == ""
+        ec2.subnets[SubnetId(LARGE)] = listed
+
+
 @pytest.mark.parametrize("is_full_after_creation", [False, True])
 def test_a_subnet_that_was_tagged_is_used_by_itself(
     started: list[FakeNode], tmp_path: Path, *, is_full_after_creation: bool

@@ -185,6 +185,19 @@ def test_what_is_in_the_way_is_listed(node: FakeNode) -> None:
     assert "new ENIs" in PLAN.render(ask(node, "Plan"))
 
 
+def test_a_full_node_is_in_the_way_only_of_a_pool_that_needs_more(node: FakeNode) -> None:
+    """A pool with too many addresses gets no advice on how to have more."""
+    full = PoolSettings(warm_eni_target=0, warm_ip_target=27)
+    node.pool.set_limits(M5_LARGE, settings=full)
+    for _ in range(9):
+        node.pool.cycle()
+    needless = ask(node, "Plan", settings=["WARM_IP_TARGET=1"])
+    needed = ask(node, "Plan", settings=["WARM_IP_TARGET=40"])
+    assert (needless["deficit_count"], needless["obstacles"]) == (0, [])
+    assert needed["deficit_count"] > 0
+    assert "growth" in [obstacle["subject"] for obstacle in needed["obstacles"]]
+
+
 def test_plans_are_made_beside_the_pool(node: FakeNode) -> None:
     """Asked from other threads while pods come, nothing breaks and every answer adds up."""
     answers: list[dict[str, Any]] = []
