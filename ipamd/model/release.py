@@ -114,7 +114,8 @@ def why_kept(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) ->
         return reason
     budget = min(snapshot.hold.stable_surplus or 0, surplus)
     if not budget:
-        return f"it has not been in excess for {settings.release_hold_s:.0f} s"
+        on_top = "; cooling addresses may come on top" if snapshot.counts.cooling else ""
+        return f"an excess is released once it has lasted {settings.release_hold_s:.0f} s{on_top}"
     stays = []
     for eni in sorted(snapshot.enis, key=lambda eni: (-eni.device_index, eni.eni_id)):
         reason = _why_eni_stays(eni, snapshot, eni_min_age_s(settings))

@@ -98,7 +98,7 @@ def test_a_refused_add_is_told_after_kill_9_and_the_logs_name_the_pod() -> None:
         _, answer, _ = ctl(made, "history", "default/gone")
         assert [(one["event"], one["code"]) for one in answer["entries"]] == [("refused", 104)]
         made.start()
-        last = ("ready after", "has not been in excess for")  # in any order, once the address has cooled
+        last = ("ready after", "an excess is released once")  # in any order, once the address has cooled
         wait_until(lambda: all(line in made.driver.log_text(of_this_start=True) for line in last), what="idle")
         before = made.driver.log_text()
         for _ in range(3):
