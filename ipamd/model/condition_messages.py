@@ -29,6 +29,9 @@ MESSAGES: Mapping[StrEnum, str] = {
     ConditionCode.NO_REQUEST_THREAD: "{subject}: a thread cannot be created: requests wait for one another",
     ConditionCode.SETTINGS_INVALID: "settings: generation {generation} stays in force: {cause}",
     ConditionCode.SETTINGS_NEED_RESTART: "settings: needs a restart: {settings}",
+    ConditionCode.SETTINGS_NEED_NEW_PODS: (
+        "settings: needs a restart: {settings}; pods that run keep what they have by {kept}: delete them after the restart"
+    ),
     ConditionCode.NETWORK_FILE_DIFFERS: "{subject}: {path} differs from the one in force; the next start takes it",
     ConditionCode.NETWORK_FILE_REFUSED: "{subject}: the next start would end with status 2: {cause}",
     ConditionCode.RUNTIME_OFF: "CRI is off: nothing is reaped",

@@ -26,6 +26,7 @@ class ConditionCode(StrEnum):
     NO_REQUEST_THREAD = "no-request-thread"
     SETTINGS_INVALID = "settings-invalid"
     SETTINGS_NEED_RESTART = "settings-need-restart"
+    SETTINGS_NEED_NEW_PODS = "settings-need-new-pods"
     NETWORK_FILE_DIFFERS = "network-file-differs"
     NETWORK_FILE_REFUSED = "network-file-refused"
 

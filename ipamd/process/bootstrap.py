@@ -58,6 +58,7 @@ from ipamd.model.growth_state import GrowthRefusal
 from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
 from ipamd.model.pinned_address import PinnedWish
+from ipamd.model.pod_snat_choice import PodSnatChoice
 from ipamd.model.pool_counts import assignable_count
 from ipamd.model.record import dataclass
 from ipamd.model.repeats import NO_REPEATS, Repeats
@@ -78,7 +79,6 @@ from ipamd.sandbox.legs.pool import PoolSource
 from ipamd.sandbox.multi_nic_choice import MultiNicChoice
 from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
-from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.runtime import RuntimeReconciler
@@ -507,10 +507,9 @@ class App:
 
     def _make_sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
-        judgement = quarantined = missing_count = None
+        judgement = quarantined = None
         if runtime is not None:
             judgement, quarantined = runtime.present_judgement, runtime.present_verdicts
-            missing_count = self.quarantine.judge.missing_count
         return Sources(
             clock=context.clock,
             health=context.health,
@@ -533,7 +532,7 @@ class App:
             runtime=adapters.node_info.runtime,
             judgement=judgement,
             quarantined=quarantined,
-            missing_count=missing_count,
+            missing_count=None if runtime is None else self.quarantine.judge.missing_count,
             cloud=self._cloud_view,
             recent=lambda: pool.enis.book.added().keys(),
             frozen=pool.enis.routing.frozen,
@@ -550,11 +549,16 @@ class App:
             companions=lambda: self.companions.seen,
             groups_of=lambda eni_id: pool.enis.book.facts_of(eni_id).security_groups,
             tracking_of=lambda eni_id: pool.enis.book.facts_of(eni_id).connection_tracking,
-            primary_carries_pods=(custom := adapters.network_file.custom) is None or custom.primary_carries_pods,
+            primary_carries_pods=self._primary_carries_pods(),
+            snat_choice=self._snat_choice(),
             network_file=adapters.network_file,
             network_judge=pool.subnets,
             version=__version__,
         )
+
+    def _primary_carries_pods(self) -> bool:
+        custom = self.adapters.network_file.custom
+        return custom is None or custom.primary_carries_pods
 
     def _runtime_view(self) -> RuntimeView | None:
         if self.runtime is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ipamd.core.health import Health
 from ipamd.host.files import CHECK_INTERVAL_S, FollowedFile
-from ipamd.model.conditions import ConditionCode, problem
+from ipamd.model.conditions import ConditionCode, Problem, problem
 from ipamd.model.errors import SettingsError, log_text
 from ipamd.settings import CurrentSettings, load
 from ipamd.settings.current import INVALID_SETTINGS
@@ -104,17 +104,22 @@ class SettingsReload(FollowedFile):
             self._health.report(INVALID_SETTINGS, invalid, error=error)
             return
         self._health.report(INVALID_SETTINGS, None)
-        restart_problem = None
-        if change.needs_restart:
-            names = ", ".join(change.needs_restart)
-            restart_problem = problem(ConditionCode.SETTINGS_NEED_RESTART, settings=names)
-        self._health.report(RESTART, restart_problem)
+        self._health.report(RESTART, self._restart_problem(change.needs_restart))
         number = self._current.generation.number
         if number == before:
             if cause == "SIGHUP":
                 log.info("settings (SIGHUP): nothing has changed file=%s", self._file or "VPC_IPAMD_SETTINGS_FILE names no file")
             return
         log.info("settings in effect cause=%s generation=%d changed=%s", cause, number, ", ".join(change.taken) or "nothing new")
+
+    def _restart_problem(self, names: tuple[str, ...]) -> Problem | None:
+        """Return the problem that settings need a restart, and that some of them do not reach pods that run after it."""
+        if not names:
+            return None
+        kept = self._current.now.kept_by_pods(names)
+        if kept:
+            return problem(ConditionCode.SETTINGS_NEED_NEW_PODS, settings=", ".join(names), kept=", ".join(kept))
+        return problem(ConditionCode.SETTINGS_NEED_RESTART, settings=", ".join(names))
 
     def _content(self) -> bytes | None:
         """Return the content of the file; None if it cannot be read. `read` reports that."""

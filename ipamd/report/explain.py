@@ -258,7 +258,7 @@ def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
         f"host veth {attachment.host_veth}, netns {attachment.netns or 'not known'}, ENI {attachment.eni_id}, "
         f"route table {attachment.route_table}",
     ]
-    sentences += explain_legs(attachment)
+    sentences += explain_legs(attachment, sources.snat_choice)
     sentences += _explain_operations(sources, attachment)
     if sources.judgement is None:
         return [*sentences, "CRI is off: it is kept until its DEL"]

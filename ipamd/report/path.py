@@ -18,7 +18,7 @@ from ipamd.model.packet_path import NewConnection, RouteAnswer, RoutedPacket, Ro
 from ipamd.model.record import replace
 from ipamd.model.repairs import NODE
 from ipamd.model.wiring_difference import advised_texts
-from ipamd.report.legs.explanations import setting_of_extra_legs
+from ipamd.report.legs.explanations import OLDER_THAN_SETTING, setting_of_extra_legs
 from ipamd.report.path_beyond import (
     KEEP_SOURCE,
     NO_POLICY,
@@ -209,7 +209,16 @@ class _PathWalk:
         if is_translated:
             seen = f"but the other side sees the node's address {self._seen_as}, not the pod's"
             mend = KEEP_SOURCE.format(seen_as=self._seen_as, cidr=cidr_of(self._target.address))
+        setting = self._outdated_setting()
+        if setting:
+            seen += "; " + OLDER_THAN_SETTING.format(setting=setting)
         self.find(PathCause.LEAVES, link=eni.link, eni=eni.eni_id, seen=seen, mend=mend)
+
+    def _outdated_setting(self) -> str:
+        """Return the setting whose present value does not apply to the pod's SNAT, because the pod is older; "" if there is none."""
+        choice = self._sources.snat_choice
+        settings = [choice.outdated_setting(attachment) for attachment in self._sender.attachments]
+        return next(filter(None, settings), "")
 
     def _eni_of(self, link: str) -> PathEni | None:
         """Return the ENI of a link; None for a foreign link. The ENI may be the branch ENI of a pod."""

@@ -30,6 +30,7 @@ from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel import HostVeth
 from ipamd.model.network_file import NetworkFile
 from ipamd.model.pod_pools import PodPools
+from ipamd.model.pod_snat_choice import PodSnatChoice
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import dataclass
@@ -197,6 +198,8 @@ class Sources:
     """Timeouts of connection tracking of an ENI, according to EC2's last answer."""
     primary_carries_pods: bool
     """Whether pods may be on the primary ENI; False with custom networking, except if the network file allows it."""
+    snat_choice: PodSnatChoice
+    """The settings in force that choose the SNAT of new pods."""
     network_file: NetworkFile
     """The network file that is in force. It is empty if no file is used."""
     network_judge: NetworkJudge

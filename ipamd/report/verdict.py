@@ -109,10 +109,10 @@ ADVICE = STEPS | {
     "lost addresses": ("`ipamctl audit` names their pods: delete them", BY_HAND),
     "mass loss": ("compare with the EC2 console; nothing is freed meanwhile", BY_HAND),
     "history": ("free or mount the disk, or set VPC_IPAMD_HISTORY_DIR=off; ADD and DEL go on", DEGRADED),
-    "settings": ("correct the settings file; it is read again by itself", "docs/settings.md#the-settings-file"),
+    "settings": ("correct the settings file: it is read again at once", "docs/settings.md#the-settings-file"),
     "settings restart": (
-        "restart the daemon; then delete pods that run, if the setting is one that pods keep from their start (see the page)",
-        "docs/host.md#settings-that-change-under-running-pods",
+        "restart the daemon: `kubectl -n kube-system rollout restart daemonset/vpc-ipamd`",
+        "docs/settings.md#the-settings-file",
     ),
     "network file": (
         "`ipamctl plan --network FILE` shows what it does; then restart the daemon, or put the former file back",
@@ -174,7 +174,6 @@ SUBJECTS = frozenset(map(str.lower, ADVICE)) | {
     "repair of sandboxes",
     "runtime",
     "settings reload",
-    "settings restart",
 }
 """Beginnings of the subjects of all conditions, in lower case. They are the values of the label of the metric `ipamd_conditions`."""
 

@@ -12,8 +12,13 @@ from typing import Any
 
 from ipamd.model.record import field
 
+PODS_KEEP = "Pods that run keep what they have: delete them so that a change applies to them."
+"""The sentence for users about a setting that acts on a pod only at its ADD."""
 
-def setting(env: str, parse: Callable[[str], Any], default: Any, text: str, *, is_live: bool = False) -> Any:
+
+def setting(
+    env: str, parse: Callable[[str], Any], default: Any, text: str, *, is_live: bool = False, is_kept_by_pods: bool = False
+) -> Any:
     """Declare a field of settings.
 
     Args:
@@ -22,8 +27,13 @@ def setting(env: str, parse: Callable[[str], Any], default: Any, text: str, *, i
         default: the value if the variable is not set.
         text: a sentence about the setting, for users.
         is_live: whether a change takes effect while the daemon runs.
+        is_kept_by_pods: whether the setting acts on a pod only at its ADD, so that a change does not reach pods that run. Then
+            PODS_KEEP is appended to the text.
     """
-    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": is_live})
+    if is_kept_by_pods:
+        text = f"{text} {PODS_KEEP}"
+    metadata = {"env": env, "parse": parse, "text": text, "is_live": is_live, "is_kept_by_pods": is_kept_by_pods}
+    return field(default=default, metadata=metadata)
 
 
 live = partial(setting, is_live=True)

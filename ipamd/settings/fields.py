@@ -9,7 +9,7 @@ takes effect while the daemon runs (`ipamd/process/reload.py`), a field made wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import Field
 from pathlib import Path
 from typing import Any
@@ -270,19 +270,23 @@ class DaemonConfig:
         "Directory of the plugins that come with the image (loopback, portmap, bandwidth, tuning). Each is copied into the node's "
         "plugin directory if it is missing there. If this directory does not exist, nothing is copied.",
     )
-    portmap: bool = setting("VPC_IPAMD_ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.")
-    bandwidth: bool = setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.")
+    portmap: bool = setting(
+        "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN", parse_bool, False, "Chain the portmap plugin, for hostPort.", is_kept_by_pods=True
+    )
+    bandwidth: bool = setting("ENABLE_BANDWIDTH_PLUGIN", parse_bool, False, "Chain the bandwidth plugin.", is_kept_by_pods=True)
     pod_ipv6_disabled: bool = setting(
         "DISABLE_POD_V6",
         parse_bool,
         False,
         "Turn IPv6 off inside IPv4 pods: the tuning plugin is chained with net.ipv6.conf.{all,default,lo}.disable_ipv6=1.",
+        is_kept_by_pods=True,
     )
     chained_plugins: str = setting(
         "VPC_IPAMD_CHAINED_PLUGINS",
         parse_plugins,
         "",
         'JSON list of plugin configurations to chain last, as [{"type": "tuning"}].',
+        is_kept_by_pods=True,
     )
     log_level: str = live(
         "VPC_IPAMD_LOG_LEVEL", choice("debug", "info", "warning", "error"), "info", "Lowest level that is logged."
@@ -367,6 +371,11 @@ class Settings:
             config = getattr(self, topic.name)
             for field in fields(config):
                 yield topic.name, field, getattr(config, field.name)
+
+    def kept_by_pods(self, names: Container[str]) -> tuple[str, ...]:
+        """Return those of these variables whose change does not reach pods that run, in the order of declaration."""
+        metadata = [field.metadata for _, field, _ in self.declared()]
+        return tuple(meta["env"] for meta in metadata if meta["is_kept_by_pods"] and meta["env"] in names)
 
     def meaningless(self) -> tuple[str, ...]:
         """Return the variables of settings that differ from their default, but have no meaning for the address family of this node."""

@@ -38,19 +38,32 @@ class NetworkConfig:
     )
     ipv6: bool = setting("ENABLE_IPv6", parse_bool, False, "Pods have IPv6 addresses, of one /80 on the primary ENI.")
     v4_egress: bool = setting(
-        "ENABLE_V4_EGRESS", parse_bool, True, "Let IPv6 pods reach IPv4 by the node's own address; no effect with IPv4 pods."
+        "ENABLE_V4_EGRESS",
+        parse_bool,
+        True,
+        "Let IPv6 pods reach IPv4 by the node's own address; no effect with IPv4 pods.",
+        is_kept_by_pods=True,
     )
     v6_egress: bool = setting(
-        "ENABLE_V6_EGRESS", parse_bool, False, "Let IPv4 pods reach IPv6 by the node's own address; no effect with IPv6 pods."
+        "ENABLE_V6_EGRESS",
+        parse_bool,
+        False,
+        "Let IPv4 pods reach IPv6 by the node's own address; no effect with IPv6 pods.",
+        is_kept_by_pods=True,
     )
-    eni_mtu: int = live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
-    pod_mtu: int = live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; empty: the MTU of the ENIs.")
-    veth_prefix: str = setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
+    eni_mtu: int = live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.", is_kept_by_pods=True)
+    pod_mtu: int = live(
+        "POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; empty: the MTU of the ENIs.", is_kept_by_pods=True
+    )
+    veth_prefix: str = setting(
+        "AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.", is_kept_by_pods=True
+    )
     pod_veth_names: bool = setting(
         "VPC_IPAMD_POD_VETH_NAMES",
         parse_bool,
         False,
         "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
+        is_kept_by_pods=True,
     )
     external_snat: bool = live("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
     exclude_snat_cidrs: tuple[IPv4Network, ...] = live(
@@ -64,12 +77,14 @@ class NetworkConfig:
         parse_namespaces,
         (),
         "Namespaces, comma separated, whose pods may choose their SNAT by the annotation vpc-ipamd/snat: none or force.",
+        is_kept_by_pods=True,
     )
     snat_exempt_pods: tuple[str | IPv4Network, ...] = setting(
         "VPC_IPAMD_SNAT_EXEMPT_PODS",
         parse_pod_subjects,
         (),
         "Namespaces, or IPv4 CIDRs of pods' addresses, comma separated: packets from these pods keep the pod's own address.",
+        is_kept_by_pods=True,
     )
     snat_forced_pods: tuple[str | IPv4Network, ...] = setting(
         "VPC_IPAMD_SNAT_FORCED_PODS",
@@ -77,6 +92,7 @@ class NetworkConfig:
         (),
         "Namespaces, or IPv4 CIDRs of pods' addresses, comma separated: connections from these pods to outside the VPC get the node's "
         "address, whatever the other settings say.",
+        is_kept_by_pods=True,
     )
     pinned_ranges: tuple[PinnedRange, ...] = setting(
         "VPC_IPAMD_PINNED_ADDRESSES",
@@ -84,6 +100,7 @@ class NetworkConfig:
         (),
         "Namespaces, comma separated, whose pods may keep their address. With namespace=CIDR they may also ask for an address in the "
         "CIDR (annotation vpc-ipamd/address).",
+        is_kept_by_pods=True,
     )
     pinned_take_namespaces: tuple[str, ...] = setting(
         "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES",
@@ -130,6 +147,7 @@ class NetworkConfig:
         parse_bool,
         False,
         "Serve pods that have security groups of their own, by branch ENIs (docs/security-groups.md).",
+        is_kept_by_pods=True,
     )
     multi_nic: bool = setting(
         "ENABLE_MULTI_NIC",
@@ -143,6 +161,7 @@ class NetworkConfig:
         (),
         "Namespaces, comma separated, whose pods may ask for an interface of each network card (k8s.amazonaws.com/nicConfig), or of "
         "cards that they name (vpc-ipamd/network-cards); no effect without ENABLE_MULTI_NIC.",
+        is_kept_by_pods=True,
     )
     pod_groups_mode: str = setting(
         "POD_SECURITY_GROUP_ENFORCING_MODE",
@@ -150,6 +169,7 @@ class NetworkConfig:
         str(EnforcingMode.STRICT),
         "strict: all packets of a pod with security groups pass its branch ENI; standard: packets between the pod and its own node do "
         "not.",
+        is_kept_by_pods=True,
     )
     early_demux_disabled: bool = setting(
         "DISABLE_TCP_EARLY_DEMUX",
@@ -243,12 +263,14 @@ class SubnetsConfig:
         parse_pool_by_namespace,
         (),
         "NAMESPACE=POOL, comma separated: pods of the namespace get their addresses of that pool of the network file.",
+        is_kept_by_pods=True,
     )
     pool_annotations: tuple[str, ...] = setting(
         "VPC_IPAMD_POOL_ANNOTATION_NAMESPACES",
         parse_pool_choices,
         (),
         "NAMESPACE=POOL, comma separated: pods of the namespace may choose that pool by the annotation vpc-ipamd/pool.",
+        is_kept_by_pods=True,
     )
     pinned_list: bool = setting(
         "VPC_IPAMD_PINNED_ADDRESS_LIST",

@@ -7,23 +7,28 @@ from ipamd.model.enforcing_mode import EnforcingMode
 from ipamd.model.family import IPV4, Family, IpAddress, family_of
 from ipamd.model.legs.branch_eni import Branch, branch_of
 from ipamd.model.pod_snat import PodSnat
+from ipamd.model.pod_snat_choice import PodSnatChoice
 from ipamd.model.words import counted
 
 SNAT_MEANINGS = {
-    PodSnat.NONE: "its pod chose SNAT none, so outside the VPC its packets have its own address",
-    PodSnat.FORCE: "its pod chose SNAT force, so outside the VPC its packets have the node's address",
+    PodSnat.NONE: "chose SNAT none at its ADD, so outside the VPC its packets have its own address",
+    PodSnat.FORCE: "chose SNAT force at its ADD, so outside the VPC its packets have the node's address",
 }
-"""The sentence for each choice of SNAT by pod."""
+"""The sentence for each choice of SNAT by pod, without what chose it."""
+
+OLDER_THAN_SETTING = "this pod was added before the present value of {setting}: delete it so that the setting applies"
+"""The sentence about a pod that runs and has the choice of an earlier value of a setting."""
 
 
 RELEASED_AT_DEL = "given back to EC2 at its DEL"
 
 
-def explain_legs(attachment: Attachment) -> list[str]:
+def explain_legs(attachment: Attachment, choice: PodSnatChoice) -> list[str]:
     """Explain the special properties of a sandbox. Returns: [] if it has none of them.
 
     These are a branch ENI, an address for egress in the IP family that is not the pool's, a choice of SNAT by its pod, and an address
     that its pod asked for.
+    `choice`: the settings in force that choose SNAT.
     """
     sentences = []
     if not attachment.is_of_pool:
@@ -32,7 +37,10 @@ def explain_legs(attachment: Attachment) -> list[str]:
         ifname = family_of(attachment.other_address).local_range.ifname
         sentences.append(f"for egress of the other family it has {attachment.other_address} on {ifname}")
     if attachment.snat is not None:
-        sentences.append(SNAT_MEANINGS[attachment.snat])
+        sentences.append(f"{choice.chooser_of(attachment)} {SNAT_MEANINGS[attachment.snat]}")
+    setting = choice.outdated_setting(attachment)
+    if setting:
+        sentences.append(OLDER_THAN_SETTING.format(setting=setting))
     if attachment.kept_s is not None:
         until = f"kept for its pod for {attachment.kept_s} s after its DEL" if attachment.kept_s else RELEASED_AT_DEL
         sentences.append(f"the pod asked for this address: it is {until}")

@@ -28,6 +28,7 @@ from ipamd.model.legs.conflict import branch_conflict
 from ipamd.model.legs.refusals import BranchRefusalCode, branch_refusal
 from ipamd.model.legs.steps import BRANCH_STEP
 from ipamd.model.pod_facts import GroupRequirement, PodFacts
+from ipamd.model.pod_snat_choice import PodSnatChoice
 from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.ports.pod_facts import PodFactsSource
@@ -35,7 +36,6 @@ from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.multi_nic_choice import MultiNicChoice
 from ipamd.sandbox.pinned_address_choice import PinnedAddressChoice
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
-from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.veth_names import VethNames
 
 WAITING_LIMIT = 16

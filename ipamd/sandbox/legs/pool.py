@@ -25,12 +25,12 @@ from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.pinned_address import PinnedClaim
 from ipamd.model.pinned_refusals import PinnedRefusalCode, pinned_refusal
 from ipamd.model.pod_snat import PodSnat
+from ipamd.model.pod_snat_choice import PodSnatChoice
 from ipamd.model.pool_counts import counts_of_pool
 from ipamd.model.record import dataclass, replace
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.pod_pool_choice import PodPoolChoice
-from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.veth_names import VethNames
 

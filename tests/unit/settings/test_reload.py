@@ -200,3 +200,18 @@ def test_an_error_does_not_end_the_thread(running: Follower, monkeypatch: pytest
     monkeypatch.setattr(running.current, "offer", offer)
     running.path.write_text("WARM_IP_TARGET=4\n")
     wait_until(lambda: running.target == 4, what="the next change is followed")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("VPC_IPAMD_CRI_SOCKET=unix:///run/other.sock\n", ConditionCode.SETTINGS_NEED_RESTART),
+        ("VPC_IPAMD_SNAT_EXEMPT_PODS=batch\n", ConditionCode.SETTINGS_NEED_NEW_PODS),
+    ],
+)
+def test_a_setting_that_pods_keep_needs_new_pods_too(follower: Make, text: str, code: ConditionCode) -> None:
+    """The condition distinguishes settings that reach running pods after a restart, and settings that do not."""
+    made = follower()
+    made.path.write_text(text)
+    made.looked(2)
+    assert codes(made.health, RESTART) == {code}

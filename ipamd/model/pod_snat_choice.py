@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network
 
-from ipamd.model.attachment import POD_IFNAME
+from ipamd.model.attachment import POD_IFNAME, Attachment
 from ipamd.model.cni_request import AttachRequest
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress
@@ -20,6 +20,9 @@ from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 
 CHOICES = ", ".join(PodSnat)
+
+LISTS = {PodSnat.NONE: "VPC_IPAMD_SNAT_EXEMPT_PODS", PodSnat.FORCE: "VPC_IPAMD_SNAT_FORCED_PODS"}
+"""The setting whose list makes each choice."""
 
 OF_IPV6 = "pods of IPv6 are never translated"
 
@@ -78,17 +81,50 @@ class PodSnatChoice:
 
         Returns: None if the pod is in neither list. Nothing is chosen for a sandbox that amazon-vpc-cni-k8s wires, nor for IPv6.
         """
+        if request.is_wired_by_caller:
+            return None
+        return self.by_lists(request.names.pod_namespace, address)
+
+    def by_lists(self, namespace: str, address: IpAddress) -> PodSnat | None:
+        """Return the choice of the lists as `by_settings` does, for a pod with this namespace and address."""
         has_lists = self.exempt or self.forced
-        if not has_lists or self.family is not IPV4 or request.is_wired_by_caller:
+        if not has_lists or self.family is not IPV4:
             return None
         lists = ((PodSnat.NONE, self.exempt), (PodSnat.FORCE, self.forced))
         for choice, subjects in lists:
-            if request.names.pod_namespace in subjects:
+            if namespace in subjects:
                 return choice
         for choice, subjects in lists:
             if _has_address(subjects, address):
                 return choice
         return None
+
+    def outdated_setting(self, attachment: Attachment) -> str:
+        """Return the list that would choose otherwise for this sandbox now, because the sandbox was added before a change of the list.
+
+        Returns: "" if there is none, and for a sandbox that an annotation may have chosen for, because the record has no annotation.
+        """
+        if not attachment.is_of_pool or self.family is not IPV4:
+            return ""
+        present = self.by_lists(attachment.pod_namespace, attachment.address)
+        is_by_annotation = attachment.snat is not None and attachment.pod_namespace in self.annotated_namespaces
+        if present == attachment.snat or is_by_annotation:
+            return ""
+        return LISTS[present or attachment.snat or PodSnat.NONE]
+
+    def chooser_of(self, attachment: Attachment) -> str:
+        """Name what chose the translation of this sandbox: the pod's annotation, a list in the settings, or both."""
+        by_annotation = f"its annotation {SNAT}"
+        if attachment.snat is None:
+            return "nothing"
+        by_list = LISTS[attachment.snat]
+        if attachment.pod_namespace not in self.annotated_namespaces:
+            if self.outdated_setting(attachment):
+                return f"{by_annotation} or {by_list}, as they were at its ADD,"
+            return by_list
+        if self.by_lists(attachment.pod_namespace, attachment.address) == attachment.snat:
+            return f"{by_annotation} or {by_list}"
+        return by_annotation
 
     def refuse_for_uplink(self, request: AttachRequest) -> None:
         """Refuse a pod that has an ENI of its own and chooses its translation by annotation. Raises: SnatAnnotationError."""
