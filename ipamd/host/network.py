@@ -234,6 +234,8 @@ class HostNetworkReconciler(Service):
             if change.address is not None:
                 self._backoffs.put((CHECK_SOON, change.address), in_s=0.0)
             self.mark(scope)
+        if change.kind is ChangeKind.NFT and self._hostnet.other_software():
+            self.mark(PassScope.OTHER_SOFTWARE)
 
     def mark(self, scope: PassScope) -> None:
         """Schedule a pass of this scope soon. From any thread."""
@@ -255,6 +257,14 @@ class HostNetworkReconciler(Service):
             self._make_requested_pass(PassScope.TABLE, self._reconcile_table)
         elif PassScope.CHECK in due_scopes:
             self._check_tables()
+        if PassScope.OTHER_SOFTWARE in due_scopes and not is_by_clock:
+            self._hostnet.inspect_other_software(self._addresses)
+            self._report_other_software()
+            self._triggers.done(PassScope.OTHER_SOFTWARE, has_repaired=False)
+
+    def _report_other_software(self) -> None:
+        other_software = first_of([difference.advised_text for difference in self._hostnet.other_software()], NAMED_MAX)
+        self._health.report("other software", problem_of(ConditionCode.OTHER_SOFTWARE, other_software))
 
     def _check_tables(self) -> None:
         """Restore our tables at once if they have changed. If their state cannot be read, schedule a TABLE pass."""
@@ -495,8 +505,7 @@ class HostNetworkReconciler(Service):
             ),
         )
         self._health.report(EXTRA_LEGS, problem_of(LegConditionCode.EXTRA_LEG_MISSING, self._hostnet.extra_family()[1]))
-        other_software = first_of([difference.advised_text for difference in self._hostnet.other_software()], NAMED_MAX)
-        self._health.report("other software", problem_of(ConditionCode.OTHER_SOFTWARE, other_software))
+        self._report_other_software()
         cut_off_keys = self._find_cut_off()
         if not is_silent or cut_off_keys or self._moved_tables(self._datastore.attachments()):
             return repairs + self._reconcile_sandboxes(announced, cut_off_keys)

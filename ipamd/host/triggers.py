@@ -31,12 +31,15 @@ class PassScope(StrEnum):
         so this pass is not delayed after passes that found nothing to repair.
     TABLE: our nftables tables.
     CHECK: only whether our nftables tables are unchanged. If the kernel does not answer, a TABLE pass follows.
+    OTHER_SOFTWARE: the filters of other software. It is marked only while there are findings about them, so that the condition ends
+        soon after they are mended. kube-proxy changes nftables all the time, so a new finding waits for the next pass by the clock.
     """
 
     EVERYTHING = "everything"
     LINKS = "links"
     TABLE = "table"
     CHECK = "check"
+    OTHER_SOFTWARE = "other software"
 
 
 class Triggers:

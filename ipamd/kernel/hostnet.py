@@ -267,6 +267,10 @@ class KernelHostNetwork(HostNetwork):
     def other_software(self) -> Sequence[RoutingDifference]:
         return self._last_findings
 
+    def inspect_other_software(self, addresses: Container[IpAddress]) -> None:
+        with self._lock:
+            self._last_findings = tuple(self._inspect_other_software(addresses))
+
     def foreign_links(self) -> Sequence[ForeignLink]:
         return self._confinement.foreign
 

@@ -268,6 +268,12 @@ class HostNetwork(Protocol):
         memory.
         """
 
+    def inspect_other_software(self, addresses: Container[IpAddress]) -> None:
+        """Inspect the filters of other software now, so that `other_software` returns the present findings.
+
+        If nftables cannot be read, the last findings stay. `addresses`: the addresses of sandboxes.
+        """
+
     def foreign_links(self) -> Sequence[ForeignLink]:
         """Return the links of other software that led from the host into a sandbox's namespace at the last inspection. From memory."""
 

@@ -120,7 +120,9 @@ ADVICE = STEPS | {
     ),
     "repair conflict": ("find out what undoes the repair", "docs/troubleshooting.md#something-undoes-repairs"),
     "other software": (
-        "if pods have no connectivity, run the command that the line names",
+        "if pods have no connectivity, run the command that the line names, and enter the same into that software's own "
+        "configuration, because its next load of the rules removes what was inserted; after each change of nftables it is looked at "
+        "again within seconds",
         "docs/host.md#filters-docker-firewalld-your-own",
     ),
     "foreign links": ("delete pods that should not have a second link", "docs/host.md#links-of-others"),

@@ -36,6 +36,8 @@ class FakeHostNetwork:
         self.has_extra_sources = False
         self.confine_count = 0
         self.is_table_lost = False
+        self.software_now: list[RoutingDifference] = []
+        self.software_findings: tuple[RoutingDifference, ...] = ()
         self.table_count = 0
         self.left_chains = ""
         self.left_names: Collection[str] | None = ()
@@ -97,8 +99,12 @@ class FakeHostNetwork:
         return self.dropped
 
     def other_software(self) -> Sequence[RoutingDifference]:
-        """See the port: there is none."""
-        return ()
+        """See the port: what the last inspection found."""
+        return self.software_findings
+
+    def inspect_other_software(self, addresses: Container[IpAddress]) -> None:
+        """See the port: finds what a test put into `software_now`."""
+        self.software_findings = tuple(self.software_now)
 
     def foreign_links(self) -> Sequence[ForeignLink]:
         """See the port: there are none."""

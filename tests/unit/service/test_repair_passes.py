@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from ipamd.host.repair_backoff import CONFLICT_REPAIRS, CONFLICT_WINDOW_S
 from ipamd.host.triggers import CALM_S, COALESCE_S, GAP_MAX_S, PassScope, Triggers
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.conditions import ConditionCode
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.finding_codes import FindingCode
 from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
-from ipamd.model.repairs import CONFINEMENT, RepairCode, RepairReport
+from ipamd.model.repairs import CONFINEMENT, NODE, RepairCode, RepairReport
+from ipamd.model.routing_difference import routing_difference
 from ipamd.report.audit import audit
+from tests.conditions import codes
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -150,6 +154,21 @@ def test_an_nft_transaction_looks_at_the_table_only(node: FakeNode) -> None:
     node.host_reconciler.run_due(is_by_clock=False)
     assert not node.hostnet.is_table_lost
     assert surveys == []
+
+
+def test_a_mended_filter_ends_its_condition_after_the_change(node: FakeNode) -> None:
+    """While there are findings, a change of nftables has the filters read again; without findings the clock does it."""
+    filters, seen = routing_difference(DifferenceCode.FILTER_POLICY_DROPS, NODE, chain="ip a b", command="x"), node.hostnet
+    seen.software_findings = (filters,)
+    seen.software_now = [filters]
+    node.host_reconciler.reconcile()
+    conditions = partial(codes, node.health, "other software")
+    for expected, now in ((True, [filters]), (False, []), (False, [filters])):
+        seen.software_now = now
+        node.host_reconciler.on_change(HostChange(ChangeKind.NFT, process="nft (process 7)"))
+        node.clock.advance(GAP_MAX_S + COALESCE_S)
+        node.host_reconciler.run_due(is_by_clock=False)
+        assert (ConditionCode.OTHER_SOFTWARE in conditions()) is expected
 
 
 def test_tables_that_are_fought_over_are_put_back_each_time(node: FakeNode) -> None:
