@@ -171,8 +171,8 @@ def main(*, vlan_links: VlanLinks | None = None) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     record = StartRecord(Path(os.environ.get("VPC_IPAMD_RUN_DIR") or RUN_DIR))
     record.begin()
-    exit_status, reason = _run_with_settings(vlan_links)
-    record.end(exit_status, reason=reason)
+    exit_status, reason, next_step = _run_with_settings(vlan_links)
+    record.end(exit_status, reason=reason, next_step=next_step)
     return exit_status
 
 
@@ -187,14 +187,15 @@ def _run_command(arguments: list[str]) -> int:
     return command.main(arguments)
 
 
-def _run_with_settings(vlan_links: VlanLinks | None) -> tuple[int, str]:
-    """Read the settings, and run. Returns: the exit status, and the reason if one is known."""
+def _run_with_settings(vlan_links: VlanLinks | None) -> tuple[int, str, str]:
+    """Read the settings, and run. Returns: the exit status, and the reason and the next step if they are known."""
     try:
         settings = load()
     except SettingsError as error:
         text = printable(str(error), most=logs.MESSAGE_MAX)
-        print(f"vpc-ipamd: {text}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
-        return EXIT_SETTINGS, text
+        step = f"; next: {error.next_step}" if error.next_step else ""
+        print(f"vpc-ipamd: {text}{step}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
+        return EXIT_SETTINGS, text, error.next_step
     logs.set_up(settings.daemon.log_level)
     ignored = without_meaning()
     if ignored:
@@ -209,14 +210,14 @@ def _run_with_settings(vlan_links: VlanLinks | None) -> tuple[int, str]:
     signals = Signals()
     threading.excepthook = partial(end_with_a_thread, signals)
     try:
-        return run(CurrentSettings(settings), signals, early=early, vlan_links=vlan_links), signals.failure
+        return run(CurrentSettings(settings), signals, early=early, vlan_links=vlan_links), signals.failure, ""
     except IpamError as error:
         log.error("the daemon ends error=%s", error)
-        return _exit_status(error), str(error)
+        return _exit_status(error), str(error), ""
     except Exception as error:  # top of the process
         log.error("the daemon ends error=%s", log_text(error), exc_info=error)
         signal.alarm(END_MAX_S)  # threads that have started may keep the process alive
-        return EXIT_FAILED, log_text(error)
+        return EXIT_FAILED, log_text(error), ""
 
 
 def _exit_status(error: IpamError) -> int:

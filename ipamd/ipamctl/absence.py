@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -87,13 +88,23 @@ def hung(process: Listener) -> MissingDaemon:
     if process.pid:
         process_text = f"process {process.pid}"
     if process.is_stopped:
-        step = f"`kill -CONT {process.pid}` on the node, and find out who stopped it"
+        step = f"{command_here(f'kill -CONT {process.pid}')}, and find out who stopped it"
         return MissingDaemon(AbsenceKind.HUNG, f"{process_text} is stopped", step)
     step = (
         "kubelet restarts it when its probe fails; before that, see `kubectl -n kube-system logs POD`, and run `ipamctl bundle`, "
         "which collects what can still be read"
     )
     return MissingDaemon(AbsenceKind.HUNG, f"{process_text} has the socket and is hung, or very busy", step)
+
+
+def command_here(command: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the command as it is to be typed.
+
+    The DaemonSet's pods have a PID namespace of their own, so in a pod a process number of this program is wrong on the node.
+    """
+    if environ.get("KUBERNETES_SERVICE_HOST"):  # kubelet sets it in every container
+        return f"`kubectl -n kube-system exec POD -- sh -c '{command}'`"
+    return f"`{command}` on the node"
 
 
 def gone(run_dir: Path) -> MissingDaemon:
@@ -103,7 +114,9 @@ def gone(run_dir: Path) -> MissingDaemon:
     if len(failed) >= LOOP_STARTS:
         minutes = (now_s - failed[0].boottime_s) / 60
         text = f"crash loop: {len(failed)} starts within {max(minutes, 1):.0f} min, the last one {_end_of(failed[-1])}"
-        step = f"`kubectl -n kube-system logs POD -c ipamd --previous`, and look the status up in {_ENDS}"
+        step = failed[-1].next_step
+        if not step:
+            step = f"`kubectl -n kube-system logs POD -c ipamd --previous`, and look the status up in {_ENDS}"
         return MissingDaemon(AbsenceKind.CRASH_LOOP, text, step)
     step = (
         "`kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=vpc-ipamd` shows whether its pod is on this node; "

@@ -475,9 +475,12 @@ def is_about_keys(error: BaseException) -> bool:
 class SettingsError(IpamError):
     """Settings are malformed or contradict each other, and the details list every problem at once; or a file or directory that they
     name is unusable.
+
+    `next_step`: where the wrong settings are set, and the command that changes them; "" if that is not known.
     """
 
     cni_code = 119
+    next_step = ""
 
 
 class PluginLackingError(SettingsError):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping, Set
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 from ipaddress import IPv4Network
 from itertools import combinations
 from typing import Any
@@ -41,6 +42,9 @@ EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
 
 IPV6_MTU_LEAST = 1280
 """The least MTU of a link with IPv6, in bytes. Source: RFC 8200, 5; amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateMTU."""
+
+_NAME = re.compile(r"\b[A-Z][A-Za-z0-9_]+\b")
+"""Words that may be the name of a setting."""
 
 OF_THE_SDK = {
     "AWS_REGION": parse_region,
@@ -92,8 +96,30 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     settings = _parsed(given, problems)
     problems += contradictions(settings)
     if problems:
-        raise failure(SettingsError, FailureCode.SETTINGS_WRONG, count=len(problems), problems="; ".join(problems))
+        error = failure(SettingsError, FailureCode.SETTINGS_WRONG, count=len(problems), problems="; ".join(problems))
+        error.next_step = _where_to_correct(problems, environ, in_file)
+        raise error
     return settings
+
+
+def _where_to_correct(problems: Iterable[str], environ: Mapping[str, str], in_file: Container[str]) -> str:
+    """Return where the settings that the problems name are set, with the command that changes them; "" if no set one is named."""
+    named = dict.fromkeys(name for text in problems for name in _NAME.findall(text) if environ.get(name) or name in in_file)
+    from_file = [name for name in named if name in in_file]
+    from_environ = [name for name in named if name not in in_file]
+    steps = []
+    if from_environ:
+        values = " ".join(f"{name}=VALUE" for name in from_environ)
+        steps.append(
+            f"{', '.join(from_environ)} set in the environment: `kubectl -n kube-system set env daemonset/vpc-ipamd -c ipamd "
+            f"{values}`, and the chart's values or the overlay, which the next installation applies"
+        )
+    if from_file:
+        steps.append(
+            f"{', '.join(from_file)} set in the settings file {environ[FILE]}: correct its ConfigMap (`kubectl -n kube-system edit "
+            "configmap`), and the overlay from which it is made"
+        )
+    return "; ".join(steps)
 
 
 def load_valid(environ: Mapping[str, str] = os.environ) -> Settings:

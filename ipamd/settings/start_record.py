@@ -33,12 +33,14 @@ class ProcessStart(NamedTuple):
     `boottime_s`: CLOCK_BOOTTIME at the start, in seconds.
     `exit_status`: None while the process runs, or if it was killed.
     `reason`: why the process ended, "" if that is not known.
+    `next_step`: what an operator can do, "" if only the reason is known.
     """
 
     boottime_s: float
     pid: int
     exit_status: int | None = None
     reason: str = ""
+    next_step: str = ""
 
 
 class StartRecord:
@@ -52,9 +54,10 @@ class StartRecord:
         """Record that this process began."""
         self._write()
 
-    def end(self, exit_status: int, *, reason: str) -> None:
+    def end(self, exit_status: int, *, reason: str, next_step: str = "") -> None:
         """Record how this process ends."""
-        self._this_start = self._this_start._replace(exit_status=exit_status, reason=printable(reason, most=REASON_MAX))
+        reason, next_step = printable(reason, most=REASON_MAX), printable(next_step, most=REASON_MAX)
+        self._this_start = self._this_start._replace(exit_status=exit_status, reason=reason, next_step=next_step)
         self._write()
 
     def _write(self) -> None:
@@ -91,6 +94,7 @@ def _is_well_formed(start: ProcessStart) -> bool:
         and isinstance(start.pid, int)
         and isinstance(start.exit_status, (int, type(None)))
         and isinstance(start.reason, str)
+        and isinstance(start.next_step, str)
     )
 
 

@@ -93,6 +93,19 @@ def test_prefix_mode_without_target(environment: dict[str, str]) -> None:
     assert load(environment).pool.prefix_delegation
 
 
+def test_a_refusal_names_where_each_wrong_setting_is_set(tmp_path: Path) -> None:
+    """With the command for the environment, and the path of the settings file."""
+    path = tmp_path / "file.settings"
+    path.write_text("MINIMUM_IP_TARGET=few\n")
+    with pytest.raises(SettingsError) as refusal:
+        load({"WARM_IP_TARGET": "many", "MINIMUM_IP_TARGET": "4", "MAX_ENI": "3", "VPC_IPAMD_SETTINGS_FILE": str(path)})
+    in_environment, in_file = refusal.value.next_step.split("; ")
+    assert "daemonset/vpc-ipamd -c ipamd WARM_IP_TARGET=VALUE`" in in_environment
+    assert ("MINIMUM_IP_TARGET" in in_environment, "MAX_ENI" in refusal.value.next_step) == (False, False)
+    assert "MINIMUM_IP_TARGET" in in_file
+    assert str(path) in in_file
+
+
 def test_auto_computes_what_warm_ip_target_says() -> None:
     """Both at once is a contradiction; a floor and what auto replaces anyway are none."""
     with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)) as refusal:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.ipamctl.absence import LOOP_STARTS, AbsenceKind, Listener, MissingDaemon, gone, listener
+from ipamd.ipamctl.absence import LOOP_STARTS, AbsenceKind, Listener, MissingDaemon, command_here, gone, listener
 from ipamd.ipamctl.client import MOMENT_S, TIMEOUT_S, Client
 from ipamd.ipamctl.verb import AwayError
 from ipamd.settings.start_record import STARTS_MAX, STARTS_NAME, ProcessStart, StartRecord, read_starts
@@ -72,6 +72,23 @@ def test_many_starts_are_a_crash_loop(run_dir: Path) -> None:
     assert _kind(run_dir) == AbsenceKind.CRASH_LOOP
     absence = gone(run_dir)
     assert f"WARM_IP_TARGET {LOOP_STARTS - 1} is wrong" in absence.text
+
+
+def test_a_crash_loop_has_the_next_step_of_the_last_end(run_dir: Path) -> None:
+    """Without one, the log is named."""
+    for step in ("", "", "set WARM_IP_TARGET"):
+        record = StartRecord(run_dir)
+        record.begin()
+        record.end(2, reason="wrong", next_step=step)
+    assert gone(run_dir).next_step == "set WARM_IP_TARGET"
+    StartRecord(run_dir).begin()
+    assert "--previous" in gone(run_dir).next_step
+
+
+@pytest.mark.parametrize(("environ", "is_in_pod"), [({}, False), ({"KUBERNETES_SERVICE_HOST": "10.100.0.1"}, True)])
+def test_a_command_names_the_pod_inside_of_one(environ: dict[str, str], is_in_pod: bool) -> None:
+    """A process number of a container is wrong on its node."""
+    assert ("exec POD -- sh -c 'kill -CONT 25'" in command_here("kill -CONT 25", environ)) is is_in_pod
 
 
 def test_a_node_whose_first_daemon_never_started_has_its_crash_loop(tmp_path: Path) -> None:
