@@ -34,8 +34,9 @@ from ipamd.model.words import printable
 SERVER_ERROR = 500
 """HTTP status from which the fault is EC2's own and the outcome unknown. Source: RFC 9110, 15.6."""
 
-MESSAGE_MAX = 300
-"""Characters of EC2's message that we quote. Ours: a bound is needed, because an encoded authorization failure has kilobytes."""
+MESSAGE_MAX = 700
+"""Characters of EC2's message that we quote. Ours: a denial names the kind of policy that decided at its end, after role and
+resource, and has at most 600. A bound is needed, because other messages have kilobytes."""
 
 CODE_MAX = 100
 """Characters of EC2's code that we quote. Ours: the longest has 60."""
@@ -45,7 +46,10 @@ ENCODED = "Encoded authorization failure message:"
 kilobytes, so it goes to the log once and into no message.
 Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html."""
 
-DECODE = "Which statement decided is in the daemon's log: aws sts decode-authorization-message --encoded-message TEXT"
+DECODE = (
+    "for the statement that decided search the daemon's log for `encoded authorization failure`, and run aws sts "
+    "decode-authorization-message --encoded-message with its text"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -231,7 +235,7 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
     advice = rule.advice.format(actions=actions, prefix=prefix, instead=instead)
     if encoded:
         _log.warning("encoded authorization failure api=%s subject=%s text=%s", api, subject, encoded.strip())
-        quoted, advice = quoted.strip(), f"{advice}. {DECODE}"
+        quoted, advice = quoted.strip(), f"{advice}; {DECODE}"
     answer = f"{code}: {quoted}"
     error = _failed_call(rule.error, FailureCode.EC2_REFUSED, api, subject, cause=answer, step=advice)
     error.code = code

@@ -7,7 +7,7 @@ to search a sentence for it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from enum import Enum
 
 from ipamd.model.record import dataclass, field, replace
@@ -86,7 +86,10 @@ class Cause:
 
     def render(self, form: Form = Form.FULL, known: Container[Ec2Refusal] = ()) -> str:
         """Return every reason once, in one line. `known`: refusals that another condition shows, so that REFERENCE is enough."""
-        return "; ".join(dict.fromkeys(part.render(form, known) for part in self.parts))
+        texts = list(dict.fromkeys(part.render(form, known) for part in self.parts))
+        if any(text.startswith(REFERENCE) and text != REFERENCE for text in texts):
+            texts = [text for text in texts if text != REFERENCE]  # another part has the same reference with a note
+        return "; ".join(_without_repeated_advice(texts, [part.note for part in self.parts]))
 
     @property
     def refusals(self) -> tuple[Ec2Refusal, ...]:
@@ -103,6 +106,18 @@ class Cause:
         """Return the cause with a note, such as advice, after its last reason."""
         *others, last = self.parts
         return Cause((*others, replace(last, note=f"{last.note}{note}")))
+
+
+def _without_repeated_advice(texts: Sequence[str], notes: Iterable[str]) -> list[str]:
+    """Leave out those sentences of a note that an earlier text has too: refusals of the same kind share most of their advice."""
+    advice = {sentence for note in notes for sentence in note.split("; ")[1:] if sentence}
+    seen: set[str] = set()
+    kept = []
+    for text in texts:
+        sentences = text.split("; ")
+        kept.append("; ".join(sentence for sentence in sentences if sentence not in seen & advice))
+        seen.update(sentences)
+    return [text for text in kept if text]
 
 
 def cause_of_text(text: str) -> Cause:

@@ -74,17 +74,22 @@ def address_states(pool: Answer) -> str:
     return ", ".join(f"{usable(pool[f'{state}_count'])} {state}" for state in STATES)
 
 
+CONDITION_MAX = 2400
+"""The largest number of characters of a condition. Ours: the denials of two calls to EC2, each with role, resource and advice. A
+cut in the middle would hide the second action that is to be allowed."""
+
+
 def _conditions(answer: Answer) -> list[str]:
     """Write each condition, and below it its start, the next step and the page about it."""
     lines = []
     for condition in answer["conditions"]:
-        lines.append(f"{DEGRADED} {fitting(condition['text'], LINE_MAX)}")
+        lines.append(f"{DEGRADED} {fitting(condition['text'], CONDITION_MAX)}")
         since = ""
         if condition["since"]:
             since = f"since {condition['since']}; "
         if condition["refusals"] and condition["refused_ago_s"] > 0:
             since += f"EC2 refused last {condition['refused_ago_s']:.0f} s ago; "
-        lines.append(f"         {since}{fitting(condition['next'], LINE_MAX)}; see {condition['page']}")
+        lines.append(f"         {since}{fitting(condition['next'], CONDITION_MAX)}; see {condition['page']}")
     if lines:
         lines.append("")
     return lines

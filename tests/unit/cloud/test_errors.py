@@ -160,7 +160,18 @@ def test_what_only_sts_can_read_goes_to_the_log(caplog: pytest.LogCaptureFixture
 def test_long_messages_are_cut() -> None:
     """An encoded authorization failure of kilobytes does not flood the log."""
     failed = errors.refused("DescribeSubnets", "subnet-1", code="UnauthorizedOperation", message="x" * 5000, status=403)
-    assert len(failed.error.details) < 600
+    assert len(failed.error.details) < errors.MESSAGE_MAX + 300
+
+
+def test_a_denial_keeps_the_policy_that_decided() -> None:
+    """It is at the message's end, after the longest names of role, session and resource."""
+    role = f"arn:aws-us-gov:sts::123456789012:assumed-role/{'r' * 64}/{'s' * 64}"
+    resource = f"arn:aws-us-gov:ec2:us-gov-west-1:123456789012:network-interface/eni-{'0' * 17}"
+    reason = "because no identity-based policy allows the ec2:AssignPrivateIpAddresses action"
+    said = f"User: {role} is not authorized to perform: ec2:AssignPrivateIpAddresses on resource: {resource} {reason}"
+    failed = errors.refused("AssignPrivateIpAddresses", "eni-1", code="UnauthorizedOperation", message=said, status=403)
+    assert reason in failed.error.details
+    assert errors.DECODE not in failed.error.next_step
 
 
 EXCEPTIONS = [

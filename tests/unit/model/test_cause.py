@@ -32,6 +32,15 @@ def test_a_refusal_that_is_shown_elsewhere_is_referred_to() -> None:
     assert cause.refusals == (DENIED, SILENT)
 
 
+def test_advice_that_two_refusals_share_is_given_once() -> None:
+    """And one reference, with the time of the next try if one of the parts has it."""
+    other = Ec2Refusal("CreateNetworkInterface", "new", "UnauthorizedOperation", "EC2 CreateNetworkInterface failed: no")
+    parts = (CausePart(refusal=DENIED, note="; allow A; decode it"), CausePart(refusal=other, note="; allow B; decode it"))
+    assert Cause(parts).render() == f"{DENIED.text}; allow A; decode it; {other.text}; allow B"
+    waiting = Cause((CausePart(refusal=DENIED), CausePart(refusal=other, note=" (next try in 5 s)")))
+    assert waiting.render(known={DENIED, other}) == "see EC2 (next try in 5 s)"
+
+
 def test_causes_are_put_together() -> None:
     """Each reason once, the subject before the first and a note after the last; of many the first, and how many more there are."""
     cause = joined([cause_of_text("a"), cause_of_text("b"), cause_of_text("a")])
