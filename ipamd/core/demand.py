@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime
 
 from ipamd.model.blocked import Blocked
 from ipamd.model.cause import Cause, cause_of_text
@@ -86,14 +87,16 @@ class _PoolDemand:
     `waiting_count`: the number of ADDs that wait for an address.
     `served_count`: the number of ADDs that got an address since the start.
     `status`: the last status that was published.
+    `short_since`: the time of the first plan that found no free address, None while there is one.
     """
 
-    __slots__ = ("served_count", "status", "waiting_count")
+    __slots__ = ("served_count", "short_since", "status", "waiting_count")
 
     def __init__(self) -> None:
         self.waiting_count = 0
         self.served_count = 0
         self.status = NOT_PLANNED
+        self.short_since: datetime | None = None
 
 
 class Demand:
@@ -192,6 +195,23 @@ class Demand:
             self.announcement_count += 1
             self._changed.notify_all()
         self._on_supply()
+
+    def record_supply(self, free_count: int, at: datetime, pool: str = "") -> None:
+        """Record how many free addresses a plan found. A shortage goes on while ADDs wait, because they take each address that comes.
+
+        `at`: the time of the plan.
+        """
+        with self._changed:
+            record = self._of(pool)
+            if free_count and not (record.short_since and record.waiting_count):
+                record.short_since = None
+            elif record.short_since is None:
+                record.short_since = at
+
+    @property
+    def short_since(self) -> datetime | None:
+        """The time of the first plan that found no free address in the node's own pool; None if the last plan found one."""
+        return self._own.short_since
 
     def publish(self, status: PoolStatus, pool: str = "") -> None:
         """Publish the maintainer's decision about a pool, and wake the waiting ADDs."""

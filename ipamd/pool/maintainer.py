@@ -49,7 +49,7 @@ from ipamd.model.placement import is_prefix_mode, trunk_places, with_room_elsewh
 from ipamd.model.plan import Plan, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pod_pools import NO_POOLS, OWN, PodPools
 from ipamd.model.pool_actions import CreateEni, Growth, Release, ReleaseAddresses, ReleaseEni
-from ipamd.model.pool_counts import PoolCounts, Stock
+from ipamd.model.pool_counts import PoolCounts, Stock, assignable_count
 from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_shares import claims, other_pool_eni_count, stock_of_pool, with_share
 from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
@@ -774,6 +774,7 @@ class PoolMaintainer(Service):
                 log.info("pool plan=%s of=%s", sentence, planned.name)
             else:
                 log.info("pool plan=%s", sentence)
+        self._demand.record_supply(assignable_count(self._datastore.stock(), planned.name), self._clock.now(), planned.name)
         self._demand.publish(status, planned.name)
 
 

@@ -287,8 +287,10 @@ def _empty_pool(sources: Sources, *, disk: str) -> Condition:
     """
     status, delayed_by = sources.demand.status, delay(sources.ec2, sources.clock)
     empty = problem(ConditionCode.NO_ADDRESS, cause=status.shortage(delayed_by), next_step=status.step(delayed_by))
-    # The pool became empty when the last free address was taken, so the latest change of a row is the start of the condition.
+    # The pool became empty when the last free address was taken, which is no later than the latest change of a row. Later changes
+    # (a DEL, or an address that a waiting ADD takes at once) do not end the shortage, so the first plan without a free address counts.
     since = max((row.since for row in sources.datastore.addresses()), default=sources.clock.now())
+    since = min(since, sources.demand.short_since or since)
     return Condition((empty,), condition_text(POOL, empty), since, disk)
 
 

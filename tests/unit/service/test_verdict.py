@@ -332,6 +332,26 @@ def test_the_facts_come_from_memory_and_an_empty_pool_is_a_condition_that_ends_b
     assert sum(node.ec2.calls.values()) == calls
 
 
+def test_a_shortage_begins_once(node: FakeNode) -> None:
+    """A DEL, whose address cools, does not move its start; an address that stays free ends it, also if an ADD waits meanwhile."""
+    node.health.mark_ready()
+    for number in range(27):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    sources, demand = node.app.introspection.sources, node.demand
+    began = facts(sources).since["pool"]
+    node.clock.advance(60.0)
+    node.delete("s0")
+    node.pool.cycle()
+    assert facts(sources).since["pool"] == began
+    demand.record_supply(1, node.clock.now())
+    assert demand.short_since is None
+    demand.record_supply(0, began)
+    demand.join()
+    demand.record_supply(1, node.clock.now())
+    assert demand.short_since == began
+
+
 def test_no_address_is_promised_while_no_pod_can_have_one() -> None:
     """With security groups for pods, and neither kubelet nor the runtime telling which pods have them."""
     said = "pod security groups: kubelet does not answer; new pods get no address, whether they have security groups or not"
