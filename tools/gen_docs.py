@@ -65,6 +65,7 @@ variables of the AWS SDK in the environment only.
 - **A setting that is not live** keeps its value until a restart; `ipamctl status` names it behind `needs a restart:`
   (`ipamd_settings_awaiting_restart`).
 - **The generation** is 1 at the start and grows with each accepted change (line `settings` of `ipamctl status`, `ipamd_settings_generation`).
+  A restart reads the file and begins with 1 again; `ipamctl config` shows which values are from the file.
 
 On a cluster the file is `settings` of [your overlay](install.md#3-make-an-overlay-of-yours). [`ipamctl plan`](capacity.md#try-a-setting) shows
 the effect of a target. Try the file, apply it, and check that a node uses it:

@@ -258,7 +258,7 @@ def _confinement(confinement: Answer) -> str:
 
 
 def _settings(settings: Answer) -> str:
-    line = f"generation {settings['generation']} of environment"
+    line = f"generation {settings['generation']} since the daemon's start, of environment"
     if settings["file"]:
         line += f" and {settings['file']}"
     if not settings["valid"]:
