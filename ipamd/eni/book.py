@@ -68,7 +68,7 @@ class AddedElsewhere:
 FROZEN = "external changes: its link is gone; EC2 is asked whether it is detached"
 """Why an ENI is frozen (its addresses are not assigned), as `ipamctl status` shows it."""
 
-DETACHED = "external changes: its link is gone, and EC2 does not show it attached any more; its sandboxes keep its addresses"
+DETACHED = "external changes: its link is gone, and EC2 does not show it attached any more"
 """Why an ENI is frozen, once two answers of EC2 have shown that it is detached."""
 
 RETURNED = "external changes: its link is back; it is used again as soon as EC2 or metadata shows it"

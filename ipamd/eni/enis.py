@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ipamd.core.backoffs import EC2
 from ipamd.core.context import Service, ServiceContext
@@ -73,6 +73,7 @@ class EniService(Service):
 
     `book`: facts about each ENI beside its row.
     `routing`: the host routing of each ENI.
+    `last_comparison`: the time and the result of the last comparison with EC2 whose answer was recorded; None before the first.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class EniService(Service):
         self.family = family
         self._has_cards = has_cards
         self.differences = CloudDifferences(context)
+        self.last_comparison: tuple[datetime, EniSyncResult] | None = None
         self._log = OperationLog(context)
         self._identity = identity
         self._exclusion = exclusion
@@ -174,6 +176,7 @@ class EniService(Service):
         except Exception:
             self._resyncs.request(ResyncReason.OTHER, "an answer could not be recorded")
             raise
+        self.last_comparison = self._clock.now(), outcome
         self._resyncs.record_result(outcome)
         if outcome.added_count or outcome.healed_count:
             self._demand.announce_supply()

@@ -585,6 +585,9 @@ class App:
     def _cloud_view(self) -> CloudView:
         """Describe the last answer of EC2, and the calls that are running, because with its retries a call takes up to a minute."""
         reachable, detail = self.adapters.node_info.cloud
+        if reachable and self.pool.enis.last_comparison is not None:
+            at, result = self.pool.enis.last_comparison
+            detail = f"last compared {(self.context.clock.now() - at).total_seconds():.0f} s ago: {result}"
         for call in self.adapters.ec2.calls_under_way():
             detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
             if call.refusal_count:

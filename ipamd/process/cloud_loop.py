@@ -118,7 +118,7 @@ class CloudLoop:
             self.is_answered = True
             limits = app.adapters.ec2.instance_limits(identity.instance_type)
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
-        app.adapters.node_info.cloud = True, f"last compared at start: {result}"
+        app.adapters.node_info.cloud = True, str(result)
         self._ec2_condition.report(None)
         if health.phase is Phase.SERVING:  # EC2 was late, and the start has continued without its answer
             for failure in app.pool.enis.routing.set_up_all():

@@ -64,6 +64,14 @@ METADATA_NEXT = "do what the message says, also in the launch template; metadata
 ASK_EC2 = "follow the message, then `ipamctl retry`"
 """The next step after a refusal of EC2 that lasts until a person acts. While EC2 only throttles, it is replaced by WAIT."""
 
+FROZEN_ENI = "frozen"
+"""Beginning of the subject of the condition of a frozen ENI; the ENI's ID follows."""
+
+NO_POD_ON_ENI = (
+    "no pod has its addresses: it is forgotten as soon as EC2 has confirmed the detachment and its addresses have cooled, and this "
+    "ends; delete it in EC2 unless you attach it again: `aws ec2 delete-network-interface --network-interface-id {eni}`"
+)
+
 CRI_NEXT = "start the container runtime, or set VPC_IPAMD_CRI_SOCKET; it is asked again by itself"
 
 STEPS = {
@@ -255,6 +263,8 @@ def facts(sources: Sources) -> Facts:
             conditions, disks, paths_by_subject(sources), lambda subject, shown: reported[subject].text_about(shown)
         )
         next_steps |= disk_steps
+    cut_off = sources.without_network()
+    next_steps |= _steps_without_pods(reported, {str(interface.eni_id) for interface in cut_off})
     problems = {subject: condition.problems for subject, condition in reported.items()}
     call = _last_refused_call(sources)
     refusal = None
@@ -274,9 +284,22 @@ def facts(sources: Sources) -> Facts:
         since=since,
         problems=problems,
         next_steps=next_steps,
-        cut_off_count=sandbox_count(sources.without_network()),
+        cut_off_count=sandbox_count(cut_off),
         refusal_ages=sources.refusal_ages(),
     )
+
+
+def _steps_without_pods(subjects: Iterable[str], cut_off_enis: Container[str]) -> dict[str, str]:
+    """Return the next step of conditions about lost ENIs and addresses that no pod has any more, by subject.
+
+    `cut_off_enis`: the ENIs of interfaces without network.
+    """
+    steps = {}
+    for subject in subjects:
+        kind, _, eni = subject.rpartition(" ")
+        if kind == FROZEN_ENI and eni not in cut_off_enis:
+            steps[subject] = NO_POD_ON_ENI.format(eni=eni)
+    return steps
 
 
 def _empty_pool(sources: Sources, *, disk: str) -> Condition:

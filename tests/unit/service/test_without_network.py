@@ -15,8 +15,8 @@ from ipamd.model.ids import EniId
 from ipamd.model.legs.finding_codes import LegFindingCode
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.audit import audit
-from ipamd.report.verdict import LINE_MAX, facts, verdict
-from tests.fakes.cloud import PRIMARY
+from ipamd.report.verdict import ADVICE, LINE_MAX, NO_POD_ON_ENI, condition_reports, facts, verdict
+from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import detach_by_hand, settle
 from tests.unit.service.branches import attach, branch_eni, node_with_trunk
@@ -256,3 +256,31 @@ def test_interfaces_without_a_row_count_once(node: FakeNode) -> None:
     sandbox_count = len({one.key.container_id for one in on_it})
     assert len(node.app.introspection.sources.without_network()) == len(on_it) == sandbox_count + 1
     assert facts(node.app.introspection.sources).cut_off_count == sandbox_count
+
+
+def test_a_frozen_eni_without_pods_sends_nobody_to_look_for_pods(tmp_path: Path) -> None:
+    """While it has pods the audit names them; after that the next step is about the ENI alone."""
+    node = _node(tmp_path)
+    eni_id, _ = _on_second_eni(node)
+    node.enis.routing.freeze(eni_id)
+    subject, sources = f"frozen {eni_id}", node.app.introspection.sources
+    with_pods, without_pods = ADVICE["frozen eni"][0], NO_POD_ON_ENI.format(eni=eni_id)
+    assert {one.subject: one.next for one in condition_reports(facts(sources))}[subject] == with_pods
+    for attachment in node.datastore.attachments():
+        if attachment.eni_id == eni_id:
+            node.delete(attachment.key.container_id)
+    assert {one.subject: one.next for one in condition_reports(facts(sources))}[subject] == without_pods
+
+
+def test_the_last_comparison_is_the_last_one(tmp_path: Path) -> None:
+    """Not that of the start."""
+    node = _node(tmp_path)
+    node.enis.sync_with_ec2(IDENTITY)
+    first, _ = node.enis.last_comparison or (None, None)
+    node.clock.advance(5.0)
+    node.enis.sync_with_ec2(IDENTITY)
+    node.node_info.cloud = True, "at the start"
+    last, result = node.enis.last_comparison or (None, None)
+    assert first is not None
+    assert last is not None
+    assert ((last - first).total_seconds(), node.app.introspection.sources.cloud().detail.endswith(str(result))) == (5.0, True)
