@@ -73,6 +73,7 @@ class EniService(Service):
 
     `book`: facts about each ENI beside its row.
     `routing`: the host routing of each ENI.
+    `left_detached`: the ENIs that other software detached and that were forgotten since the start. EC2 may still have them.
     `last_comparison`: the time and the result of the last comparison with EC2 whose answer was recorded; None before the first.
     """
 
@@ -111,6 +112,7 @@ class EniService(Service):
         self.family = family
         self._has_cards = has_cards
         self.differences = CloudDifferences(context)
+        self.left_detached: frozenset[EniId] = frozenset()
         self.last_comparison: tuple[datetime, EniSyncResult] | None = None
         self._log = OperationLog(context)
         self._identity = identity
@@ -375,6 +377,7 @@ class EniService(Service):
                     return
                 uow.remove_eni(eni_id, reason=f"{NOT_SHOWN} it attached")
             self.book.forget(eni_id)
+            self.left_detached |= {eni_id}
             self._demand.trigger()  # its place on the instance is free
         except IpamError as error:  # must not stop the caller, which repairs the sandboxes' routes next
             log.warning("removing an ENI failed, will retry eni=%s error=%s", eni_id, log_text(error))

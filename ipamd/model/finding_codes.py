@@ -34,6 +34,7 @@ class FindingCode(StrEnum):
 
     LOST_ADDRESS = "lost-address"
     LOST_UNUSED_ADDRESS = "lost-unused-address"
+    ENI_LEFT_DETACHED = "eni-left-detached"
     PRIMARY_FOR_SANDBOXES = "primary-for-sandboxes"
     ADDRESS_ELSEWHERE = "address-elsewhere"
     ADDRESS_ELSEWHERE_RECENTLY = "address-elsewhere-recently"

@@ -507,9 +507,6 @@ class App:
 
     def _make_sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
-        judgement = quarantined = None
-        if runtime is not None:
-            judgement, quarantined = runtime.present_judgement, runtime.present_verdicts
         return Sources(
             clock=context.clock,
             health=context.health,
@@ -530,12 +527,13 @@ class App:
             dying_count=self.cooldown.dying_count,
             runtime_view=self._runtime_view,
             runtime=adapters.node_info.runtime,
-            judgement=judgement,
-            quarantined=quarantined,
+            judgement=None if runtime is None else runtime.present_judgement,
+            quarantined=None if runtime is None else runtime.present_verdicts,
             missing_count=None if runtime is None else self.quarantine.judge.missing_count,
             cloud=self._cloud_view,
             recent=lambda: pool.enis.book.added().keys(),
             frozen=pool.enis.routing.frozen,
+            left_detached=lambda: tuple(pool.enis.left_detached),
             freezings=context.freeze.in_force,
             subnets=lambda: pool.subnets.views(adapters.node_info.identity()),
             given_twice=self.other_daemon.given_twice,

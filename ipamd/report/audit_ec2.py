@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 
 from ipamd.model.address import Address
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from ipamd.model.cloud_evidence import CloudKey, addresses_on, plausibility, recorded
+from ipamd.model.eni_tags import INSTANCE_TAG
 from ipamd.model.family import IpAddress, stand_in
 from ipamd.model.finding_codes import FindingCode
 from ipamd.model.ids import EniId
@@ -74,7 +75,17 @@ def compare_with_ec2(sources: Sources, before: Snapshot, silent: list[str]) -> l
     findings += _changed_enis(enis, after)
     findings += _unrecorded_enis(enis, after)
     findings += _missing_enis(enis, after, recent)
+    findings += _left_detached(sources, identity, silent)
     return findings + compare_uplinked(sources, before, after, silent)
+
+
+def _left_detached(sources: Sources, identity: InstanceIdentity, silent: list[str]) -> list[AuditFinding]:
+    """Report ENIs of ours that other software detached, and that EC2 still has. EC2 is asked only if the daemon knows of any."""
+    known = sources.left_detached()
+    if not known:
+        return []
+    detached = ask_source("EC2", lambda: sources.ec2.find_detached({INSTANCE_TAG: identity.instance_id}), silent) or ()
+    return [finding(FindingCode.ENI_LEFT_DETACHED, eni.eni_id) for eni in detached if eni.eni_id in known]
 
 
 def _misplaced_addresses(

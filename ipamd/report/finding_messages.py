@@ -69,6 +69,10 @@ MESSAGES: Mapping[StrEnum, tuple[str, str]] = {
     FindingCode.ENI_UNUSABLE: ("attached, but of no use to pods: {problem}", "left alone; it occupies a device index"),
     FindingCode.ENI_MISSING: ("recorded, but not attached by EC2's answer", _CONFIRMED),
     FindingCode.ENI_MISSING_RECENTLY: ("recorded, but not attached by EC2's answer", _CONFIRMED),
+    FindingCode.ENI_LEFT_DETACHED: (
+        "detached by others and not recorded any more, but still in EC2",
+        "delete it (`aws ec2 delete-network-interface --network-interface-id ID`); otherwise the next start of vpc-ipamd does",
+    ),
     FindingCode.ENI_FROZEN: ("frozen, its addresses are not assigned: {reason}; {count} on it", _FROZEN),
     FindingCode.ENI_NOT_SET_UP: ("its routing is not set up on the host, so its addresses are not assigned (I7)", _SET_UP),
     FindingCode.FOREIGN_LINK: ("a link into sandbox {sandbox} that vpc-ipamd did not make", _FOREIGN),

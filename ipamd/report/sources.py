@@ -171,6 +171,8 @@ class Sources:
     """ENIs and addresses that our own calls to EC2 changed in the last minutes."""
     frozen: Callable[[], Mapping[EniId, str]]
     """The frozen ENIs, whose addresses are not assigned, with the reason."""
+    left_detached: Callable[[], Collection[EniId]]
+    """The ENIs that other software detached from this node and that were forgotten since the start. EC2 may still have them."""
     freezings: Callable[[], tuple[Freezing, ...]]
     """The causes that freeze the pool."""
     subnets: Callable[[], tuple[SubnetView, ...]]

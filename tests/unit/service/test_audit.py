@@ -23,6 +23,7 @@ from ipamd.report.audit_ec2 import primary_addresses
 from ipamd.report.finding import AuditFinding
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
+from tests.stories.external_changes import detach_by_hand, settle
 
 
 def audit(node: FakeNode, *, ask_ec2: bool = True) -> AuditReport:
@@ -73,6 +74,26 @@ def test_an_eni_detached_by_hand_is_a_violation_while_sandboxes_are_on_it(node: 
     for attachment in node.datastore.attachments():
         node.delete(attachment.key.container_id)
     assert [found.severity for found in about(audit(node, ask_ec2=False), eni_id)] == [Severity.DIFFERENCE]
+
+
+def test_a_forgotten_eni_that_ec2_still_has_is_named(node: FakeNode) -> None:
+    """Only an ENI that others detached, and while EC2 has it; a node without one asks EC2 once."""
+    eni_id = secondary(node)
+    before = node.ec2.calls["find_detached"]
+    assert about(audit(node), eni_id) == []
+    assert node.ec2.calls["find_detached"] == before
+    for attachment in node.datastore.attachments():
+        if attachment.eni_id == eni_id:
+            node.delete(attachment.key.container_id)
+    settle(node)
+    detach_by_hand(node, eni_id)
+    node.look_twice()
+    node.cool()
+    node.enis.forget_unused()
+    assert node.datastore.eni(eni_id) is None
+    assert [found.code for found in about(audit(node), eni_id)] == [FindingCode.ENI_LEFT_DETACHED]
+    del node.ec2.enis[eni_id]
+    assert about(audit(node), eni_id) == []
 
 
 def test_damaged_routing_is_a_difference_that_names_what_repairs_it(node: FakeNode) -> None:
