@@ -12,8 +12,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 
 from ipamd.core.deadline import Deadline
 from ipamd.model.condition_messages import condition_text
@@ -181,13 +182,17 @@ class Stage:
 class ConditionHandle:
     """The right to report one condition, or one part of a condition. `Health.claim` makes the only handle for it."""
 
-    def __init__(self, subject: str, report: Callable[[Problem | None, BaseException | None], None]) -> None:
+    def __init__(self, subject: str, report: Callable[[Problem | None, BaseException | None, float], None]) -> None:
         self.subject = subject
         self._report = report
 
-    def report(self, problem: Problem | None, *, error: BaseException | None = None) -> None:
-        """Set the problem of this condition or part. None ends it. See `Health.report`."""
-        self._report(problem, error)
+    def report(self, problem: Problem | None, *, error: BaseException | None = None, age_s: float = 0.0) -> None:
+        """Set the problem of this condition or part. None ends it. See `Health.report`.
+
+        `age_s`: how long ago the problem began, which counts if the condition is new. A call to EC2 is refused for a minute before it
+            fails.
+        """
+        self._report(problem, error, age_s)
 
 
 class Health:
@@ -230,7 +235,7 @@ class Health:
             if (subject, part) in self._claimed:
                 raise ValueError(f"condition {subject!r} has a writer of {part or 'the whole'!r} already")
             self._claimed.add((subject, part))
-        return ConditionHandle(subject, lambda problem, error: self._report(subject, part, problem, error))
+        return ConditionHandle(subject, partial(self._report, subject, part))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
@@ -306,7 +311,7 @@ class Health:
         """
         self._report(subject, "", problem, error)
 
-    def _report(self, subject: str, part: str, problem: Problem | None, error: BaseException | None) -> None:
+    def _report(self, subject: str, part: str, problem: Problem | None, error: BaseException | None, age_s: float = 0.0) -> None:
         if problem is None and subject not in self._conditions:
             self._report_success(subject)
             return
@@ -316,7 +321,7 @@ class Health:
             problems, disk_of_condition = self._compose(subject, part, problem, disk)
             condition = None
             if problems:
-                since = before.since if before else self._clock.now()
+                since = before.since if before else self._clock.now() - timedelta(seconds=age_s)
                 text = text_of(subject, problems)
                 condition = self._conditions[subject] = Condition(problems, text, since, disk_of_condition)
             else:

@@ -649,9 +649,9 @@ class PoolMaintainer(Service):
             self._refused.learn(request, error)
             self._note_failure(error)
             if is_reported(error, is_urgent=request.is_urgent):
-                self._refused_growth[_part(request.kind, request.pool)].report(
-                    problem(ConditionCode.EC2_REFUSED, cause=cause_of_error(error, is_advised=True))
-                )
+                refused = problem(ConditionCode.EC2_REFUSED, cause=cause_of_error(error, is_advised=True))
+                age_s = self._clock.monotonic() - began_s
+                self._refused_growth[_part(request.kind, request.pool)].report(refused, age_s=age_s)
         else:
             self._refused_growth[_part(request.kind, request.pool)].report(None)
             self._refused.succeeded(request)

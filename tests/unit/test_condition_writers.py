@@ -119,3 +119,15 @@ def test_each_subject_is_reported_by_one_class() -> None:
     assert several == {}
     assert at_run_time - BY_OBJECT.keys() == set()
     assert len(writers) > 20, "they are found"
+
+
+def test_a_condition_begins_when_its_call_began() -> None:
+    """A call is refused for a minute before it fails. A later report does not move the start."""
+    clock = FakeClock()
+    health = Health(clock, ())
+    handle, began = health.claim("ec2"), clock.now()
+    clock.advance(45.0)
+    handle.report(failed("refused"), age_s=45.0)
+    clock.advance(45.0)
+    handle.report(failed("refused again"), age_s=10.0)
+    assert health.conditions_since()["ec2"].since == began
