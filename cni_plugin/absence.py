@@ -38,7 +38,9 @@ LATE_PAUSE_MS = 9000
 # Most bytes of each file. Ours: the line with the boot ID has 37 bytes, and each of the ABSENCES_MAX lines, with a begin and an end in
 # ms, has at most 32.
 FILE_BYTES_MAX = 4096
-ABSENCES_MAX = 100  # ours: FILE_BYTES_MAX has room for them, and kubelet asks about 120 times in a window
+# Ours: FILE_BYTES_MAX has room for them. More are not expected, because each absence needs a call of STATUS of its own, and kubelet
+# makes about 120 in a window. While the file is full, nothing more is bridged.
+ABSENCES_MAX = 100
 DIGITS_MAX = 15  # of a time in ms
 
 NEVER_SERVED = "the daemon has not served since the node's boot"

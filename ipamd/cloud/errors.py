@@ -290,7 +290,7 @@ def _failed_call(kind: type[C], code: FailureCode, operation: str, subject: str,
 def without_credentials(api: str, subject: str, lack: MissingCredentials) -> AttemptError:
     """Return the error for a call that was not made because there are no credentials.
 
-    It has no outcome, so no retry follows: the search for credentials has made several attempts already.
+    No retry follows (`AttemptError.outcome` is None), because the search for credentials has made several attempts already.
     """
     reason, advice = cause(lack), f"{lack.advice}; nothing was changed, and it is tried again"
     error = _failed_call(CloudCredentialsError, FailureCode.EC2_NOT_CALLED, api, subject, cause=reason, step=advice)

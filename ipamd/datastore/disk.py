@@ -216,7 +216,9 @@ def _connect(path: Path, lock_wait_s: float, is_probe: bool) -> sqlite3.Connecti
     )
     try:
         if not is_probe:
-            raw.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL is first touched: then there is no -shm
+            # Set this before the first access to the WAL, so that SQLite makes no -shm file. Source: sqlite.org/wal.html, "Use of WAL
+            # Without Shared-Memory".
+            raw.execute("PRAGMA locking_mode = EXCLUSIVE")
             raw.execute("PRAGMA journal_mode = WAL")
             # No fsync is needed: the page cache survives a crash of the process, and after a reboot the file is not used.
             raw.execute("PRAGMA synchronous = OFF")

@@ -1,4 +1,4 @@
-"""Move a file that cannot be used out of the way, and keep it for diagnosis."""
+"""Move an unusable file out of the way, and keep it for diagnosis."""
 
 from __future__ import annotations
 

@@ -367,7 +367,7 @@ class EniService(Service):
             self._resyncs.request(ResyncReason.OTHER, "a row that prevented a record is gone")
 
     def _forget_eni(self, eni: Eni) -> None:
-        """Remove the routing and the row of an ENI that is gone, unless EC2 showed it again meanwhile."""
+        """Remove the routing of an ENI that is gone, and then its row, unless EC2 has shown the ENI again meanwhile."""
         eni_id = eni.eni_id
         self.routing.tear_down(eni)
         try:

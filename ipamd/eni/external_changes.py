@@ -1,4 +1,4 @@
-"""Notice that people or other software have changed our ENIs, without EC2 calls, and request a resync with EC2 when something differs.
+"""Notice without EC2 calls that people or other software have changed our ENIs, and request a resync with EC2 when something differs.
 
 Two sources show without an EC2 call that something may have changed: the kernel's link notifications at once (`links.py`), and
 instance metadata within a few minutes (this module). Nothing is removed because of them (I7); they make a resync due. The pool's

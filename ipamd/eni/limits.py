@@ -544,9 +544,10 @@ class Limits:
     def recheck_room(self, subnet_id: SubnetId, action: Growth, *, free_count: int | None = None) -> bool:
         """After the pause of a refusal, compare the subnet's free count with the next request.
 
-        `free_count`: the count that EC2 showed; negative if it did not answer, None if it is to be read here. Returns: whether the
-        subnet has too few addresses for the action; False also if EC2 does not answer, or if nothing was checked, because EC2 has not
-        refused, or the pause still runs.
+        Args:
+            free_count: the count that EC2 showed; negative if EC2 did not answer; None to ask EC2 here.
+        Returns: True if the subnet has too few addresses for the action. False if it has enough, if EC2 does not answer, or if no
+            check is due (`is_room_due`): EC2 has not refused, or the pause is not over.
         """
         if not self.is_room_due(subnet_id):
             return False

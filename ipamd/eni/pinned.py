@@ -266,7 +266,10 @@ class PinnedAddresses(Service):
         return cidrs
 
     def _reservation_problem(self, subnet_id: SubnetId, ranges: Sequence[IPv4Network]) -> str:
-        """Return which of the ranges in a subnet are not reserved, "" if all are. One EC2 call."""
+        """Return a sentence about the ranges in a subnet that are not reserved, or about EC2's error; "" if all are reserved.
+
+        Calls EC2 once.
+        """
         try:
             reserved = self._ec2.explicit_reservations(subnet_id)
         except CloudError as error:
@@ -561,10 +564,10 @@ class PinnedAddresses(Service):
         )
 
     def _due_s(self, row: Address) -> float:
-        """Return when the time of a free address is over, on the monotonic clock.
+        """Return until when a free address is kept for its pod, on the monotonic clock.
 
-        When it is over, an address of a pinned range is released. Any other address may then be assigned to any pod, so it is kept for
-        at least a cooldown (I8).
+        Then an address of a pinned range is released. Any other address may then be assigned to any pod, so it is kept for at least a
+        cooldown (I8).
         """
         since_s = row.since_monotonic_s or 0.0
         if row.kept_until_s is None:

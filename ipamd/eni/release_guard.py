@@ -1,6 +1,6 @@
 """Decide whether a call that releases an ENI or addresses of the instance may be made now.
 
-A plan checks the freeze, but a release can stay open for long after its plan, because EC2 failed or the daemon restarted. Meanwhile an
+A plan checks the freeze, but a release can stay open long after its plan, because EC2 failed or the daemon restarted. Meanwhile an
 operator may have frozen the pool, or amazon-vpc-cni-k8s may have been started, which assigns the same addresses to its own pods (I20,
 I2). So the guard checks again before each call, and looks for that daemon each time. A release that began before that daemon ran here
 is never continued, because it is not known which addresses that daemon has assigned. Such a release is undone, and the pool plans
@@ -18,13 +18,13 @@ from ipamd.model.errors import CloudError
 from ipamd.model.intent import Intent
 
 STOPPED = "stopped release"
-"""Back-off key, with an intent's ID: the time until Describe must show the outcome of the intent's last call to EC2."""
+"""Back-off key, with an intent's ID: the time until Describe surely shows the outcome of the intent's last EC2 call."""
 
 
 class FrozenError(CloudError):
     """A call was not made, because the pool is frozen, or because amazon-vpc-cni-k8s may use, or has used, the node's ENIs.
 
-    `again_s`: seconds until Describe must show the outcome of an earlier call; 0 if no earlier call matters.
+    `again_s`: seconds until Describe surely shows the outcome of an earlier EC2 call; 0 if no earlier call matters.
     """
 
     def __init__(self, message: str, *, details: str, again_s: float = 0.0) -> None:
@@ -93,9 +93,10 @@ class ReleaseGuard(Service):
         return not (self.was_shared(intent) and is_wired())
 
     def has_settled(self, intent: Intent) -> bool:
-        """Whether Describe must show the outcome of the last call for an intent by now.
+        """Whether RECENT_S seconds have passed, after which Describe surely shows the outcome of an intent's last EC2 call.
 
-        The time counts from the first call of this method, or the first refusal by `require_release_allowed`, after that last call.
+        They count from when this guard first looks at the intent after that call: here, or in `require_release_allowed` when it
+        refuses.
         """
         return not self._settles_in_s(intent)
 

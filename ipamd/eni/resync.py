@@ -150,7 +150,7 @@ class ResyncScheduler(Service):
     """
 
     def __init__(self, context: ServiceContext, *, unplaced: Callable[[], frozenset[str]]) -> None:
-        """`unplaced` returns the names of the host veths of sandboxes that are wired with an address of the pool without a row."""
+        """`unplaced` returns the names of host veths. Each is that of a wired sandbox whose address is of the pool, but has no row."""
         super().__init__(context)
         self.changed = threading.Event()
         self._reasons: dict[str, ResyncReason] = {}

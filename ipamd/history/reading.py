@@ -21,8 +21,8 @@ from ipamd.model.history_subject import HistorySubject
 from ipamd.settings.settings_file import opened
 
 NEEDLES_MAX = 64
-"""Largest number of texts that lines are searched for in one question: the text of the question, and the container IDs found for it.
-Ours: a pod has one container ID, and another for each time its sandbox was created again."""
+"""Largest number of texts that are searched for in the lines, for one question: the text of the question, and the container IDs found
+for it. Ours: a pod has one container ID, and another for each time its sandbox was created again."""
 
 READ_BYTES_MAX = 512 << 20
 """The largest number of bytes of the segments of one kind that are read for one question. Ours: sixteen times the default bound of the

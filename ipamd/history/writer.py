@@ -48,7 +48,7 @@ SYNC_S = 10.0
 unsynced records. Such a crash ends all pods too, so these records matter little."""
 
 TIDY_S = 3600.0
-"""Seconds between two prunings while nothing is written. Ours: this is often enough, because the bound of the age is in days."""
+"""Seconds between two prunings while nothing is written. Ours: this is often enough, because the age limit is a number of days."""
 
 REFUSED_MAX_S = 30.0
 """Longest pause, in seconds, before a failed write is repeated. Ours: a full disk usually stays full for longer, so shorter pauses

@@ -210,9 +210,9 @@ class _ConflistWalk:
         return document.get("name")
 
     def _place_of(self, network: str) -> Path | None:
-        """Find the file or directory on the node for a path inside another program's container; None if there is none.
+        """Find the file or directory on the node that a path inside another program's container means; None if it is not found.
 
-        In the container the path may have a further prefix (`/host`), or another directory.
+        The container may have mounted it below a prefix (`/host`), or in a directory with another name.
         """
         parts = Path(network).parts[1:]
         for start in range(min(len(parts), FILES_MAX)):

@@ -126,7 +126,10 @@ def gone(run_dir: Path) -> MissingDaemon:
 
 
 def _failed_in_a_row(starts: Sequence[ProcessStart], now_s: float) -> list[ProcessStart]:
-    """Return the last starts, oldest first, that failed: each at most PAUSE_MAX_S before the next, and the last before now."""
+    """Return the unbroken run of failed starts at the end of `starts`, oldest first.
+
+    Each start is at most PAUSE_MAX_S before the next one, and the last start is at most PAUSE_MAX_S before now.
+    """
     failed: list[ProcessStart] = []
     later_s = now_s
     for start in reversed(starts):

@@ -154,7 +154,7 @@ _SHAPE = re.compile("|".join(_SHAPES))
 _NETWORK = re.compile("|".join(_SHAPES[:4]))
 _LONG = re.compile(r"\d{10,20}")
 _COUNTED = re.compile(r"(?:packets|bytes|since|[a-z]_[a-z_]+(?:\{[^{}\n]*\})?)[ =:\"]{1,3}$")
-"""Matches the end of a text after which a number is a count or a time. Only there a number of ten digits or more is kept."""
+"""Matches the end of a text after which a number is a count or a time. A number of ten digits or more is kept only there."""
 
 LINK_MAX = 15
 """The largest number of bytes of a link's name: the kernel's IFNAMSIZ less its terminator."""

@@ -355,7 +355,7 @@ class Confinement:
         return routed
 
     def _veths_in_strict_mode(self, sock: NetlinkSocket, ours: Iterable[answers.Link]) -> frozenset[str]:
-        """Return the names of host veths that the kernel's rules lead to uplinks.
+        """Return the names of the host veths whose packets the kernel's rules send to uplinks.
 
         A name proves nothing, because a sandbox can make a link of any name on the node. A rule is a proof, because no sandbox can
         make one. The rule of a dying link has been removed already, so links that had a rule at the last reading count too.

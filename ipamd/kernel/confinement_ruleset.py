@@ -358,7 +358,7 @@ def _veth_chain(
 ) -> list[str]:
     # Compare the kind too: a prefix such as `ens` would match the node's own links.
     rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _veth_patterns(config, other_veths)]
-    if strict:  # the second condition excludes the uplinks of a lab; other uplinks are no veths
+    if strict:  # the second condition excludes the uplinks of a lab; other uplinks are not veths
         rules.insert(0, f'iifname "{STRICT_VETH_PREFIX}*" iifname != "{LINK_PREFIX}*" meta iifkind "veth" goto {strict}')
     # The foreign rules concern all other links: a sandbox with NET_ADMIN may have made any of them on the node. Packets that come by a
     # port of a bridge have the bridge as their incoming link.

@@ -76,7 +76,10 @@ def nft_ruleset() -> str:
 
 
 def _rows(requests: Sequence[Message], kind: Callable[[bytes], Any], open_socket: OpenSocket) -> Rows:
-    """Dump tables; `kind`: pyroute2's class of their messages."""
+    """Make the dumps that `requests` ask for, and return all their rows; INTERRUPTED comes first if a dump was interrupted.
+
+    `kind`: pyroute2's class that decodes the messages.
+    """
     rows: Rows = []
     are_all_whole = True
     sock = open_socket()

@@ -119,7 +119,7 @@ def _leads_to_sandbox(route: answers.Route) -> bool:
 def _links_by_mac(
     links: Collection[answers.Link], macs: Iterable[MacAddress], veth_prefix: str
 ) -> dict[MacAddress, answers.Link]:
-    """Return for each MAC the link that is the ENI's, if there is one."""
+    """Return the link of each ENI, by the ENI's MAC. `macs`: the MACs of the ENIs; those without a link are left out."""
     by_mac = dict[MacAddress, answers.Link]()
     for mac in macs:
         link = lowest_by_mac(links, mac, veth_prefix)

@@ -54,11 +54,11 @@ class HostNetns:
         self._ports: dict[int, NetlinkSocket] = {}
 
     def entered(self) -> AbstractContextManager[None]:
-        """Run the block in this namespace, then return."""
+        """Run the block in this namespace, then go back to the thread's former one."""
         return self.entered_at(self._fd)
 
     def entered_at(self, fd: int) -> AbstractContextManager[None]:
-        """Run the block in the namespace of a descriptor, then return."""
+        """Run the block in the namespace of a descriptor, then go back to the thread's former one."""
         return entered(fd, fatal=_abort)
 
     def netlink(self) -> AbstractContextManager[NetlinkSocket]:

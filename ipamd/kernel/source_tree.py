@@ -131,7 +131,7 @@ def skip_removals(rules: Collection[answers.PolicyRule]) -> list[Message]:
 
 
 def all_removals(rules: Collection[answers.PolicyRule]) -> list[Message]:
-    """Return the messages that remove all rules from single addresses in buckets, and all `goto` rules and their targets."""
+    """Return the messages that empty the buckets, and remove all `goto` rules and their targets."""
     batch = skip_removals(rules)
     for rule in bucket_rules(rules):
         batch.append(messages.delete_rule(rule.priority, table=rule.table, source=rule.source))
@@ -139,7 +139,7 @@ def all_removals(rules: Collection[answers.PolicyRule]) -> list[Message]:
 
 
 def bucket_rules(rules: Iterable[answers.PolicyRule]) -> list[answers.PolicyRule]:
-    """Return the rules from single addresses that are in buckets."""
+    """Return the rules in buckets. Each selects the packets from a single address."""
     return [rule for rule in rules if _is_in_bucket(rule)]
 
 

@@ -76,8 +76,8 @@ github.com/containerd/go-cni opts.go, loadFromConfDir."""
 TCP_ADDRESS = ("127.0.0.1", 50051)
 
 OFF = "off"
-"""Value of VPC_IPAMD_AWS_NODE_SOCKET with which the daemon looks neither for aws-node's listener nor for its pod. Only a write of
-aws-node's file is a sign of it then."""
+"""Value of VPC_IPAMD_AWS_NODE_SOCKET with which the daemon looks neither for aws-node's listener nor for its pod. Then only a write of
+aws-node's file shows that aws-node runs."""
 
 
 class FileAwsNode:

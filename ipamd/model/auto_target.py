@@ -79,9 +79,9 @@ def resolved(snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSettings:
 
 
 def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
-    """Compute the free addresses to keep from the demand in `snapshot.growth.demand`.
+    """Compute from the demand (`snapshot.growth.demand`) how many free addresses to keep.
 
-    Returns: at least 1 and at most `most_count()`. While the pool's counts stay the same, more demand never lowers the target.
+    Returns: `count` is at most `most_count()`, but at least 1. While the pool's counts stay the same, more demand never lowers it.
     Concurrency: pure.
     """
     demand, counts = snapshot.growth.demand, snapshot.counts

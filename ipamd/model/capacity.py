@@ -100,7 +100,7 @@ class Capacity:
 def capacities(
     limits: InstanceLimits, bounds: NodeBounds, *, prefixes: bool, primary_carries_pods: bool, family: Family = IPV4
 ) -> tuple[Capacity, ...]:
-    """Count the pods in each mode.
+    """Compute how many pods a node can hold in each mode.
 
     Args:
         prefixes: whether the node is in prefix mode.
@@ -121,7 +121,7 @@ def capacities(
 
 
 def usable_eni_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the ENIs that may be attached for pods: the limit, less the places of ENIs that are not ours to use and of the trunk ENI.
+    """Compute how many ENIs may be attached for pods: the limit, less the places of unmanaged ENIs and of the trunk ENI.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, updateIPStats.
     """
@@ -129,7 +129,7 @@ def usable_eni_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses that this node can have at most: the present ones, and those that fit in vacant slots and on new ENIs.
+    """Compute how many addresses this node can have: the present ones, and those that fit in vacant slots and on new ENIs.
 
     A vacant slot counts as one address, or in prefix mode as 16. A used slot counts with its addresses, so the count is correct if a
     node has both single addresses and prefixes. An ENI whose addresses no new sandbox gets (the primary ENI with custom networking, an
@@ -157,7 +157,7 @@ def eks_cap(vcpu_count: int) -> int:
 
 
 def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, primary: bool, in_force: bool) -> Capacity:
-    """Count the pods of an IPv4 node in one mode. `primary`: whether the primary ENI carries pods."""
+    """Compute how many pods an IPv4 node can hold in one mode. `primary`: whether the primary ENI carries pods."""
     unit, slots = ADDRESSES_PER_PREFIX if of_prefixes else 1, limits.slots_per_eni
     enis = min(limits.eni_count, bounds.max_eni) if bounds.max_eni else limits.eni_count
     carrying = max(enis - bounds.unmanaged_eni_count - bounds.trunk_places - (not primary), 0)
@@ -172,7 +172,7 @@ def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, 
 
 
 def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family) -> Capacity:
-    """Count the pods of an IPv6 node; 0 if the instance type cannot have prefixes.
+    """Compute how many pods an IPv6 node can hold; 0 if the instance type cannot have prefixes.
 
     One prefix has addresses for more pods than any node runs, so with a prefix kubelet's maxPods is the bound.
 

@@ -140,9 +140,9 @@ def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
 
 
 def others_mac(attachment: Attachment) -> MacAddress | None:
-    """Return the MAC of the host veth if amazon-vpc-cni-k8s wired the sandbox, "" if the MAC is unknown.
+    """Return the host veth's MAC from the stored result if amazon-vpc-cni-k8s wired the sandbox; "" if the stored MAC is empty.
 
-    Returns: None if we wired the sandbox, or if its stored result has no host veth with a MAC.
+    Returns: None if we wired the sandbox, or if the result has no key `mac` for the host veth.
     """
     for interface in _recorded(attachment.result, attachment.host_veth):
         if "mac" in interface:

@@ -235,7 +235,7 @@ class PluginNotAvailableError(IpamError):
 
 
 class AttachmentConflictError(IpamError):
-    """ADD for a key that another request (other netns or configuration) has attached."""
+    """ADD for a key that another request, with another netns or configuration, has attached."""
 
     cni_code = 101
 
@@ -289,8 +289,8 @@ class NetnsError(IpamError):
 
 
 class WiringError(IpamError):
-    """The kernel refused a netlink message, or to open a namespace or socket, or an object that the wiring needs is missing or not
-    ours. If an ADD was wiring a sandbox, its earlier steps were undone.
+    """The kernel refused a netlink message, or a namespace or socket could not be opened, or an object that the wiring needs is
+    missing or is not ours. If an ADD was wiring a sandbox, its earlier steps were undone.
     """
 
     cni_code, retryable = 105, True

@@ -3,7 +3,8 @@
 The ledger is part of the datastore: each entry is written in the same transaction as the change that it records, so that decisions can
 be traced. The history has most of these events (see LEFT_OUT_OF_HISTORY), and the refused ADDs. The history is kept on the host's disk
 across reboots and is written with a delay (docs/adr/0035). The history is for people, with one exception: if the ledger was lost or is
-of another boot, a starting daemon reads from the history what its calls removed from ENIs lately (`ipamd/eni/earlier_changes.py`).
+of another boot, a starting daemon reads from the history what the calls of an earlier process removed from ENIs lately
+(`ipamd/eni/earlier_changes.py`).
 """
 
 from __future__ import annotations

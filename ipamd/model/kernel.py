@@ -164,7 +164,7 @@ class KernelSurvey:
 
     @property
     def firsts(self) -> tuple[HostVeth, ...]:
-        """The first host veths of all sandboxes, with pool addresses and with uplinks."""
+        """The first host veths of all sandboxes: those with a pool address, and those with an uplink."""
         return (*self.veths, *self.uplinked)
 
     @property

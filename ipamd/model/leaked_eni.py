@@ -50,7 +50,7 @@ def _why_not_ours(eni: DescribedEni, cluster_name: str) -> str:
 
 
 def _why_too_young(eni: DescribedEni, *, now: datetime, min_age: timedelta) -> str:
-    """Return that an ENI is too young, or that its age is not known; "" if it is old enough."""
+    """Return why an ENI does not count as old enough: it is too young, or its age is not known; "" if it is old enough."""
     text = eni.tags.get(CREATED_AT_TAG, "")
     if not text:
         return f"it has no tag {CREATED_AT_TAG}: its age is not known"

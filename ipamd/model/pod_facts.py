@@ -1,4 +1,4 @@
-"""Whether a pod needs security groups of its own, and so an ENI of its own, by the pod's annotations. Pure."""
+"""Whether a pod needs security groups of its own, and so an ENI of its own, according to the pod's annotations. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pools of pods: pools beside the node's own pool, each with its own subnets, security groups and targets (docs/adr/0084). Pure.
+"""Pools for certain pods, in addition to the node's own pool, each with its own subnets, security groups and targets (docs/adr/0084).
+Pure.
 
 The network file names them:
 

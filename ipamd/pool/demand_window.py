@@ -131,7 +131,7 @@ class DemandWindow:
         self._long_growth = RollingMax()
         self._start = RollingMax()
         self._negative_surplus = RollingMax()
-        """The negative of the surplus: its maximum is the least surplus."""
+        """The surplus with the opposite sign, so that its maximum shows the least surplus."""
         self._rises: list[tuple[float, int]] = []
         """(time, by how much the peak rose)."""
         self._fill_deadline = 0.0

@@ -88,7 +88,8 @@ if TYPE_CHECKING:
     from ipamd.eni.pinned import PinnedAddresses
 
 RECOVERY = "recovery"
-"""The part of the condition `ec2` about calls whose outcome is not known, beside CREATION and ALLOCATION."""
+"""The part of the condition `ec2` that reports calls whose outcome is not known. The other parts, such as CREATION and ALLOCATION,
+report refused growth."""
 
 log = logging.getLogger(__name__)
 
@@ -265,7 +266,7 @@ class PoolMaintainer(Service):
         pause_s = self._pause_s()
         deadlines = [self._demand.status_of(name).retry_deadline for name in self._planned]
         due_deadline = soonest_s([*deadlines, None if pause_s is None else self._clock.monotonic() + pause_s])
-        if self.limits is not None:  # without limits, the cloud thread may be recording ENIs, and only one thread may do that
+        if self.limits is not None:  # until then the cloud thread may be recording ENIs, and only one thread may do that
             self._enis.resync_due()
             if self._pinned is not None:
                 self._pinned.check_reservations()
@@ -319,7 +320,7 @@ class PoolMaintainer(Service):
             return NEXT
         waiting, generation = self._prepare_plan(planned)
         counts, now_s = self._counts_of(planned), self._clock.monotonic()
-        if self.limits is not None:  # without limits, the node's ENIs may not be recorded yet
+        if self.limits is not None:  # until then, the node's ENIs are perhaps not recorded yet
             planned.window.observe(
                 counts,
                 self._settings_of(planned),

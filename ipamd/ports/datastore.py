@@ -122,7 +122,7 @@ class UnitOfWork(Protocol):
         """
 
     def record_contradiction(self, key: AttachmentKey, *, contradiction: str) -> Attachment:
-        """Record why, by EC2's answer, the ENI of an attached sandbox cannot be the ENI of its pod.
+        """Record whether, and how, EC2's answer contradicts the claim that an attached sandbox's ENI is its pod's own.
 
         A ledger row is written if what EC2 says changes (`Attachment.objection`).
 
@@ -137,7 +137,7 @@ class UnitOfWork(Protocol):
         """
 
     def rename_veth(self, key: AttachmentKey, *, host_veth: str) -> Attachment:
-        """Record another name of an attached sandbox's host veth, in its attachment and in its stored CNI result.
+        """Record the new name of an attached sandbox's host veth, in its attachment and in its stored CNI result.
 
         Returns: the changed attachment. Raises: UnknownAttachmentError, which does not fail the unit, if the key has no attachment.
         """

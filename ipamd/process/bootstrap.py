@@ -693,7 +693,7 @@ def _pinned(
 def pinned_cidrs(network: NetworkConfig) -> tuple[IPv4Network, ...]:
     """Return the CIDRs of VPC_IPAMD_PINNED_ADDRESSES, of all namespaces; () for a pool of IPv6, whose pods cannot ask for an address.
 
-    A single address in one of them is assigned only to a pod that asks for this very address.
+    An address in one of them that is not of a delegated prefix is assigned only to a pod that asks for this very address.
     """
     if not network.has_pinned_addresses:
         return ()

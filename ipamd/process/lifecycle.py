@@ -47,8 +47,8 @@ set up. Otherwise it waits without limit. Ours, measured: with 3 s and an EC2 th
 above the budget of 2 s (docs/performance.md)."""
 
 SHORT_ABSENCE_S = 60.0
-"""If no daemon served for at most this many seconds, a start with an intact datastore and a usable ENI waits for metadata but not for
-EC2 (docs/adr/0087). Ours: STATUS bridges an absence for the same time."""
+"""If the daemon was absent for at most this many seconds, a start with an intact datastore and a usable ENI waits for metadata but not
+for EC2 (docs/adr/0087). Ours: STATUS bridges an absence of the same length."""
 
 RUNTIME_PATIENCE_S = 1.0
 """How many seconds a start with an intact datastore waits for CRI. Ours: a list takes milliseconds, and a runtime that does not answer

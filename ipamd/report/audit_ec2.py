@@ -132,7 +132,8 @@ def _is_elsewhere(eni_id: EniId, other_id: EniId | None, shown_enis: Mapping[Eni
         return False
     eni = shown_enis.get(eni_id)
     if eni is None:
-        return other_id is not None  # if the address is on no ENI, `_missing_enis` reports its ENI
+        # `_missing_enis` reports that EC2's answer lacks the recorded ENI. The address is elsewhere only if another ENI has it.
+        return other_id is not None
     return eni.is_readable
 
 

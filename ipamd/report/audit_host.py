@@ -55,7 +55,9 @@ def _routing_differences(
     attached: Collection[Eni],
     reported: Collection[str],
 ) -> list[RoutingDifference]:
-    """Compare the kernel's routing of ENIs, the confinement of sandboxes, and the reachability of sandboxes."""
+    """Return how the kernel's state differs from the wanted one: the routing of ENIs, and the confinement and reachability of
+    sandboxes.
+    """
     hostnet = sources.hostnet
     differences = hostnet.differences(identity=identity, enis=attached, addresses=snapshot.addresses)
     specs = []

@@ -24,7 +24,7 @@ from ipamd.settings.network_file import parse_network_file
 
 
 class EniFate(StrEnum):
-    """The effect of a start with the file on an attached ENI."""
+    """What becomes of an attached ENI if the daemon starts with the other network file."""
 
     KEPT = "kept"
     """New pods get its addresses."""
@@ -36,7 +36,7 @@ class EniFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedEni:
-    """An attached ENI that is for pods, and the effect of a start with the file on it.
+    """An attached ENI that is for pods, and what becomes of it if the daemon starts with the other network file.
 
     `reason`: why new pods would get none of its addresses; "" if they would.
     `reason_now`: why new pods get none of its addresses with the present file; "" if they do.

@@ -50,7 +50,8 @@ NAME_MAX = 255
 NAME_MAX bounds the length of a file name."""
 
 POD_NAME_MAX = 253
-"""The largest number of characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
+"""The largest number of characters that are kept of a pod's name, and of its namespace. Source: Kubernetes, "Object Names and IDs": a
+pod's name is a DNS subdomain name of at most 253 characters, and a namespace's name a label of at most 63."""
 
 MAX_NETNS_BYTES = 4096
 """The largest number of bytes of the path of a network namespace: Linux PATH_MAX."""

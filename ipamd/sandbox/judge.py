@@ -247,10 +247,11 @@ class SandboxJudge(Service):
         return Record.NEVER_PROMISED if is_unowned else Record.MISSING
 
     def _has_lost_no_row(self, veth: HostVeth) -> bool:
-        """Whether the address of a veth is not of the pool, and the row of its sandbox cannot have been lost.
+        """Whether a veth whose address has no row cannot have lost one: its address is outside the pool, and the row of its sandbox
+        cannot have been lost.
 
-        An address that is not of the pool never has a row of its own. The row of its sandbox can have been lost if a lost datastore
-        was rebuilt while the sandbox's uplink was gone. Only the runtime's list is evidence for such a sandbox.
+        An address outside the pool never has a row of its own. The row of the sandbox can have been lost if a lost datastore was
+        rebuilt while the sandbox's uplink was gone. Then only the runtime's list shows whether the sandbox exists.
         """
         return not veth.is_of_pool and not (veth.key is not None and self._datastore.may_have_lost_row_of(veth.key))
 

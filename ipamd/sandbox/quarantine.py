@@ -49,8 +49,9 @@ class QuarantineService(Service):
         self.judge = judge
         self._mtu = mtu
         self._failures = FailureIsolation(context.health, work="quarantine")
-        # The first host veths, by name, of wired sandboxes whose address has no row. Two threads change it, the runtime's reconciler
-        # and the host's, so entries are put and removed one by one, and readers take a copy.
+        # The host veths of the first legs of unplaced sandboxes (see the module docstring), by the name of the veth. Two threads
+        # change the dictionary, the runtime's reconciler and the host's, so entries are put and removed one by one, and readers take
+        # a copy.
         self._unplaced: dict[str, HostVeth] = {}
         # Names of host veths whose sandbox has no row and no uplink.
         self._without_uplink: frozenset[str] = frozenset()

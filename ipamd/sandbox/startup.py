@@ -158,9 +158,9 @@ class StartupReconciler(Service):
     def _sweep_dying_links(self) -> None:
         """Delete the dying links before ADD is served.
 
-        The link of an ADD that failed may have an address that is free on disk: the daemon was killed after it had marked the link
-        and before it had recorded that the address cools. An address that cools need not wait for this, because `Cooldown` frees it
-        only after its link is deleted (I4).
+        The link of an ADD that failed has an address that is free on disk, if the daemon was killed after it had marked the link and
+        before it had recorded that the address cools. An address that cools need not wait for this, because `Cooldown` frees it only
+        after its link is deleted (I4).
         """
         try:
             self._cooldown.sweep()

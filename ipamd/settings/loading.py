@@ -340,7 +340,9 @@ def _pinned_contradictions(network: NetworkConfig) -> list[str]:
 
 
 def _pinned_permissions_of_nobody(settings: Settings) -> list[str]:
-    """Return one sentence for each setting about pinned addresses that is for pods that may not ask for one."""
+    """Return one sentence for each setting about pinned addresses that has no effect for some pods, because
+    VPC_IPAMD_PINNED_ADDRESSES does not contain their namespace.
+    """
     network = settings.network
     namespaces = {item.namespace for item in network.pinned_ranges}
     problems = []

@@ -245,7 +245,10 @@ def parse_path(text: str) -> Path:
 
 
 def parse_path_text(text: str) -> str:
-    """Accept an absolute path and return it as text, because an empty text has a meaning of its own. Raises: ValueError."""
+    """Accept an absolute path and return it as text, so that the setting can also have the value `off` (`or_off`).
+
+    Raises: ValueError.
+    """
     return str(parse_path(text))
 
 
@@ -261,7 +264,10 @@ def parse_file(text: str) -> Path:
 
 
 def parse_file_text(text: str) -> str:
-    """Accept the absolute path of a file and return it as text, because an empty text has a meaning of its own. Raises: ValueError."""
+    """Accept the absolute path of a file and return it as text, so that the setting can also be empty (by default) or `off`.
+
+    Raises: ValueError.
+    """
     return str(parse_file(text))
 
 

@@ -1,4 +1,4 @@
-"""`ipamctl retry`: repeat now the requests that EC2 refused, after IAM, a subnet, its tags or a quota was mended."""
+"""`ipamctl retry`: repeat at once the requests that EC2 refused, for use after IAM, a subnet, its tags or a quota was corrected."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def targets(answer: Answer) -> str:
 
 
 def address_states(pool: Answer) -> str:
-    """Count the addresses of the pool by state."""
+    """Write how many addresses of the pool are in each state."""
     return ", ".join(f"{usable(pool[f'{state}_count'])} {state}" for state in STATES)
 
 

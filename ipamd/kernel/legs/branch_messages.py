@@ -77,7 +77,9 @@ def end_removal(branch: Branch) -> Message:
 
 
 def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
-    """Return the messages that name and raise the VLAN link and add the leg's routes. They are sent after `diversion_from_main`.
+    """Return the messages that configure the VLAN link (alias, settings, link-local address), bring it up, and add the leg's routes.
+
+    They are sent after those of `diversion_from_main`.
 
     Args:
         link: index of the VLAN link.
@@ -96,8 +98,8 @@ def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
 def uplink_side_kept_down(leg: BranchLeg, *, link: int) -> list[Message]:
     """Return the messages for the VLAN link of a sandbox whose links stay down until EC2 has confirmed the ENI.
 
-    No route or rule uses the link yet. The messages name the link, and remove the rule of an earlier sandbox, as `diversion_from_main`
-    does. `link`: index of the VLAN link.
+    No route or rule uses the link yet. The messages give the link its alias and settings, and remove the rule of an earlier sandbox,
+    as those of `diversion_from_main` do. `link`: index of the VLAN link.
     """
     branch = leg.branch
     return [

@@ -158,7 +158,7 @@ def _address(fields: dict[str, Any], family: Family) -> tuple[IpAddress, IpAddre
 def _is_special(address: IpAddress) -> bool:
     """Whether an address is one that no pod can have, whatever the subnet is."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        # From Python 3.14 on the properties below are those of the IPv4 part, by which the IPv6 address would be accepted.
+        # In newer releases of Python (gh-122792) the properties below describe the IPv4 part, so this IPv6 address would be accepted.
         return True
     return address.is_loopback or address.is_multicast or address.is_link_local or address.is_reserved or address in AWS_LOCAL
 

@@ -43,8 +43,8 @@ WAITING_LIMIT = 16
 burst of pods on a large node, while their requests to kubelet stay below a third of its limit (`pod_facts.py`)."""
 
 FACTS_S = 2.0
-"""Timeout in seconds of one request to the source of pod facts. During the request the ADD occupies one of the places for ADDs in
-work. Ours: kubelet answers in milliseconds, and restarts within a second."""
+"""Timeout in seconds of one request to the source of pod facts. During the request the ADD occupies one of the places for ADDs that
+are being served. Ours: kubelet answers in milliseconds, and restarts within a second."""
 
 WAIT_MARGIN_S = 3.0
 """The part of the caller's deadline, in seconds, that is kept for the steps after the wait. Ours: the policy agent may take 2 s,
@@ -361,7 +361,7 @@ class BranchSource(Service):
                 raise branch_refusal(code, vlan=eni.vlan, address=eni.address, pod=_describe(request), holder=veth.key)
 
     def _outside_vpc(self, eni: BranchEni) -> str:
-        """Return the reason if the address of a branch ENI is in no CIDR of the VPC; else "", also if the CIDRs are not known.
+        """Return why a branch ENI cannot be used, if its address is in no CIDR of the VPC; else "", also if the CIDRs are not known.
 
         In standard mode the node routes such an address to the sandbox, so packets to the real owner of the address would go there
         too.

@@ -36,7 +36,7 @@ LOOK_S = 0.5
 there. Ours: a change of the pool ends the pause early, and a check reads memory only."""
 
 FROM_EC2 = "EC2 is asked for it"
-"""The reason to wait for an address that the node does not have, or may not have any more."""
+"""The reason to wait for an address that the node does not have, or has perhaps lost."""
 
 Obtain = Callable[[PinnedWish, IpAddress, Deadline], None]
 """A function that has the pool's thread request an address from EC2, and waits until the node has the address.
