@@ -74,7 +74,7 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
     """Make one call on a new connection, and close the connection.
 
     Returns: the finished call, whatever its gRPC status.
-    Raises: DaemonLate at the deadline; DaemonAway if the connection breaks before; PeerError if the peer is no gRPC server.
+    Raises: DaemonLate at the deadline; DaemonAway if the connection breaks before; PeerError if the peer is not a gRPC server.
     """
     try:
         call = UnaryCall(METHOD, request, timeout_ms=deadline_ms - system.monotonic_ms())

@@ -74,7 +74,7 @@ def scan_cni_version(config: bytes) -> str:
     Returns: the version, or DEFAULT_VERSION if the scanner finds none.
     The scanner follows strings and nesting, so it ignores the key of a nested plugin and text in a value. It does not check that the
     rest is JSON, and does not recognise a key or value that is written with escapes. If there are two keys, the first counts. A value
-    that is no plausible version (other characters, or more than 32) counts as absent. The scanner gives up after SCAN_STEPS_MAX
+    that is not a plausible version (other characters, or more than 32) counts as absent. The scanner gives up after SCAN_STEPS_MAX
     strings. Its time is linear, because it reads every byte a few times at most, even in hostile text.
     """
     if config.find(_KEY) < 0:

@@ -59,7 +59,7 @@ def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> gr
     options = [
         ("grpc.max_receive_message_length", answer_max_bytes),
         ("grpc.enable_http_proxy", 0),
-        # Without this option grpc sends the socket's path as authority. Go's HTTP/2 server refuses it, because it is no host name.
+        # Without this option grpc sends the socket's path as authority. Go's HTTP/2 server refuses it, because it is not a host name.
         ("grpc.default_authority", "localhost"),
         # grpcio backs off per subchannel. So channels must not share a subchannel: otherwise a failed probe would delay a call of
         # another channel.

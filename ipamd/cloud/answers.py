@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 def described_eni(interface: Mapping[str, Any], family: Family = IPV4) -> DescribedEni:
     """Read one NetworkInterface of Create or Describe; `family`: the IP family of the pool.
 
-    An ENI without IPv4 address (EFA-only, IPv6-only) is no error, but an ENI with secondary addresses or prefixes must name its
+    An ENI without IPv4 address (EFA-only, IPv6-only) is not an error, but an ENI with secondary addresses or prefixes must name its
     primary address. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-efa.html; amazon-vpc-cni-k8s issues 3122 and
     3681.
     Raises: CloudError if ID, MAC or subnet are missing, or an address is malformed.

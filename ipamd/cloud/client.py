@@ -87,8 +87,8 @@ class Ec2Client:
             raise errors.failed(api, subject, self.failure(exc)) from exc
 
     def release_idle(self, *, is_needed_soon: bool) -> None:
-        """Do nothing. A subclass releases resources that were idle for long, or has them ready if they are needed soon. Called from
-        time to time.
+        """Do nothing. A subclass releases resources that were idle for a long time, or has them ready if they are needed soon. Called
+        from time to time.
         """
 
     def failure(self, exc: Exception) -> AttemptFailure:

@@ -99,7 +99,7 @@ def _named_by_exception(error: Exception, text: str, party: Party, environ: Mapp
 
 
 def _of_rejected_parameter(error: Exception, text: str, environ: Mapping[str, str]) -> MissingCredentials:
-    """Return that the token file failed, if botocore could not send its content; otherwise that the settings did."""
+    """Blame the token file if botocore could not send its content, otherwise the settings."""
     is_token = isinstance(error, UnicodeDecodeError) or "WebIdentityToken" in str(error)
     if not is_token:
         return _of_settings(text)

@@ -60,7 +60,7 @@ class Freeze:
                 self._publish()
 
     def clear(self, cause: FreezeCause) -> None:
-        """End a cause. A cause that is not in force is no error."""
+        """End a cause. A cause that is not in force is not an error."""
         with self._lock:
             if cause in self._causes:
                 self._causes = {other: freezing for other, freezing in self._causes.items() if other != cause}

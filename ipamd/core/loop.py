@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FAILED_MAX_S = 5.0
 """Longest pause, in seconds, after a turn that failed. The pauses are those of the schedule `NODE`. Ours: a defect must not make a
-loop repeat its turn without a pause, and a short failure must not delay its work for long."""
+loop repeat its turn without a pause, and a short failure must not delay its work much."""
 
 
 class Announced(Protocol):

@@ -169,8 +169,8 @@ class SqlUnitOfWork:
 
     # Addresses that EC2 does not show any more, and addresses that it shows again.
     #
-    # `lost` is a mark beside the state, stored in a table of its own. A lost address keeps its sandbox (I2) and is not assigned again
-    # (I7): when it would become free it is removed.
+    # `lost` is a mark in addition to the state, stored in a table of its own. A lost address keeps its sandbox (I2) and is not
+    # assigned again (I7): when it would become free it is removed.
 
     @change
     def lose(self, address: IpAddress, *, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Keep one record of facts for each ENI, beside its row in the datastore.
+"""Keep one record of facts for each ENI, in addition to its row in the datastore.
 
 A row holds what EC2 assigned and what sandboxes use. An ENI that has a row is called recorded. Every other fact about an ENI is in its
 record here: changes by our own calls (until Describe must show them), the place of an ENI without a row, a missing link, the reason
@@ -108,7 +108,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class EniFacts:
-    """The facts about one ENI beside its row.
+    """The facts about one ENI that its row does not contain.
 
     own_changes: changes by our calls, of the ENI itself or of its addresses.
     reading: the ENI in instance metadata.
@@ -369,7 +369,9 @@ class EniBook(Service):
         return frozenset(cast("Place", place) for _, place in refused if place not in occupied)
 
     def free_index(self, *, card: int = 0, beside: Collection[int]) -> int:
-        """Return the lowest free device index of a network card. `beside`: indexes that are requested already, on any card."""
+        """Return the lowest free device index of a network card. `beside`: indexes that are also occupied, on any card, because they
+        are requested already.
+        """
         recorded = {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}
         occupied = {*recorded, *self.unrecorded_enis().values(), *self.refused()}
         return next(free_indexes({0, *beside, *(index for on_card, index in occupied if on_card == card)}))

@@ -71,7 +71,7 @@ class EniService(Service):
     Comparisons need no lock: the cloud loop makes the comparisons of the start, before the pool has the limits of the instance type,
     and the pool's thread makes all later ones. `forget_unused` may be called from any thread.
 
-    `book`: facts about each ENI beside its row.
+    `book`: the facts about each ENI that its row does not contain.
     `routing`: the host routing of each ENI.
     `left_detached`: the ENIs that other software detached and that were forgotten since the start. EC2 may still have them.
     `last_comparison`: the time and the result of the last comparison with EC2 whose answer was recorded; None before the first.

@@ -67,7 +67,7 @@ PERSON = (CloudDeniedError, CloudQuotaError, SubnetChoiceError)
 
 @dataclass(frozen=True, slots=True)
 class Ec2Request:
-    """One growth request to EC2, with the facts by which a refusal is judged.
+    """One growth request to EC2, with the facts that decide how its refusal is judged.
 
     `home`: the default subnet of new ENIs.
     `is_other_subnet`: the ENI that was to get addresses is in another subnet than `home`.
@@ -184,7 +184,7 @@ class LimitRule:
     `stops`: a word for what pauses; `Ec2Request.key` makes the refusal's key from it.
     `schedule`: how long they pause.
     `cap`: the field of `Ec2Request` with the number that may still be requested; "": nothing may be.
-    `is_lasting`: the refusal is no short disturbance, so the planner grows in another way.
+    `is_lasting`: the refusal is not a short disturbance, so the planner grows in another way.
     """
 
     error: type[BaseException] | tuple[type[BaseException], ...]
@@ -331,7 +331,7 @@ class Limits:
         Args:
             key: the requests that the refusal concerns.
             cap: how many ENIs, slots or addresses may still be requested or used; 0: none.
-            is_lasting: the refusal is no short disturbance, so the pool grows in another way.
+            is_lasting: the refusal is not a short disturbance, so the pool grows in another way.
             cause: the reason for people; None: the reason that the error gives.
         """
         self._put(key, _refusal_of(error, is_lasting=is_lasting, cause=cause), cap, schedule)
@@ -646,5 +646,5 @@ def _refusal_of(error: BaseException, *, is_lasting: bool = False, cause: Cause 
 
 
 def needs(action: Growth) -> int:
-    """Count the addresses that an action takes from the subnet, including a new ENI's primary address, but not prefixes."""
+    """Return how many addresses an action takes from the subnet, including a new ENI's primary address, but not prefixes."""
     return action.address_count + isinstance(action, CreateEni)

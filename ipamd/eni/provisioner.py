@@ -269,7 +269,7 @@ class EniProvisioner(Service):
             self._resume(intent)
         except InterruptedByAddError as error:
             log.info("yielding to a waiting ADD intent=%s error=%s", intent.intent_id, log_text(error))
-        except FrozenError as error:  # a freeze is no refusal of EC2
+        except FrozenError as error:  # a freeze is not a refusal of EC2
             log.info("operation stopped kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error))
             return error
         except IpamError as error:

@@ -6,8 +6,8 @@ frozen, but then too an ENI is set up only if its link is present.
 
 A set-up that fails is retried, and a waiting ADD gets the reason in its error. The ENI's addresses count towards the pool's target
 meanwhile, because they can be assigned as soon as the routing is in place, and another ENI would probably fail too. If only one ENI
-fails for long, the fault may be the ENI's: its addresses no longer count, and another ENI is created. If several fail, the fault is
-the node's, and no further ENI helps. An ENI that was in use and was unplugged is always replaced.
+fails for a long time, the fault may be the ENI's: its addresses no longer count, and another ENI is created. If several fail, the
+fault is the node's, and no further ENI helps. An ENI that was in use and was unplugged is always replaced.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class EniRouting(Service):
             self._demand.trigger()
 
     def report_frozen(self, eni_id: EniId) -> None:
-        """Report why an ENI is frozen, by what is known now, or end that report if it is not frozen."""
+        """Report why an ENI is frozen, as far as is known now; or end the report if the ENI is not frozen."""
         cause = self._book.facts_of(eni_id).frozen
         frozen = problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=cause) if cause else None
         self._health.report(f"frozen {eni_id}", frozen)
@@ -220,13 +220,16 @@ class EniRouting(Service):
         )
 
     def has_stuck_eni(self) -> bool:
-        """Whether exactly one ENI has been without host routing for long, and all others have it. Unplugged ENIs do not count."""
+        """Whether exactly one ENI has been without host routing for a long time, and all others have it.
+
+        Unplugged ENIs do not count.
+        """
         all_facts = [self._book.facts_of(eni.eni_id) for eni in self._unready()]
         counted_facts = [facts for facts in all_facts if not facts.is_unplugged]
         return len(counted_facts) == 1 and self._is_stuck(counted_facts[0])
 
     def unplugged(self) -> frozenset[EniId]:
-        """Return the ENIs that were in use and have been without their link for long.
+        """Return the ENIs that were in use and have been without their link for a long time.
 
         Their addresses do not count towards the target.
         """

@@ -338,8 +338,9 @@ class Subnets(Service):
         return self._listed[subnet_id].free_count
 
     def mark_exclusions(self) -> bool:
-        """Record which ENIs get no new sandbox, by the last answer of DescribeSubnets. Returns: whether an exclusion changed. No EC2
-        call.
+        """Record which ENIs get no new sandbox, according to the last answer of DescribeSubnets. EC2 is not called.
+
+        Returns: whether an exclusion changed.
         """
         is_any_changed = False
         for recorded_eni in self._datastore.enis():
@@ -547,7 +548,7 @@ class Subnets(Service):
 
 
 def why_not_usable(subnet: DescribedSubnet, identity: InstanceIdentity, policy: SubnetPolicy) -> str:
-    """Return why no new ENI may be created in a subnet, by its tags and the settings; "" if one may be. Pure."""
+    """Return why its tags and the settings forbid a new ENI in a subnet; "" if they allow it. Pure."""
     is_own = subnet.subnet_id == identity.subnet_id
     if policy.custom is not None:  # EC2 attaches no ENI of another VPC or zone
         if subnet.vpc_id != identity.vpc_id:

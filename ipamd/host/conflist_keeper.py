@@ -4,10 +4,10 @@ delete sandboxes.
 Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may change the file while the daemon runs. inotify
 and regular checks notice such a change. They also notice changes of the chained plugins: a missing plugin of our image is put back,
 and the file offers the versions that all plugins have. A problem that cannot be repaired is a condition, and the file stays, because
-DEL needs it (`conflist.py`). Entries that other software appends behind our part are left to that software, unless their plugins are
-missing for long (docs/adr/0060). If another program changes our part again and again, it is restored less and less often, and a
-condition reports it (`repair_backoff.py`). Only a running daemon restores the file. So an uninstallation, which removes the DaemonSet
-first, can delete the file.
+DEL needs it (`conflist.py`). Entries that other software appends behind our part are left to that software, unless their plugins have
+been missing for a long time (docs/adr/0060). If another program changes our part again and again, our part is restored less and less
+often, and a condition reports this (`repair_backoff.py`). Only a running daemon restores the file. So an uninstallation, which removes
+the DaemonSet first, can delete the file.
 """
 
 from __future__ import annotations
@@ -215,11 +215,11 @@ class ConflistKeeper(FollowedFile):
         return self.versions != before
 
     def _keep(self, *, is_offer_changed: bool, is_backed_off: bool) -> None:
-        """Write our part if it has a defect, and remove appended entries whose plugins have been missing for long. Then report the
-        problems of appended plugins as conditions.
+        """Write our part if it has a defect, and remove appended entries whose plugins have been missing for a long time. Then report
+        the problems of appended plugins as conditions.
 
         Args:
-            is_offer_changed: the file must offer other versions than before, which is no repair.
+            is_offer_changed: the file must offer other versions than before, which is not a repair.
             is_backed_off: our part must not be repaired now.
         """
         if self._is_stopped():  # an export may have removed the file meanwhile
@@ -249,7 +249,10 @@ class ConflistKeeper(FollowedFile):
         self._record_all([repaired])
 
     def _remove_expired(self) -> None:
-        """Remove appended entries whose plugins have been missing for long. This is no repair, because the entries are not ours."""
+        """Remove appended entries whose plugins have been missing for a long time.
+
+        This does not count as a repair, because the entries are not ours.
+        """
         expired = self._appended.expired
         self._file.write(self.versions, self._file.appended().without(expired))
         removed = RepairReport(RepairCode.ENTRY_REMOVED, self._conflist, str(self._path), before=", ".join(expired))

@@ -177,7 +177,7 @@ class HostNetworkReconciler(Service):
         `is_silent`: whether the kernel has announced no change of a link since the last call (`HostNetwork.confine_sandboxes`).
         """
         repairs = self._try_repair(self._confinement, CONFINEMENT, lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
-        # A foreign link that the node uses is most likely a second CNI's, so it is no condition. The audit reports it.
+        # A foreign link that the node uses is most likely a second CNI's, so it is not a condition. The audit reports it.
         unused = first_of([str(link) for link in self._hostnet.foreign_links() if not link.is_in_use], NAMED_MAX)
         unused_problem = None
         if unused:

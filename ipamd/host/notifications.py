@@ -50,7 +50,7 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
         return True
     if veth.is_dying:
         return False
-    # An ADD writes the alias of its veth before its row is stored, so an alias without a row is no damage.
+    # An ADD writes the alias of its veth before its row is stored, so an alias without a row is not damage.
     attachment = datastore.attachment(veth.key) if veth.key is not None else _attachment_of_veth_name(veth.name, datastore)
     if attachment is None:
         return False
@@ -71,7 +71,7 @@ def _attachment_of_veth_name(name: str, datastore: Datastore) -> Attachment | No
 def _is_vlan_damaged(change: HostChange, datastore: Datastore) -> bool:
     """Whether a VLAN link differs from the one that is recorded for its sandbox, or is gone."""
     link = change.vlan
-    if link is None or link.is_dying:  # a DEL marks the link while its row still exists, and that is no damage
+    if link is None or link.is_dying:  # a DEL marks the link while its row still exists, and that is not damage
         return False
     present = None if change.is_gone else link
     # A link that no row has is not compared: the ADD that makes it stores its row afterwards.

@@ -262,7 +262,7 @@ class MetricsPort:
         self._drop(oldest, reason)
 
     def _serve(self, connection: _Connection) -> None:
-        """Read the available bytes, or write as much as the peer takes. A peer that has left is no error."""
+        """Read the available bytes, or write as much as the peer takes. A peer that has left is not an error."""
         try:
             if connection.unsent is None:
                 self._read(connection)

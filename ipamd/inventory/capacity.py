@@ -25,7 +25,7 @@ PREFIX_LENGTH = 28
 
 
 class ReservedFor(StrEnum):
-    """Kinds of CIDR reservations, by EC2's names.
+    """Kinds of CIDR reservations, with EC2's names.
 
     PREFIX: EC2 chooses only prefixes from it.
     EXPLICIT: EC2 chooses neither addresses nor prefixes from it; a request must name the address.

@@ -2,7 +2,7 @@
 
 Two ENIs claim an address if EC2 shows it on both, alone or within a prefix. Two nodes claim the addresses of an ENI that is
 attached to one instance and whose tag names another: the daemon on the instance in the tag created the ENI, and pods of that instance
-may have its addresses. An ENI counts as leaked by the rule by which nodes and the sweeper delete ENIs
+may have its addresses. An ENI counts as leaked if it meets the rule with which nodes and the sweeper delete ENIs
 (`ipamd/model/leaked_eni.py`).
 """
 

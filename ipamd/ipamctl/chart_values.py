@@ -183,7 +183,7 @@ def _convert_settings(conversion: Conversion, theirs: Mapping[str, Any]) -> None
 
 def _extra_variables(conversion: Conversion, extra: Any) -> dict[str, str]:
     """Return the variables of `extraEnv` that have a value. Variables with `valueFrom` are copied to our `extraEnv`, because only the
-    cluster has their values. Raises: SettingsError if `extra` is no list."""
+    cluster has their values. Raises: SettingsError if `extra` is not a list."""
     given: dict[str, str] = {}
     if not isinstance(extra or [], list):
         raise SettingsError("extraEnv is no list", details="it is one in the chart's values.yaml")
@@ -271,7 +271,7 @@ def _convert_network(conversion: Conversion, config: Mapping[str, Any], switch: 
 
 
 def _part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the map below a key; an empty map if the key is null or missing. Raises: SettingsError if the value is no map."""
+    """Return the map below a key; an empty map if the key is null or missing. Raises: SettingsError if the value is not a map."""
     part = values.get(key) or {}
     if not isinstance(part, dict):
         raise SettingsError(f"{printable(key, most=QUOTED_MAX)} is no map", details="it is one in the chart's values.yaml")

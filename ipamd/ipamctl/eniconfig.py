@@ -1,7 +1,7 @@
 """Convert ENIConfig objects of amazon-vpc-cni-k8s (crd.k8s.amazonaws.com/v1alpha1) to the file of custom networking.
 
 The name of an ENIConfig is an availability zone, or the value of a label or annotation of nodes. Labels cannot be read without the
-Kubernetes API, so the user must give the zone of an ENIConfig whose name is no zone. Pure: the caller reads the documents.
+Kubernetes API, so the user must give the zone of an ENIConfig whose name is not a zone. Pure: the caller reads the documents.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def convert(documents: Iterable[Document], *, zones: Mapping[str, str], primary_
 
     Args:
         documents: ENIConfig objects, lists of them as `kubectl get -o yaml` prints them, and empty documents.
-        zones: name of an ENIConfig -> its availability zone, for each ENIConfig whose name is no zone.
+        zones: name of an ENIConfig -> its availability zone, for each ENIConfig whose name is not a zone.
         primary_carries_pods: whether pods may also have addresses of the primary ENI.
     Raises: SettingsError whose details name every problem at once.
     """

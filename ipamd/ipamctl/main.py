@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our pipe (`head`, for example) has exited. That is no error, and Python must not report it at exit.
+        # The reader of our pipe (`head`, for example) has exited. That is not an error, and Python must not report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001  # `_exit_status` raises defects again

@@ -118,7 +118,7 @@ class PagePort(MetricsPort):
 
 
 def _headers(request: bytes) -> dict[str, list[str]] | None:
-    """Header values in order, by name in lower case; None if a line is no header. A folded line is no header (RFC 9112, 5.2)."""
+    """Header values in order, by name in lower case; None if a line is not a header. A folded line is not a header (RFC 9112, 5.2)."""
     headers: dict[str, list[str]] = {}
     for line in request.replace(b"\r\n", b"\n").partition(b"\n\n")[0].split(b"\n")[1:]:
         name, colon, value = line.partition(b":")

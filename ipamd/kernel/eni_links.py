@@ -50,7 +50,7 @@ def wait_for_link(
 
 
 def may_be_eni(link: answers.Link, *, veth_prefix: str) -> bool:
-    """Whether a link can be an ENI's: it is no sandbox's host veth, and its kind does not borrow the MAC of another link."""
+    """Whether a link can be an ENI's: it is not a sandbox's host veth, and its kind does not borrow the MAC of another link."""
     # The alias is compared too, because the setting of the prefix may have been changed.
     is_ours = link.name.startswith(veth_prefix) or survey.host_veth(link).key is not None
     is_sandbox = link.group == uapi.DYING_GROUP or (link.kind == uapi.VETH_KIND and is_ours)
@@ -68,7 +68,7 @@ def eni_links(links: Collection[answers.Link], *, veth_prefix: str) -> list[answ
 
 
 def is_hardware(link: answers.Link) -> bool:
-    """Whether a link belongs to a device, so that no netlink message can make it. The loopback has no MAC and is no device."""
+    """Whether a link belongs to a device, so that no netlink message can make it. The loopback has no MAC and is not a device."""
     return not link.kind and link.mac.strip("0:") != ""
 
 

@@ -20,7 +20,7 @@ FAMILY_NUMBERS = {"inet": 1, "ip": 2, "netdev": 5, "ip6": 10}
 """nftables' families of tables that see sandboxes' packets, by name. Source: linux/netfilter.h, NFPROTO_*."""
 
 _NO_CONDITION = frozenset({"counter", "log", "immediate", "reject", "target", "meta", "payload", "ct", "bitwise"})
-"""Expressions that are no condition: actions, and loads of a value that a later expression compares."""
+"""Expressions that are not conditions: actions, and loads of a value that a later expression compares."""
 
 
 @dataclass(frozen=True, slots=True)

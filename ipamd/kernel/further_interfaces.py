@@ -1,4 +1,4 @@
-"""Route a sandbox's further interface, such as Multus's `net1`, by source address, beside the interface that has the default route.
+"""Route packets by source address, so that a sandbox's further interface, such as Multus's `net1`, works without the default route.
 
 Inside the sandbox the interface gets a route table of its own with the next hop and a default route, and a rule from its address to
 that table. So replies to a packet leave by the interface that it came by, whatever the default route of the sandbox is. A sandbox

@@ -63,7 +63,7 @@ def find_leftovers(host: HostNetns, nft: Nftables, *, veth_prefix: str) -> list[
 def remove_leftovers(host: HostNetns, nft: Nftables, leftovers: Iterable[Leftover]) -> None:
     """Remove everything that no pod needs: nftables in one transaction, then rules, then routes. Raises: WiringError.
 
-    An object that is gone by now is no error, so the removal may be repeated.
+    An object that is gone by now is not an error, so the removal may be repeated.
     """
     removable = [leftover for leftover in leftovers if not leftover.kept_reason]
     commands = "".join(leftover.nft_commands for leftover in removable)

@@ -192,7 +192,7 @@ def _open(path: str) -> int:
 
 
 def _require_network_namespace(fd: int, path: str) -> None:
-    """Raise NetnsError if an open file is no network namespace, WiringError if the kernel does not answer."""
+    """Raise NetnsError if an open file is not a network namespace, WiringError if the kernel does not answer."""
     try:
         kind = fcntl.ioctl(fd, uapi.NS_GET_NSTYPE)
     except OSError as exc:

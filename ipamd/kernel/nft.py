@@ -27,8 +27,8 @@ OUTPUT_JSON, OUTPUT_TERSE = 1 << 4, 1 << 11
 class Nftables:
     """Runs nft commands in the host's namespace.
 
-    Concurrency: safe from any thread, also beside other instances, because one lock of the process lets only one thread run the
-    library. No other lock is taken while it is held.
+    Concurrency: safe from any thread, also while other instances are used, because one lock of the process lets only one thread run
+    the library. No other lock is taken while it is held.
     """
 
     _lock = threading.Lock()

@@ -453,5 +453,5 @@ def _elements(table: NftTable, name: str) -> Message:
 
 def _named(table: NftTable, kind: int, table_kind: int, more: bytes = b"") -> Message:
     body = bytes((_FAMILIES[table.family], 0, 0, 0)) + text_attribute(table_kind, table.name) + more
-    # A missing object is no error here: the comparison finds the difference.
+    # A missing object is not an error here: the comparison finds the difference.
     return Message(f"look at nftables table {table}", kind, 0, body, tolerated=frozenset({errno.ENOENT}))

@@ -71,7 +71,7 @@ def _checked_links(
     for leg in legs:
         veth = links.get(leg.host_veth)
         if veth is None:
-            # `wiring_differences` reports the missing link. A missing link is no fault if the disk refused to
+            # `wiring_differences` reports the missing link. A missing link is not a fault if the disk refused to
             # record a DEL: then the row stays until the DEL is repeated.
             continue
         is_first = leg.route_table not in tables_seen

@@ -111,7 +111,7 @@ class SandboxRepair:
         return True
 
     def _report_obstacles(self, link: answers.Link | None, obstacles: Sequence[WiringDifference]) -> None:
-        """Report why the link is not repaired. A link that is gone or dying is no lasting failure: a DEL may be in progress."""
+        """Report why the link is not repaired. A link that is gone or dying is not a lasting failure: a DEL may be in progress."""
         is_going = link is None or link.group == uapi.DYING_GROUP
         code = RepairCode.LINK_NOT_OURS
         if is_going:

@@ -35,8 +35,8 @@ from ipamd.ports.kernel import VlanLinks
 
 RULE_READS = 6
 """The largest number of reads of rules or IPv6 routes. Reading ends when two successive reads agree; if none do, the result has
-every entry of every read. While nothing changes, two reads are enough. Ours: while 50 sandboxes a second come and go beside 730
-other sandboxes, one read in four lacks a rule, so it is very unlikely that six reads lack the same rule. Every second read uses
+every entry of every read. While nothing changes, two reads are enough. Ours: while 50 sandboxes a second come and go on a node with
+730 others, one read in four lacks a rule, so it is very unlikely that six reads lack the same rule. Every second read uses
 shorter datagrams: otherwise changes in step with the reads could hide the same rule from two successive reads."""
 
 read_link = AnswerCache(answers.read_link, most=4096)

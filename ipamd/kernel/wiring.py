@@ -783,7 +783,7 @@ class KernelWiring(Wiring):
     def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> answers.Link | None:
         """Find a host veth by name; None if it is gone.
 
-        Raises: WiringError if it is no veth, or, if `key` is given, if its alias names another sandbox.
+        Raises: WiringError if it is not a veth, or, if `key` is given, if its alias names another sandbox.
         """
         link = self._link(host, name)
         if link is not None and link.kind != uapi.VETH_KIND:

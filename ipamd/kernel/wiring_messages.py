@@ -33,7 +33,7 @@ def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[M
     node by it.
 
     A separate message raises the link, after all other changes. Each change to a link that is up makes the kernel walk all IPv6 routes
-    of the namespace, which takes a millisecond beside 2,500 sandboxes. Source: net/core/dev.c, netif_state_change;
+    of the namespace, which takes a millisecond with 2,500 sandboxes. Source: net/core/dev.c, netif_state_change;
     net/ipv6/addrconf.c, addrconf_notify.
 
     Args:
@@ -72,7 +72,7 @@ def sandbox_side(leg: Leg, index: int, *, has_default_route: bool = False) -> li
 
     The link is raised before routes are added, and the route to the next hop is added before the default route. Neighbours and
     addresses, which can be set while the link is down, come first: once both ends are up, the kernel announces the host veth's carrier
-    and holds its lock for links meanwhile (for two milliseconds beside 2,500 sandboxes of IPv6), so later messages would wait.
+    and holds its lock for links meanwhile (for two milliseconds with 2,500 sandboxes of IPv6), so later messages would wait.
 
     Args:
         index: of the link inside the sandbox.

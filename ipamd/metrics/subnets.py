@@ -1,6 +1,6 @@
-"""Metrics by subnet and zone: the capacity of each subnet by EC2's last answer, and how many of its addresses this node has.
+"""Metrics by subnet and zone: the capacity of each subnet in EC2's last answer, and how many of its addresses this node has.
 
-A scrape makes no EC2 call (I13), so the figures of an idle node become old. One of the metrics is the age of the answer, by which
+A scrape makes no EC2 call (I13), so the figures of an idle node become old. One of the metrics is the age of the answer, with which
 `manifests/monitoring/rules.yaml` chooses the newest answer of all nodes for each subnet. The number of label values is bounded by the
 number of subnets that this node may use.
 """
@@ -73,9 +73,9 @@ def _counts_by_usability(subnets: Sequence[SubnetView]) -> Mapping[str, float]:
 
 
 def _fragmented(subnets: Iterable[SubnetView]) -> BySubnet:
-    """Count the free addresses outside whole free /28s, by subnet.
+    """Return for each subnet how many free addresses are surely in no whole free /28.
 
-    If EC2 refused a /28, or if fewer than 16 addresses are free, all free addresses of the subnet are counted. Otherwise the number is
+    If EC2 refused a /28, or if fewer than 16 addresses are free, these are all free addresses of the subnet. Otherwise the number is
     not known, and the figure is 0.
     """
     fragmented = {}

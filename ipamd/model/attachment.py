@@ -209,7 +209,7 @@ class WiringSpec:
 
     @property
     def is_further(self) -> bool:
-        """Whether this is an interface beside the pod's first one, such as Multus's `net1`, in a sandbox that we wired
+        """Whether this is a further interface, such as Multus's `net1`, in a sandbox that we wired, not the pod's first one
         (`ipamd/kernel/further_interfaces.py`).
         """
         return self.key.ifname != POD_IFNAME and not self.is_imported

@@ -286,7 +286,7 @@ def _entry_of(address: IpAddress, allocations: Iterable[Allocation]) -> Allocati
 
 
 def _identify_by_name(sandboxes: Sequence[Sandbox], allocation: Allocation | None) -> tuple[AttachmentKey, str] | str:
-    """Find the sandbox of a host veth by the name of its pod. Returns: as `identify`.
+    """Find the sandbox of a host veth by the name of the sandbox's pod. Returns: as `identify`.
 
     Args:
         sandboxes: the pod's sandboxes that the runtime lists.

@@ -58,7 +58,7 @@ def unrecorded(
 ) -> dict[IpAddress, tuple[HostVeth, Allocation]]:
     """Return an entry for the file for each address that a live host veth has and that `recorded` left out.
 
-    Returns: address -> the veth that has the address, by its alias or by a route, and the entry.
+    Returns: address -> the veth that has the address, according to its alias or a route, and the entry.
 
     Args:
         recorded_allocations: the result of `recorded`.

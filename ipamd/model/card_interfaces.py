@@ -19,8 +19,8 @@ PREFIX = "mNicIf"
 """How the names of a pod's further interfaces begin; the number follows."""
 
 NUMBER_MAX = 31
-"""The most interfaces that a pod has beside its first one, and so the highest number of an interface. Ours: no instance type has more
-than 32 cards (`network_cards.CARDS_MAX`)."""
+"""The most interfaces that a pod has in addition to its first one, and so the highest number of an interface. Ours: no instance type
+has more than 32 cards (`network_cards.CARDS_MAX`)."""
 
 FROM_PRIORITY = 1
 """Priority of the rule inside the sandbox that sends packets from a further interface's address to the interface's table."""

@@ -103,7 +103,7 @@ class GrowthState:
     `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now; None if they
         may be.
     `allocation_elsewhere`: as `allocation`, for an ENI in another subnet than the default one (see `room`): a lack of addresses in the
-        default subnet is no reason here.
+        default subnet is not a reason here.
     `eni_cap`: the number of ENIs beyond which EC2 refused to attach more.
     `eni_cap_refusal`: the refusal that set this number.
     `slot_caps`: how many slots of an ENI may be used at most, by ENI.

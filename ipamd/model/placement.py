@@ -31,7 +31,7 @@ def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
 
 
 def trunk_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the places that are left free for the trunk ENI: none if it is attached, not wanted, or impossible on the type; else one.
+    """Return how many places are left free for the trunk ENI: 0 if it is attached, not wanted, or impossible on the type; else 1.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni.
     """
@@ -49,8 +49,8 @@ def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 
 
 def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
-    """Count the slots of an ENI for which addresses can be requested: they are not used, not in a pending allocation, and not refused
-    by EC2.
+    """Compute for how many slots of an ENI addresses can be requested: slots that are not used, not in a pending allocation, and not
+    refused by EC2.
 
     The count is 0 for an excluded ENI, for an ENI that is not attached, and for one whose host routing has failed for a long time: no
     pod could use its addresses.
@@ -134,7 +134,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
     if not may_create:
         return
     if growth.has_other_candidate:
-        room = pod_room  # the new ENI may be in another subnet, so the room of the default subnet is no bound
+        room = pod_room  # the new ENI may be in another subnet, so the room of the default subnet is not a bound
     yield from _creations(snapshot, settings, want, room - placed)
 
 
@@ -166,7 +166,7 @@ def _may_create(snapshot: PoolSnapshot, want: int, room: int) -> bool:
         return False
     if growth.allocation is None or growth.allocation.is_lasting:
         return True
-    # The refusal of allocations will end soon. While an attached ENI has room, it is no reason to create another ENI.
+    # The refusal of allocations will end soon. While an attached ENI has room, it is not a reason to create another ENI.
     return want <= 0 or room <= 0 or not vacant_count(snapshot)
 
 
@@ -234,7 +234,7 @@ def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni 
 
 
 def free_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the ENIs that may be added.
+    """Compute how many ENIs may be added.
 
     There are three bounds: the node's limit of ENIs; `eni_cap`, the number of ENIs beyond which EC2 refused to attach more; and
     `place_cap`, which bounds the ENIs to add. Attached ENIs, pending ENIs and the place for a trunk ENI are subtracted from the first

@@ -82,7 +82,7 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
         snapshot: the pool at one moment; its counts are in addresses.
         settings: the targets of the pool.
     Returns: zero or more actions in their order; ENIs come in the order of their device indexes. The same input gives the same output.
-        If capacity is lacking, this is no error: the plan's field `blocked` has the reason.
+        If capacity is lacking, this is not an error: the plan's field `blocked` has the reason.
     Concurrency: pure. Guards: I7, I8, I13.
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences listed at the
     top of this module.
@@ -248,7 +248,7 @@ def _at_target(snapshot: PoolSnapshot, settings: PoolSettings, host: GrowthRefus
 
 
 def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses that the pool needs now, including those for waiting ADDs.
+    """Compute how many addresses the pool needs now, including those for waiting ADDs.
 
     With IP targets it is max(WARM_IP_TARGET - free, MINIMUM_IP_TARGET - total, 0), where `free` excludes cooling addresses (I8).
     Without IP targets it is the number of addresses that the pool lacks to have WARM_ENI_TARGET whole ENIs of free addresses (in
@@ -278,14 +278,14 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the free addresses above the target, in whole units of the target: addresses, /28s or ENIs."""
+    """Compute how many free addresses are above the target, in whole units of the target: addresses, /28s or ENIs."""
     settings = resolved(snapshot, settings)
     unit = 1 if settings.ip_targets_defined else max(_warm_unit(snapshot, settings)[0], 1)
     return surplus_count(snapshot, settings) // unit * unit
 
 
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses that ADDs can have now or soon (`_cooling_credit`), and that the target does not need.
+    """Compute how many addresses that ADDs can have now or soon (`_cooling_credit`) the target does not need.
 
     The surplus is the counterpart of the deficit: after a release of this many addresses `deficit_count` is still 0. With IP targets
     it is min(free - WARM_IP_TARGET, total - MINIMUM_IP_TARGET), at least 0.
@@ -300,7 +300,7 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _ipv6_deficit_count(snapshot: PoolSnapshot) -> int:
-    """Count the addresses that an IPv6 node needs now.
+    """Compute how many addresses an IPv6 node needs now.
 
     The count is 0 if the node has one usable /80, even if another /80 is lost. Otherwise it is the number of waiting ADDs, at least 1.
     """
@@ -311,7 +311,7 @@ def _ipv6_deficit_count(snapshot: PoolSnapshot) -> int:
 
 
 def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
-    """Count the cooling addresses that count as free in a target of whole ENIs or /28s, because they will be free soon.
+    """Compute how many cooling addresses count as free in a target of whole ENIs or /28s, because they will be free soon.
 
     The count is at most three quarters of the target, so that the last quarter is free even under a load that changes all the time.
     Cooling addresses of earlier sandboxes of a pod are left out, because `deficit_count` counts them as free already.
@@ -335,14 +335,15 @@ def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int
 
 
 def _coming_count(snapshot: PoolSnapshot) -> int:
-    """Count the free addresses that ADDs can have now, or once the host routing of their ENI is in place."""
+    """Compute how many free addresses ADDs can have now, or once the host routing of the addresses' ENI is in place."""
     counts = snapshot.counts
     unreachable = snapshot.unready_free_count if snapshot.growth.has_stuck_eni else snapshot.unplugged_free_count
     return max(counts.free - counts.withheld - unreachable, 0)
 
 
 def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses to request now, ignoring obstacles: the deficit, and more while ADDs follow each other (`_ahead_count`).
+    """Compute how many addresses to request now, ignoring obstacles: the deficit, and more while ADDs follow each other
+    (`_ahead_count`).
 
     Without IP targets single addresses are requested for whole ENIs, so their count is rounded up to whole ENIs. On an IPv6 node the
     count is 1 if the node needs a /80, else 0.
@@ -358,7 +359,7 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """Count the addresses to request for a deficit, not rounded up to whole ENIs or /28s.
+    """Compute how many addresses to request for a deficit, not rounded up to whole ENIs or /28s.
 
     The count is higher than the deficit while ADDs follow each other (`_ahead_count`), and lower while single addresses replace /28s
     that the subnet does not have (STOPGAP_COUNT).
@@ -375,7 +376,7 @@ def _request_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int)
 
 
 def _ahead_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """Count the addresses to request in addition to the deficit while ADDs follow each other, because more will come."""
+    """Compute how many addresses to request in addition to the deficit while ADDs follow each other, because more will come."""
     demand, target = snapshot.growth.demand, settings.warm_ip_target
     # If an ADD waits, and ADDs have just taken twice the target, more ADDs will probably follow, each as soon as its predecessor has
     # finished.

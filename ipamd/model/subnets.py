@@ -210,9 +210,9 @@ class SubnetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SubnetView:
-    """One subnet by EC2's last answer, for people and metrics.
+    """One subnet according to EC2's last answer, for people and metrics.
 
-    `free_count`: the free addresses by EC2's answer, less the addresses that this node has allocated since; -1: not known.
+    `free_count`: the free addresses in EC2's answer, less the addresses that this node has allocated since; -1: not known.
     `why_not`: why no new ENI is created in the subnet now; "" if one may be.
     `used_count`: the addresses that are not free, without those that AWS reserves; -1: not known.
     `has_no_prefix`: whether EC2 refused a /28 of the subnet so lately that no /28 is requested now.
@@ -236,7 +236,7 @@ class SubnetCheck:
 
     `problem`: why no ENI could be created; "" if one could be, or if this is not known.
     `unchecked_reason`: why EC2 did not answer; "" if it answered or was not called.
-    `free_count`: the number of free IPv4 addresses by EC2's answer; -1: not known.
+    `free_count`: the number of free IPv4 addresses in EC2's answer; -1: not known.
     """
 
     problem: str = ""

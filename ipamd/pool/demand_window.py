@@ -171,7 +171,7 @@ class DemandWindow:
         """Record until when the node is being filled: for FILL_S if it is new, which means without any addresses; else not at all.
 
         Returns: how many free addresses the automatic warm target includes for the start (`SeenDemand.start_count`): START_COUNT on a
-            new node. Otherwise it is the present free count, because a restart of the daemon is no reason to release addresses.
+            new node. Otherwise it is the present free count, because a restart of the daemon is not a reason to release addresses.
         """
         if counts.total:
             self._fill_deadline = now_s
@@ -217,7 +217,7 @@ class DemandWindow:
         self._negative_surplus.record(-count, now_s=now_s, kept_s=settings.release_hold_s)
 
     def stable_surplus(self, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> int | None:
-        """Count the addresses that were surplus during the whole window and may be released now.
+        """Compute how many addresses were surplus during the whole window and may be released now.
 
         Until a window has passed since the last batch, the count is at most the addresses of that batch that are not released yet.
         `kept_count`: surplus beyond this count is released after ENI_HOLD_S once a burst has ended; None: none is released early.
@@ -304,7 +304,7 @@ class DemandWindow:
         return hold_s, min(ENI_HOLD_S, hold_s), min(LONG_RATE_S, hold_s)
 
     def _served_within(self, seconds: float, now_s: float) -> int:
-        """Count the ADDs that took an address in the last `seconds`; ADDs before the first observation do not count."""
+        """Compute how many ADDs took an address in the last `seconds`; ADDs before the first observation do not count."""
         if not self._served:
             return 0
         before = bisect_left(self._served, (now_s - seconds,)) - 1

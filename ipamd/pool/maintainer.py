@@ -62,8 +62,8 @@ from ipamd.pool.demand_window import SETTLE_S
 from ipamd.pool.planned_pool import PlannedPool, merged
 
 COALESCE_S = 0.02
-"""Pause after a trigger while no ADD waits, so that one plan serves several triggers. Ours, measured: planning beside every ADD of a
-burst cost a fifth of the daemon's CPU."""
+"""Pause after a trigger while no ADD waits, so that one plan serves several triggers. Ours, measured: a plan for every ADD of a burst
+cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """How many actions one wake-up makes at most. Ours: one wake-up can fill a node with 15 ENIs, because each ENI takes two actions, a
@@ -640,7 +640,7 @@ class PoolMaintainer(Service):
         began_s = self._clock.monotonic()
         try:
             self._provisioner.execute(action)
-        except FrozenError as error:  # this is no refusal of EC2, and the next plan respects the freeze
+        except FrozenError as error:  # this is not a refusal of EC2, and the next plan respects the freeze
             log.info("growth stopped action=%s error=%s", action, log_text(error))
         except IpamError as error:
             if isinstance(error, EniLimitError):  # the failed creation synchronised with EC2, which may have shown foreign ENIs
@@ -660,7 +660,7 @@ class PoolMaintainer(Service):
             self._note_success()
 
     def _release_surplus(self, planned: PlannedPool, action: Release, snapshot: PoolSnapshot) -> None:
-        """Release addresses or an ENI. A refusal does not stop growth, and is no error of the pool."""
+        """Release addresses or an ENI. A refusal does not stop growth, and is not an error of the pool."""
         now_s = self._clock.monotonic()
         try:
             is_asked = self._provisioner.release(action)

@@ -32,7 +32,7 @@ class PlannedPool:
     `last_cycle`: a function that makes a snapshot from the EC2 results of the last cycle, and the snapshot of that cycle; None before
         the first one.
     `is_postponed`: whether the last plan postponed an action, so that the pool must be planned again soon.
-    `excess_count`: addresses above the target, by the last plan.
+    `excess_count`: how many addresses the last plan counted above the target.
     `draining`: its ENIs and kinds of addresses that are assigned last.
     """
 

@@ -1,4 +1,4 @@
-"""EC2 and instance metadata."""
+"""The ports `Ec2` and `Metadata`: the calls to EC2, and the reading of instance metadata."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ class Ec2(Protocol):
         """Return one subnet as it is now. Raises: CloudNotFoundError if it does not exist."""
 
     def subnet_free_count(self, subnet_id: SubnetId) -> int:
-        """Return how many addresses of a subnet are free now, by EC2's answer. It does not show whether a whole /28 is free."""
+        """Return how many addresses of a subnet are free now, according to EC2.
+
+        The number does not show whether a whole /28 is free.
+        """
 
     def create_eni(self, request: EniRequest) -> DescribedEni:
         """Create an ENI with its addresses or prefixes. A repeated call with the same token returns the same ENI.
@@ -101,10 +104,10 @@ class Ec2(Protocol):
         """Replace the ENI's security groups by these, at least one. Raises: CloudNotFoundError if the ENI does not exist."""
 
     def detach_eni(self, attachment_id: str) -> None:
-        """Detach an ENI. If the attachment does not exist any more, this is no error."""
+        """Detach an ENI. If the attachment does not exist any more, this is not an error."""
 
     def delete_eni(self, eni_id: EniId) -> None:
-        """Delete an ENI. If the ENI does not exist any more, this is no error."""
+        """Delete an ENI. If the ENI does not exist any more, this is not an error."""
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IpAddress]:
         """Allocate `count` more secondary addresses. Returns: the new addresses. Raises: SubnetExhaustedError, EniLimitError."""
@@ -121,14 +124,14 @@ class Ec2(Protocol):
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         """Release addresses and prefixes, at least one of them, by a call for each kind.
 
-        Objects that the ENI does not have any more are no error: the ENI is described, and the other objects are released. An ENI that
-        does not exist any more is no error either.
+        It is not an error if the ENI does not have some of the objects any more: the ENI is described, and the other objects are
+        released. Nor is it an error if the ENI does not exist any more.
         """
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
         """Return the limits of an instance type: from DescribeInstanceTypes, else from the built-in table, else a safe default.
 
-        An unknown type is no error.
+        An unknown type is not an error.
         """
 
     def call_reports(self) -> Mapping[str, CallReport]:

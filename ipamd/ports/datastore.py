@@ -40,11 +40,11 @@ class UnitOfWork(Protocol):
         A free address is removed at once. Any other address keeps its state and its sandbox (I2), and is removed when it would become
         free. One row stands for all addresses of a /80 that have no row of their own; if that row is marked, all addresses of the /80
         are lost.
-        The call can be repeated; an unknown address is no error.
+        The call can be repeated; an unknown address is not an error.
         """
 
     def heal(self, address: IpAddress, *, reason: str) -> None:
-        """Remove the mark of `lose`, because EC2 shows the address again. An address that is not lost or not known is no error."""
+        """Remove the mark of `lose`, because EC2 shows the address again. An address that is not lost or not known is not an error."""
 
     def put_doubts(self, doubts: Doubts) -> None:
         """Replace the recorded absences of ENIs and addresses that EC2 did not show lately.
@@ -78,7 +78,7 @@ class UnitOfWork(Protocol):
         """Record that the network policy agent may have state for a pod's name from now on. Repeatable. No ledger row is written."""
 
     def erase_policy_pod(self, pod: PodName) -> None:
-        """Record that the network policy agent has no state for a pod's name any more. A pod that was not recorded is no error."""
+        """Record that the network policy agent has no state for a pod's name any more. A pod that was not recorded is not an error."""
 
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:
         """Record that kernel and runtime were read completely: from now on this datastore has every sandbox except `unplaced`.
@@ -198,7 +198,7 @@ class UnitOfWork(Protocol):
         """Add or replace an ENI. If nothing changed, no ledger row is written."""
 
     def remove_eni(self, eni_id: EniId, *, reason: str) -> None:
-        """Remove an ENI and its addresses. An unknown ENI is no error.
+        """Remove an ENI and its addresses. An unknown ENI is not an error.
 
         Raises: InvariantError if one of the addresses is assigned or reserved.
         """
@@ -225,7 +225,7 @@ class UnitOfWork(Protocol):
         """
 
     def remove_addresses(self, addresses: Iterable[IpAddress], *, reason: str) -> None:
-        """Remove addresses. Unknown addresses are no error.
+        """Remove addresses. Unknown addresses are not errors.
 
         Raises: InvariantError if one of them is assigned or reserved (I2), or if it stands for the rest of a /80 of which a sandbox
             has an address that is not lost.
@@ -418,7 +418,7 @@ class Datastore(Protocol):
         """
 
     def close(self) -> None:
-        """Close the file, after any unit of work that is open. A second call is no error."""
+        """Close the file, after any unit of work that is open. A second call is not an error."""
 
 
 class SpoolEntry(Protocol):
@@ -433,7 +433,7 @@ class SpoolEntry(Protocol):
         """The key of the DEL."""
 
     def done(self) -> None:
-        """Remove the entry durably, because its DEL has been carried out. A second call is no error. Raises: DatastoreError."""
+        """Remove the entry durably, because its DEL has been carried out. A second call is not an error. Raises: DatastoreError."""
 
 
 class Spool(Protocol):
@@ -445,7 +445,7 @@ class Spool(Protocol):
     def pending_count(self) -> int:
         """Return the number of entries. The lock is not taken, so an entry that is being written is not counted yet.
 
-        Raises: DatastoreError if the directory cannot be read; a missing directory is no error.
+        Raises: DatastoreError if the directory cannot be read; a missing directory is not an error.
         """
 
     def pending_keys(self) -> frozenset[AttachmentKey]:

@@ -1,4 +1,4 @@
-"""The history on the host's disk."""
+"""The port `History`: records of the node's events (addresses, sandboxes, ENIs), kept on the host's disk."""
 
 from __future__ import annotations
 

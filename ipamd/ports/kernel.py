@@ -1,4 +1,4 @@
-"""The kernel: the wiring of sandboxes, and the host's routing."""
+"""The ports to the kernel: `Wiring` and `VlanLinks` make and remove the links of sandboxes, `HostNetwork` keeps the host's routing."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Wiring(Protocol):
         """
 
     def unwire(self, spec: WiringSpec) -> None:
-        """Remove all wiring of a sandbox and wait until the links are gone (rollback of an ADD). Missing parts are no error."""
+        """Remove all wiring of a sandbox and wait until the links are gone (rollback of an ADD). Missing parts are not errors."""
 
     def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, ifname: str, address: IpAddress) -> None:
         """Remove the rule of a further interface (`net1`) inside its sandbox, because the sandbox may live on without the interface.
 
-        A namespace that is gone is no error. Raises: WiringError.
+        A namespace that is gone is not an error. Raises: WiringError.
 
         Args:
             identity: the namespace at the time of the ADD. If another namespace is at the path by now, nothing in it is changed.
@@ -61,7 +61,7 @@ class Wiring(Protocol):
     ) -> HostVeth | None:
         """Remove the routes and rules of all legs, take the links down and put them into the link group that `sweep` deletes (DEL).
 
-        Missing parts are no error. A link that another sandbox uses by now is not changed.
+        Missing parts are not errors. A link that another sandbox uses by now is not changed.
 
         Args:
             is_source_checked: whether the host drops packets whose source is not routed back (`HostNetwork.is_source_checked`). Then
@@ -85,7 +85,7 @@ class Wiring(Protocol):
     def sweep(self) -> None:
         """Delete all links that are marked for deletion, in one kernel call, and return when they are gone.
 
-        It is no error if there are none.
+        It is not an error if there are none.
         """
 
     def check(self, spec: WiringSpec) -> list[WiringDifference]:

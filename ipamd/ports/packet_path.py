@@ -1,4 +1,4 @@
-"""Questions about what the kernel would do with a packet. No packet is sent."""
+"""The port `PacketPaths`: questions about what the kernel would do with a packet. No packet is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PacketPaths(Protocol):
         """
 
     def translation(self, packet: NewConnection, identity: InstanceIdentity) -> Translation:
-        """Return what our nftables rules do with a new connection, by the settings in force. Computed without asking the kernel."""
+        """Return what our nftables rules do with a new connection. Computed from the settings in force, without asking the kernel."""
 
     def eni_links(self, macs: Iterable[MacAddress]) -> Mapping[MacAddress, str]:
         """Return the names of ENIs' links, by MAC; MACs without a link are left out. Raises: WiringError, KernelDumpError."""

@@ -1,4 +1,4 @@
-"""The network policy agent of the node."""
+"""The port `PolicyAgent`: requests to the network policy agent of the node, which filters the packets of pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PolicyAgent(Protocol):
         """
 
     def forget(self, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
-        """Ask the agent to drop a pod's name. An unknown name is no error.
+        """Ask the agent to drop a pod's name. An unknown name is not an error.
 
         `is_patient`: whether the call waits for an agent that does not listen.
         """

@@ -1,4 +1,4 @@
-"""The clocks, the failpoints, and the host's connection tracking, as the services use them."""
+"""The ports `Clock`, `Failpoint` and `ConnectionTracking`, as the services use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container runtime."""
+"""The port `Runtime`: the container runtime, which lists the node's sandboxes and announces their changes."""
 
 from __future__ import annotations
 

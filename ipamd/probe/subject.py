@@ -93,7 +93,7 @@ class LeftOver(NamedTuple):
 class OwnEni:
     """An ENI that this run created.
 
-    `addresses`: its addresses, the primary one included, by EC2's answers to Create, Assign and Unassign.
+    `addresses`: its addresses, the primary one included, according to EC2's answers to Create, Assign and Unassign.
     `created_s`: monotonic time of the answer to Create.
     `attachment_id`: empty while the ENI is not attached.
     """

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class CloudLoop:
     """Asks metadata and EC2.
 
-    `is_node_set_up`: whether metadata has answered, and the node's own routing and SNAT are set up by the present settings.
+    `is_node_set_up`: whether metadata has answered, and the node's own routing and SNAT are set up as the present settings demand.
     `is_answered`: whether EC2 has returned this node's ENIs once.
     """
 

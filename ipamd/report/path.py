@@ -40,7 +40,7 @@ NO_IDENTITY = "instance metadata has not answered, so this node is not known"
 def trace_path(sources: Sources, subject: str, destination: str) -> PathReport:
     """Walk the path of a new connection of a pod to `ADDRESS[:PORT]`.
 
-    Raises: InvalidRequestError if the pod is not known, or the destination is no address. If namespace or kernel cannot be read,
+    Raises: InvalidRequestError if the pod is not known, or the destination is not an address. If namespace or kernel cannot be read,
         nothing is raised, and the report has a finding about it.
     """
     target = read_target(destination)

@@ -80,7 +80,7 @@ def _split(text: str) -> tuple[str, str | None]:
         if suffix.startswith(":"):
             return address, suffix[1:]
         if suffix:
-            return text, None  # malformed; `read_target` refuses it, because it is no address
+            return text, None  # malformed; `read_target` refuses it, because it is not an address
         return address, None
     if text.count(":") == 1:
         address, _, port = text.partition(":")

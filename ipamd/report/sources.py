@@ -177,7 +177,7 @@ class Sources:
     """The causes that freeze the pool."""
     subnets: Callable[[], tuple[SubnetView, ...]]
     given_twice: Callable[[], tuple[GivenTwice, ...]]
-    """Addresses of our sandboxes that amazon-vpc-cni-k8s, by its own file, has assigned to other sandboxes."""
+    """Addresses of our sandboxes that amazon-vpc-cni-k8s, according to its file, has assigned to other sandboxes."""
     pending_policy_cleanups: Callable[[], Mapping[PodName, datetime]]
     """Pods that have no sandbox any more, but that the network policy agent may remember, each with the time since which it may."""
     cut_off: Callable[[], Set[str]]

@@ -89,7 +89,7 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
 
 
 def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capacity, ...]]:
-    """Count how many pods this node can hold in each mode.
+    """Compute how many pods this node can hold in each mode.
 
     EC2 is not asked, so the free addresses of the subnets count only if an earlier answer showed their number.
     Returns: the limits of the instance type, the other bounds of this node, and the capacity in each mode.

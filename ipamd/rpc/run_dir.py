@@ -41,7 +41,7 @@ NAMED_MAX = 3
 def prepare_run_dir(run_dir: Path) -> None:
     """Create the run directory, or verify that the existing directory can be used.
 
-    Raises: SettingsError if it cannot be made, is no directory, has another owner, or is used for something else.
+    Raises: SettingsError if it cannot be made, is not a directory, has another owner, or is used for something else.
     """
     try:
         run_dir.mkdir(mode=RUN_DIR_MODE, parents=True, exist_ok=True)

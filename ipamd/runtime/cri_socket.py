@@ -73,7 +73,7 @@ def _no_socket(problems: dict[str, str]) -> RuntimeUnreachableError:
 
 
 def _socket_problem(path: str) -> str:
-    """Return why a path is no socket, "" if it is one."""
+    """Return why a path is not a socket, "" if it is one."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:

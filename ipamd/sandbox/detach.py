@@ -50,8 +50,8 @@ class DetachService(Service):
         Args:
             is_source_checked: returns whether our nftables rules drop packets that a sandbox sends from an address that is not routed
                 to it. If they do, DEL leaves the link up, which is faster than taking it down.
-            is_named_by_pod: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched
-                for by its alias.
+            is_named_by_pod: links are named after pods. A DEL does not contain the pod's name, so it searches for a link without a row
+                by the link's alias.
             policy: records which pods the network policy agent has to forget. Maintenance calls the agent later, so no DEL waits for
                 it; None if no setting requires the agent.
         """
@@ -71,7 +71,7 @@ class DetachService(Service):
         reason: str,
         event: LedgerEvent = LedgerEvent.UNASSIGNED,
     ) -> bool:
-        """Detach one interface of one sandbox. An interface that is unknown or detached already is no error.
+        """Detach one interface of one sandbox. An interface that is unknown or detached already is not an error.
 
         With a pod's first interface, the interfaces of further network cards are detached, before the first one. If a crash interrupts
         the DEL, its repetition finds the remaining further interfaces by the first one.
@@ -131,7 +131,7 @@ class DetachService(Service):
     def _forget_inside(self, attachment: Attachment) -> None:
         """Remove the routing rule that a further interface (Multus's `net1`) leaves in its sandbox, which may go on running.
 
-        A failure is no error of the DEL: a rule that remains points to an empty table and changes no packet's route.
+        A failure is not an error of the DEL: a rule that remains points to an empty table and changes no packet's route.
         """
         if attachment.key.ifname == POD_IFNAME or not attachment.netns:
             return

@@ -26,7 +26,7 @@ ALL_CARDS: AskedCards = ()
 
 
 class MultiNicChoice:
-    """Decides which pods get interfaces of further network cards, by the settings."""
+    """Decides which pods get interfaces of further network cards, according to the settings."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class MultiNicChoice:
         """Return the pools from which a pod gets one further interface each, with an address, in the order of their cards.
 
         Args:
-            asked: the cards for which the pod asks (`asked_cards`). Card 0 is no further card, and its interface is always made.
+            asked: the cards for which the pod asks (`asked_cards`). Card 0 is not a further card, and its interface is always made.
         Returns: None before the node's cards are known. Raises: MultiNicError if the pod names a card that is not managed.
         """
         cards = self._cards()

@@ -46,7 +46,7 @@ class PinnedAddressChoice:
     listed: PinnedList = field(default_factory=dict)
 
     def by_annotation(self, request: AttachRequest) -> PinnedWish | None:
-        """Return the pod's wish for an address, by its annotation or the operator's list; None if it has none. Raises:
+        """Return the address that the pod's annotation or the operator's list asks for; None if neither does. Raises:
         PinnedAddressError.
         """
         value = self._annotation_of(request)
@@ -126,7 +126,7 @@ class PinnedAddressChoice:
         return any(item.namespace == namespace for item in self.ranges)
 
     def _named_address(self, request: AttachRequest, value: str) -> IpAddress:
-        """Return the address that a value names. Raises: PinnedAddressError if it is no address, or one that is not allowed."""
+        """Return the address that a value names. Raises: PinnedAddressError if it is not an address, or one that is not allowed."""
         namespace = request.names.pod_namespace
         try:
             address = read_address(value)

@@ -24,7 +24,7 @@ SHOWN_MAX = 40
 
 
 class PodPoolChoice:
-    """Decides from which pool a pod gets its address, by the pod's namespace and, where that is allowed, its annotation."""
+    """Decides from which pool a pod gets its address, according to the pod's namespace and, where that is allowed, its annotation."""
 
     def __init__(self, by_namespace: Iterable[str] = (), annotated: Iterable[str] = ()) -> None:
         """Keep the settings. If both are empty, every pod gets an address of the node's own pool.

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class QuarantineService(Service):
-    """Adopts sandboxes and resolves quarantined addresses, by the verdicts of `SandboxJudge`."""
+    """Adopts sandboxes and resolves quarantined addresses, according to the verdicts of `SandboxJudge`."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
         super().__init__(context)
@@ -58,7 +58,7 @@ class QuarantineService(Service):
         # Names of host veths that the start had to remove, usually of ADDs that were never answered. The kernel refused the removal.
         self._leftovers: frozenset[str] = frozenset()
         self.on_list: Callable[[], None] = lambda: None
-        """Called after all quarantined and unplaced sandboxes have been judged by a plausible list."""
+        """Called after all quarantined and unplaced sandboxes have been compared with a plausible list of the runtime."""
 
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         """Record a wired sandbox that the runtime lists.

@@ -246,7 +246,7 @@ class RuntimeReconciler(Service):
         return True
 
     def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:
-        """Judge an attachment by the present state of the sources, and by the runtime's last plausible list. Changes nothing.
+        """Judge an attachment on the present state of the sources and the runtime's last plausible list. Changes nothing.
 
         A list that was requested before the attachment's ADD is no evidence about the attachment.
         """

@@ -394,7 +394,7 @@ class Settings:
 
         Args:
             max_pods: the limit of the instance type, used if VPC_IPAMD_MAX_PODS is not set. The limit counts single addresses, so it
-                is no cap in prefix mode, where a slot holds 16 addresses. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt, ENIs x
+                is not a cap in prefix mode, where a slot holds 16 addresses. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt, ENIs x
                 (addresses per ENI - 1) + 2.
             supports_prefixes: whether the instance type supports prefixes.
         """

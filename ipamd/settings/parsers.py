@@ -349,7 +349,8 @@ def parse_http_url(text: str) -> str:
 
 
 def parse_region(text: str) -> str:
-    """Accept the name of a region by the rule of botocore: a label of a host name. Source: botocore/utils.py, validate_region_name.
+    """Accept the name of a region if botocore would: it must be a label of a host name. Source: botocore/utils.py,
+    validate_region_name.
 
     Raises: ValueError.
     """

@@ -63,7 +63,7 @@ def adapt(given: Mapping[str, str]) -> Adapted:
 
 
 def _drop_unset_numbers(given: dict[str, str]) -> list[str]:
-    """Empty the settings whose number means "not set" in amazon-vpc-cni-k8s. Returns: [], because this is no difference."""
+    """Empty the settings whose number means "not set" in amazon-vpc-cni-k8s. Returns: [], because this is not a difference."""
     for name, lowest in LOWEST.items():
         text = given.get(name, "")
         if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII) and int(text) < lowest:

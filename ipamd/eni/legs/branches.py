@@ -236,7 +236,9 @@ class BranchComparison(Service):
         self._health.report(CONDITION, contradicted)
 
     def _describe_problem(self, row: Attachment) -> str:
-        """Return a sentence about a sandbox whose branch ENI EC2 contradicts, or has not confirmed for long; "" if neither is true."""
+        """Return a sentence about a sandbox whose branch ENI EC2 contradicts, or has left unconfirmed for a long time; "" if neither
+        is true.
+        """
         name = row.sandbox_name or str(row.key)
         if row.objection:
             suffix = "; it is cut off" if row.must_be_cut_off else ""

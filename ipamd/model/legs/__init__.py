@@ -91,7 +91,7 @@ def with_seen_extra(sandbox: WiringSpec, survey: KernelSurvey) -> WiringSpec:
 
 
 def extra_kind(veth: HostVeth) -> type[ExtraLeg] | None:
-    """Return the kind of extra leg to which a host veth belongs, by its alias; None for any other veth."""
+    """Return the kind of extra leg that a host veth's alias names; None if it names no extra leg."""
     alias = read_alias(veth.alias)
     return next((kind for kind in EXTRA_LEGS if alias is not None and alias.leg is kind), None)
 

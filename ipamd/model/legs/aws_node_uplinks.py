@@ -115,7 +115,7 @@ def identify_branch(
     Args:
         listed: the runtime's sandboxes by container ID; None while the runtime does not answer.
         annotation: returns the annotation `pod-eni` of a sandbox's pod; "" if it is not known.
-        prefix: how the names of host veths begin outside strict mode, by the setting.
+        prefix: how the names of host veths begin outside strict mode, according to the setting.
     """
     if listed is None:
         return "the runtime is silent, and its file has no pods with branch ENIs"

@@ -23,7 +23,7 @@ EGRESS_TAG = "vpc-ipamd-egress/1"
 
 @dataclass(frozen=True, slots=True)
 class EgressLeg(ExtraLeg):
-    """The leg with the sandbox's `other_address`, beside its first leg."""
+    """The leg with the sandbox's `other_address`, in addition to its first leg."""
 
     cools_with_first: ClassVar[bool] = True
 

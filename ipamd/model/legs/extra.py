@@ -14,7 +14,7 @@ from ipamd.model.record import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExtraLeg(Leg):
-    """A leg beside the first leg, which has the pod's address. A sandbox has at most one extra leg of each kind."""
+    """A leg in addition to the first leg, which has the pod's address. A sandbox has at most one extra leg of each kind."""
 
     is_first: ClassVar[bool] = False
 

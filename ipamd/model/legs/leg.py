@@ -123,7 +123,7 @@ class Leg(ABC):
 
     @property
     def is_further_interface(self) -> bool:
-        """Whether it leads to an interface beside the pod's first one, such as Multus's `net1`."""
+        """Whether it leads to a further interface, such as Multus's `net1`, not to the pod's first one."""
         return self.is_first and self.sandbox.is_further
 
     @property

@@ -129,7 +129,7 @@ class KubeletFacts(PodFactsSource):
 
 
 def _read(reply: pods_pb2.GetPodResponse | None, request: AttachRequest) -> PodFacts:
-    """Read the facts from kubelet's answer. They are UNKNOWN if the answer was cut off, is no pod, or is about another pod."""
+    """Read the facts from kubelet's answer. They are UNKNOWN if the answer was cut off, is not a pod, or is about another pod."""
     names = request.names
     if reply is None:  # grpcio returns None for a message that was cut off
         return PodFacts(GroupRequirement.UNKNOWN, "kubelet's answer was cut off")
