@@ -56,7 +56,7 @@ def encode_request(
 
 
 def decode_reply(data: bytes) -> Reply:
-    """Parse an ExecReply. Raises: PeerError, and nothing else, if the bytes are no ExecReply."""
+    """Parse an ExecReply. Raises: PeerError, and nothing else, if the bytes are not an ExecReply."""
     reply = Reply()
     for number, wire_type, value, content in _fields(data):
         if number == 1 and wire_type == _VARINT:

@@ -25,7 +25,7 @@ So the entry of a plugin that got the lock before (2) is applied, and a plugin t
 
 A running daemon repeats (2) to (4) from time to time if `spool/` is not empty, because a DEL is also spooled when the daemon stalls
 beyond the deadline or keeps answering UNAVAILABLE. An entry that cannot be parsed is set aside and reported, not retried. Entries may
-be applied in any order, because DELs are idempotent; the daemon begins with the oldest, by the monotonic time at the end of the names.
+be applied in any order, because DELs are idempotent; the daemon begins with the oldest (the monotonic time ends each name).
 An entry survives a restart of the daemon, but not a reboot of the node.
 """
 
@@ -82,7 +82,7 @@ def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_conn
 
 
 def _own_directory(system: "System", path: str) -> None:
-    """Create the directory if it is missing (after a reboot the daemon may not have run yet) and check that it is safe."""
+    """Create the directory if it is missing (after a reboot the daemon has perhaps not run yet) and check that it is safe."""
     try:
         system.make_directory(path)
     except OSError as exc:

@@ -186,7 +186,7 @@ def incomplete(subject: str, cause: object) -> CloudError:
 
 
 def _addresses(interface: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IpAddress]]:
-    """Separate the primary address from all other addresses, by the ENI's own field and by the flag on each address.
+    """Separate the primary address from all other addresses, using the ENI's own field and the flag on each address.
 
     Returns: the primary address, None if the ENI has no address; and the other addresses. Raises: KeyError if there are addresses or
         prefixes, and no address is marked as the primary one.

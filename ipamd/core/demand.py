@@ -82,7 +82,7 @@ def delay(ec2: Ec2, clock: Clock) -> Blocked:
 class _PoolDemand:
     """The demand for addresses of one pool.
 
-    Both counts leave out the ADDs for which the pool may not grow (`is_demand=False` at `Demand.join` and `Demand.take`).
+    Both counts leave out the ADDs for which the pool must not grow (`is_demand=False` at `Demand.join` and `Demand.take`).
 
     `waiting_count`: the number of ADDs that wait for an address.
     `served_count`: the number of ADDs that got an address since the start.
@@ -166,7 +166,7 @@ class Demand:
     def join(self, *, is_demand: bool = True, pool: str = "") -> int:
         """Begin the wait of an ADD. Returns: the first generation whose status takes this ADD into account.
 
-        `is_demand`: whether the pool may grow for the ADD. The pool may not grow if an earlier sandbox of the pod is recorded, or if
+        `is_demand`: whether the pool may grow for the ADD. It must not grow if an earlier sandbox of the pod is recorded, or if
         the address of an earlier sandbox is cooling. The caller must pass the same value, and the same pool, to `leave`.
         """
         with self._changed:

@@ -127,7 +127,7 @@ class MemoryState:
         self.rows = snapshot.copy()
         self.reservations: dict[AttachmentKey, IpAddress] = {}
         self._free_extra: deque[IpAddress] | None = None
-        """The addresses of the local range, from which extra legs get theirs, that are no row's `other_address`. The address that has
+        """The free addresses of the local range, which is for extra legs: no row has them as its `other_address`. The address that has
         been free for longest comes first. None until the first one is requested.
         """
         for eni in snapshot.enis.values():
@@ -172,7 +172,7 @@ class MemoryState:
             return reserved
 
     def _named(self, address: IpAddress, pod: str, pool: str) -> IpAddress | None:
-        """Return `address`, for which an ADD asks; None if it may not be assigned to `pod` from `pool` now. The lock is held."""
+        """Return `address`, for which an ADD asks; None if it cannot be assigned to `pod` from `pool` now. The lock is held."""
         row = self.rows.addresses.get(address)
         if row is None or row.kept_for not in (None, pod) or not self._pool.has_named(row, pool):
             return None

@@ -43,7 +43,7 @@ def set_aside(path: Path, *, reason: str, now: datetime) -> Path | None:
 
 
 def _prune(path: Path) -> None:
-    """Remove all but the newest groups of files, by the time at which they were renamed (ctime).
+    """Remove all but the newest groups of files. The newest group was renamed last (ctime).
 
     A directory that is not empty was made by somebody else, and stays.
     """

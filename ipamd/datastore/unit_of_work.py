@@ -315,7 +315,7 @@ class SqlUnitOfWork:
     ) -> None:
         self._log(event, address=address, key=key, detail=detail)
 
-    # State changes of one address, by the table in `model.address`, and of its attachment.
+    # State changes of one address and of its attachment. The table in `model.address` has all changes of state that are allowed.
     #
     # An address and its attachment change together: the schema's constraints allow neither without the other (I1).
 

@@ -284,7 +284,7 @@ class EniBook(Service):
         return {key for key, removed_from in self.removed() if removed_from == eni_id}
 
     def _own(self) -> list[tuple[CloudKey, OwnChange, EniId]]:
-        """Return our changes that Describe may not show yet, each with the changed object and its ENI."""
+        """Return our changes that Describe perhaps does not show yet, each with the changed object and its ENI."""
         now_s = self._clock.monotonic()
         changes = []
         for eni_id, facts in self.all().items():

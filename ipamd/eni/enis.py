@@ -148,7 +148,7 @@ class EniService(Service):
             identity: names the primary ENI, without which no answer is believed.
         Returns: the changes, and when to compare again. An answer that is not believed is a result, not an error.
         Raises: CloudError if EC2 did not answer; then no row has changed (I11). KernelDumpError, WiringError or DatastoreError if the
-            kernel or the disk failed; then a part of the answer may not be recorded, and a resync is requested, because nothing else
+            kernel or the disk failed; then a part of the answer can be missing, and a resync is requested, because nothing else
             would end what the answer left in doubt.
         """
         began_monotonic_s = self._clock.monotonic()

@@ -34,7 +34,7 @@ SECOND_LOOK_S = 30.0
 """Time between the two Describes. Ours: the same as `LOOK_GAP_S`, the least time between two answers about an absent address."""
 
 MIN_AGE = timedelta(seconds=60)
-"""Least age of a leaked ENI, by the time of creation that this node wrote into the ENI's tag. The ENI must also be older than this
+"""Least age of a leaked ENI, from the time of creation that this node wrote into the ENI's tag. The ENI must also be older than this
 process. Ours: short, because a creation that is under way has an open intent, so its ENI does not count as leaked."""
 
 LOOK = ("leaked ENIs",)

@@ -57,8 +57,8 @@ FAULT = ("fault",)
 """An error of our own code, which stops everything for a moment."""
 
 SLOTS_CODE = "PrivateIpAddressLimitExceeded"
-"""EC2's code for more addresses and /28s than an ENI takes. For a creation it means that the request named too many at once, not that
-the instance takes no further ENI. The only bound that EC2 documents for the addresses in one call is that of the instance type
+"""EC2's code for more addresses and /28s than an ENI takes. For a creation it means that the request named too many at once. The
+instance may still take another ENI. The only bound that EC2 documents for the addresses in one call is that of the instance type
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateNetworkInterface.html)."""
 
 PERSON = (CloudDeniedError, CloudQuotaError, SubnetChoiceError)
@@ -289,9 +289,9 @@ class Limits:
         self._rooms: dict[SubnetId, CountedRoom] = {}
 
     def learn(self, request: Ec2Request, error: BaseException) -> None:
-        """Put a refusal of EC2 in force, by the first rule of the table that fits.
+        """Put a refusal of EC2 in force, as the first rule of the table that fits it demands.
 
-        One refusal is left out here: of a creation in a full subnet, for which `Subnets` calls `room_refused`.
+        The refusal of a creation in a full subnet is left out here: `Subnets` calls `room_refused` for it.
         """
         rule = next(rule for rule in TABLE if isinstance(error, rule.error) and request.is_matched_by(rule.applies_to, error))
         key = request.key(rule.stops)

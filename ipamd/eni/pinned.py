@@ -286,7 +286,7 @@ class PinnedAddresses(Service):
     # Obtaining
 
     def _obtain_if_due(self, want: _Want, limits: InstanceLimits) -> None:
-        """Obtain an address, unless EC2 refused the address so recently that it must not be asked for it again yet.
+        """Obtain an address, unless EC2 refused it a short time ago and the pause before the next request still lasts.
 
         Raises: PinnedAddressError, for every reason why the node did not obtain it.
         """

@@ -671,8 +671,8 @@ class OperationRunner(Service):
             self._yield_to_adds(work)
             self._ec2.delete_eni(deletion.eni_id)
         except CloudError as error:
-            # A release has detached the ENI before this call, which cannot be undone. So even if EC2 refuses the deletion, the release
-            # is not reported as one without effect (`report_refused`). The intent stays open, and a later try deletes the ENI.
+            # A release has detached the ENI before this call, which cannot be undone. So the release counts as one that had an effect,
+            # even if EC2 refuses the deletion (`report_refused`). The intent stays open, and a later try deletes the ENI.
             error.may_have_happened = True
             raise
 

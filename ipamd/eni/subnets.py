@@ -272,7 +272,7 @@ class Subnets(Service):
     def learn_after_start(self, identity: InstanceIdentity) -> bool:
         """Describe the subnets once after a start, for a pool that need not grow.
 
-        A tag may have changed while no daemon ran, and a pool that does not grow may not describe the subnets for days.
+        A tag may have changed while no daemon ran, and while a pool does not grow, days can pass until it describes the subnets.
         Returns: whether an exclusion changed. Raises nothing for EC2's answers.
         """
         if self._listed is not None or not self._backoffs.is_due(FIRST):

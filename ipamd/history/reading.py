@@ -151,7 +151,7 @@ def _take_lines(lines: Iterable[bytes], take: Callable[[bytes], HistoryRecord | 
 
 
 def _skipped(segments: Sequence[Segment]) -> dict[Segment, str]:
-    """Return the segments that are not read, each with the reason: it is no regular file, or the newer ones leave too little
+    """Return the segments that are not read, each with the reason: it is not a regular file, or newer ones leave too little
     of READ_BYTES_MAX for it.
     """
     skipped, unread_bytes = {}, READ_BYTES_MAX

@@ -61,7 +61,7 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
 
 
 def _attachment_of_veth_name(name: str, datastore: Datastore) -> Attachment | None:
-    """Find the attachment of a veth without our alias, by its name; None if no attachment has a host veth of this name."""
+    """Find by its name the attachment of a veth without our alias; None if no attachment has a host veth of this name."""
     for attachment in datastore.attachments():
         if name in host_veths(attachment):
             return attachment

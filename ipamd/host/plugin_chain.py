@@ -7,8 +7,8 @@ directories, ADD fails after ours has succeeded, and DEL, which begins at the en
 The runtime passes its plugin directories to each plugin (CNI_PATH), and our own setting may differ from these. The runtime runs the
 plugins of the first file in the configuration directory that it can load. If that file calls ours by another plugin, such as Multus,
 that plugin runs the list to which the file leads, and adds its own directory to CNI_PATH. ADD is refused only if a plugin is proven to
-be missing, because the daemon may not see every directory (I11). A directory that contains our own plugin is the host's directory, and
-not one of the image.
+be missing, because the daemon perhaps does not see every directory (I11). A directory that contains our own plugin is the host's
+directory, and not one of the image.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class RepairBackoff:
         """Keep only the programs in `record.changers` that changed nftables again since the last repair, at `since_s`.
 
         If none of them did, replace them by all programs that changed nftables since then. A program that changes nftables all the
-        time (kube-proxy) stays, because nothing shows that it is not the cause.
+        time (kube-proxy) stays, because it may be the cause.
         """
         recent = frozenset(name for name, (at_s, _) in self._changers.items() if at_s >= since_s)
         record.changers = record.changers & recent or recent

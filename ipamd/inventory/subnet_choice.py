@@ -1,4 +1,4 @@
-"""Choose a cluster's subnets out of those of its VPC, by the tags that EKS and its CNI use. Pure.
+"""Choose a cluster's subnets out of those of its VPC, with the tags that EKS and its CNI use. Pure.
 
 If the order names subnets, these are chosen. Otherwise a subnet belongs to the cluster if it has one of these tags:
 `kubernetes.io/cluster/NAME`, which eksctl and most templates set; `cni.networking.k8s.aws/cluster/NAME`; or

@@ -65,7 +65,7 @@ class Client:
         """
         try:
             request = request_of(rpc, **fields)
-        except ValueError as error:  # text that is no UTF-8, or a number that no field holds
+        except ValueError as error:  # text that is not UTF-8, or a number that no field holds
             raise RefusedError(f"this cannot be sent to vpc-ipamd: {error}") from error
         method = SERVICE.methods_by_name[rpc]
         call: Any = self._channel.unary_unary(

@@ -21,7 +21,7 @@ def read_documents(path: str, *, is_typed: bool = False) -> list[tuple[str, obje
     Args:
         is_typed: whether numbers and booleans are read as such; otherwise every scalar is text.
     Returns: for each document its position, and its content, which is None if it is empty.
-    Raises: RefusedError if the file cannot be read, UsageError if it is no YAML or too large.
+    Raises: RefusedError if the file cannot be read, UsageError if it is not YAML or too large.
     """
     import yaml  # 20 ms, and few verbs need it
 

@@ -20,7 +20,7 @@ second."""
 
 
 class CarrierMonitor:
-    """Remembers when each link without a carrier was first seen without it.
+    """Remembers since when each link has been seen without a carrier.
 
     Concurrency: one call at a time; the owner's lock ensures that.
     """

@@ -145,8 +145,9 @@ def ipv6_table(
         f"icmpv6 type {{ {', '.join(_MULTICAST_LISTENING)} }} {_drop('listening')}",
         redirects,
         f"icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} {_drop('discovery')}",
-        # In fragments the type may not be visible, so the rules above may miss neighbour discovery. All of it has this hop limit (RFC
-        # 4861, 6.1 and 7.1). Usually the kernel ignores it in fragments, but a sysctl of each link (suppress_frag_ndisc) may allow it.
+        # In fragments the type is not always visible, so the rules above may miss neighbour discovery. All its packets have this hop
+        # limit (RFC 4861, 6.1 and 7.1). Usually the kernel ignores neighbour discovery in fragments, but a sysctl of each link
+        # (suppress_frag_ndisc) may allow it.
         f"meta l4proto ipv6-icmp ip6 hoplimit 255 exthdr frag exists {_drop('discovery')}",
         # If a veth of amazon-vpc-cni-k8s has a link-local address, `fib` finds a route back to any link-local address.
         f"ip6 saddr {{ ::, fe80::/10, ff00::/8 }} {_drop('source')}",

@@ -52,8 +52,8 @@ def foreign_differences(
 ) -> list[RoutingDifference]:
     """Find faults of the host's own configuration that cut pods off.
 
-    These are addresses of the pool on links that are no ENI's, rules that refuse packets, a missing rule to table main, and a default
-    route that is missing or leads through a secondary ENI. Raises: WiringError.
+    These are addresses of the pool on links that do not belong to an ENI, rules that refuse packets, a missing rule to table main, and
+    a default route that is missing or leads through a secondary ENI. Raises: WiringError.
     """
     primary = host_state.links.get(identity.primary_mac)
     secondary_indexes = [host_state.links[mac].index for mac in secondary if mac in host_state.links]
@@ -85,7 +85,7 @@ def _diverted_default(
 def _misplaced_addresses(
     sock: NetlinkSocket, host_state: HostState, addresses: Container[IpAddress], eni_indexes: Container[int]
 ) -> Iterator[RoutingDifference]:
-    """Find addresses of the pool on links that are no ENI's."""
+    """Find addresses of the pool on links that do not belong to an ENI."""
     for configured in host_state.addresses:
         if configured.address in addresses and configured.index not in eni_indexes:
             fields = {"address": configured.address, "length": configured.length, "link": _name(sock, configured.index)}

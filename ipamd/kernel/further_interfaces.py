@@ -82,7 +82,7 @@ def remove_added_rules(sandbox: NetlinkSocket, removals: list[Message], *, cause
 
 
 def remove_source_rule(host: HostNetns, netns: str, identity: NetnsIdentity | None, *, ifname: str, address: IpAddress) -> None:
-    """Remove the rule that selects packets from an address, inside its sandbox.
+    """Remove, inside a sandbox, the rule that selects packets by the source `address`.
 
     Does nothing if the path leads to the host's namespace, or to another namespace than `identity`. Raises: NetnsError, WiringError.
 

@@ -141,7 +141,7 @@ def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[
 
 
 def _bucket_rules(rules: Collection[answers.PolicyRule], seen: KernelSurvey) -> Iterator[Leftover]:
-    """Find the rules from single addresses in buckets, and the `goto` rules that lead to the buckets.
+    """Find the rules in buckets, each of which selects a single source address, and the `goto` rules that lead to the buckets.
 
     No pod needs a `goto` rule, because packets go the same way without it (`source_tree`).
     """

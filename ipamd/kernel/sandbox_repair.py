@@ -194,7 +194,9 @@ class SandboxRepair:
         self.apply(RepairKind.ROUTE, [change])
 
     def _repair_rules(self, seen: KernelSurvey) -> None:
-        """Restore the rules that the sandbox needs. Remove the rules from its address that lead elsewhere or were replaced."""
+        """Restore the rules that the sandbox needs. Remove other rules that select its address as source: they lead elsewhere, or were
+        replaced.
+        """
         leg = self.leg
         former_places = _former_places(leg, seen.rule_places.get(leg.address, ()))
         if former_places:  # wired by an earlier release, or before rules were put into buckets: add the new rule without a report
@@ -225,7 +227,7 @@ class SandboxRepair:
         return not any(place.table == leg.route_table and place.priority != leg.rule_priority for place in places)
 
     def _misleading_rule_removals(self, seen: KernelSurvey) -> list[SandboxChange]:
-        """Return the removals of rules from the address, or from its prefix, that look up another table than the sandbox's."""
+        """Return the removals of rules that select the address or its prefix, and look up a table that is not the sandbox's."""
         leg = self.leg
         removals = self._stale_rule_removals(leg.address, seen.rule_places.get(leg.address, ()))
         if leg.prefix:
@@ -235,7 +237,8 @@ class SandboxRepair:
         return removals
 
     def _remove_former_rules(self, seen: KernelSurvey, former_places: Iterable[RulePlace]) -> None:
-        """Remove the rule to the address that an earlier release made, and the rules from the address at `former_places`.
+        """Remove former rules: the rule of an earlier release that selects the address as destination, and the rules at
+        `former_places`, which select it as source.
 
         Each is removed only if the survey has shown its replacement: without a replacement packets would be lost.
         """
@@ -256,9 +259,9 @@ class SandboxRepair:
         return seen.has_own_rule and seen.own_routes.get(self.leg.address) == self.leg.host_veth
 
     def _stale_rule_removals(self, source: IpAddress | IpNetwork, places: Iterable[RulePlace]) -> list[SandboxChange]:
-        """Return the removals of rules from `source` that look up another table than the sandbox's.
+        """Return the removals of rules that select `source` and look up a table that is not the sandbox's.
 
-        `places`: the places of all rules from `source`.
+        `places`: the places of all rules that select `source`.
         """
         removals: list[SandboxChange] = []
         for priority, table in dict.fromkeys(places):

@@ -754,7 +754,7 @@ class KernelWiring(Wiring):
     ) -> None:
         """Remove the veth pairs, with which the kernel removes their routes, and then carry out `undo`.
 
-        If that fails, the failure is appended to the details of `cause`, or raised if `cause` is no WiringError.
+        If that fails, the failure is appended to the details of `cause`, or raised if `cause` is not a WiringError.
         """
         links = [messages.delete_link(pair.host_index, step=f"undo: delete link {pair.leg.host_veth}") for pair in pairs]
         try:

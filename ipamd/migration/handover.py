@@ -204,7 +204,7 @@ class Handover:
     def begin(self) -> bool:
         """Wait until aws-node is away. Returns: whether the start may go on.
 
-        It may not go on if the node was exported to aws-node, or if this process must end. Raises: NotServingError if our daemon is
+        It must not go on if the node was exported to aws-node, or if this process must end. Raises: NotServingError if our daemon is
         stopped.
         """
         if self._aws_node.is_exporting:
@@ -243,7 +243,7 @@ class Handover:
             return ""
         for difference in self._hostnet.differences(identity=identity, enis=()):
             if difference.subject == NODE and difference.will_be_repaired:
-                return ""  # a repair of the node's networking is due, so our table may not be in place yet
+                return ""  # a repair of the node's networking is due, so our table is perhaps not in place yet
         names, self._is_tidy = self._left_chains()
         removed = self._hostnet.remove_left_chains(names)
         if removed:

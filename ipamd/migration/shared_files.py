@@ -23,7 +23,7 @@ replace the file by a rename, so a new content has another inode or time."""
 def read_bounded(path: Path, *, most: int) -> bytes | None:
     """Read a file, but at most one byte more than `most`, which shows the caller that the file is too large.
 
-    Returns: the content; None if there is no file. Raises: OSError, also if it is no regular file.
+    Returns: the content; None if there is no file. Raises: OSError, also if it is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

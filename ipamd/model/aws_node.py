@@ -367,5 +367,5 @@ def _number(document: Mapping[str, Any], name: str, location: str) -> int:
 
 
 def _may_be_named(allocation: Allocation, veth_name: str, *, prefix: str) -> bool:
-    """Whether a host veth may belong to the pod of an entry, by the veth's name. An entry without a pod's name fits every veth."""
+    """Whether a host veth may, according to its name, belong to the pod of an entry. An entry without a pod's name fits every veth."""
     return not allocation.pod_name or pod_veth_name(allocation.pod_namespace, allocation.pod_name, prefix=prefix) == veth_name

@@ -105,8 +105,8 @@ def capacities(
     Args:
         prefixes: whether the node is in prefix mode.
         primary_carries_pods: whether the primary ENI carries pods; with custom networking it usually carries none.
-    Returns: with IPv4 the modes with single addresses and with prefixes, each with pods on the primary ENI and without. Modes with
-        prefixes are left out if the instance type cannot have prefixes. With IPv6 there is one mode.
+    Returns: with IPv4 the mode of single addresses and the mode of prefixes, each once with pods on the primary ENI and once without.
+        The modes of prefixes are left out if the instance type cannot have prefixes. With IPv6 there is one mode.
     """
     if family is IPV6:
         return (_sparse_capacity(limits, bounds, family),)

@@ -84,7 +84,7 @@ class Witnesses:
     `links`: the MAC addresses of the links in the host's namespace.
     `metadata`: every address that instance metadata shows, including primary addresses and the addresses of prefixes.
 
-    A source that does not show the primary ENI is not used.
+    A source is used only if it shows the primary ENI.
     """
 
     links: frozenset[MacAddress] | None = None

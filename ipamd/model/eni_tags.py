@@ -46,7 +46,8 @@ class EniTags:
     def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str, pool: str = "") -> dict[str, str]:
         """Return the tags by name.
 
-        The operator's tags replace ours of the same name, except the tags with the pool and with the token of the creation.
+        The operator's tags replace ours of the same name, except two tags of ours: that with the pool, and that with the token of the
+        creation.
 
         Args:
             token: the client token of the creation; if EC2's answer is lost, the new ENI is searched for by this token.

@@ -18,7 +18,7 @@ subclasses of CloudError by which `ipamd/eni/` interrupts its own work.
     |  +- PodFactsError                11  yes    it is not known whether the pod needs an ENI of its own (I19)
     |  +- UplinkPendingError           11  yes    the control plane has not named the pod's own ENI yet (`legs/` has its kinds)
     |  +- SnatAnnotationError          11  yes    the pod's annotation about SNAT is not allowed, or cannot be followed
-    |  +- PinnedAddressError           11  yes    the pod asks for an address that it may not have, or that is not available now
+    |  +- PinnedAddressError           11  yes    the pod asks for an address that is not allowed, or not available now
     |  +- PoolAnnotationError          11  yes    the pod's annotation about its pool is not allowed, or cannot be followed
     |  +- PodPoolEmptyError            11  yes    the pod's pool has no address; other pools may have addresses
     |  +- MultiNicError                11  yes    the pod's annotation about network cards is not allowed, or cannot be followed
@@ -201,7 +201,7 @@ class SnatAnnotationError(TryAgainError):
 
 
 class PinnedAddressError(TryAgainError):
-    """The pod asks for an address, by its annotation or by the operator's list, that it may not have or that is not available now."""
+    """The pod's annotation or the operator's list asks for an address that is not allowed for the pod, or not available now."""
 
 
 class PoolAnnotationError(TryAgainError):
@@ -432,7 +432,7 @@ class SubnetChoiceError(CloudError):
 
 
 class DeviceIndexTakenError(CloudError):
-    """Another ENI, which Describe may not show, is attached at the requested device index."""
+    """Another ENI, which Describe perhaps does not show, is attached at the requested device index."""
 
     cni_code = 124
 

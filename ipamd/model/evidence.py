@@ -44,7 +44,7 @@ from ipamd.model.verdict_reasons import ReasonCode, VerdictReason, verdict_reaso
 
 REAP_MIN_AGE_S = 300.0
 """A recorded sandbox whose ADD was less than this time ago is kept, unless it is proven gone. Ours: kubelet gives up RunPodSandbox
-after 4 minutes, and until then the runtime may not list the sandbox.
+after 4 minutes, and until then the sandbox can be missing from the runtime's list.
 
 Source of the 4 minutes: Kubernetes staging/src/k8s.io/cri-client/pkg/remote_runtime.go, RunPodSandbox (twice the timeout).
 """

@@ -88,7 +88,9 @@ class Create:
 
     @property
     def expected_address_count(self) -> int:
-        """How many addresses the pool may get from the new ENI. 0 if EC2 refused the repeated call, because the ENI may not exist."""
+        """How many addresses the pool may get from the new ENI. 0 if EC2 refused the repeated call, because then the ENI perhaps
+        does not exist.
+        """
         if self.refused:
             return 0
         return self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX

@@ -23,7 +23,7 @@ def why_kept(eni: DescribedEni, *, now: datetime, min_age: timedelta, cluster_na
 
     Args:
         now: the present time (aware UTC).
-        min_age: the least age of a leaked ENI, by the creation time in its tag; it must exceed the longest time from creation to
+        min_age: the least age of a leaked ENI, from the creation time in its tag; it must exceed the longest time from creation to
             attachment.
         cluster_name: the cluster that a leaked ENI's tag must name; "": the tag may name any cluster, or be missing.
     """

@@ -18,7 +18,7 @@ class GroupRequirement(StrEnum):
     """Whether a pod must have an ENI of its own.
 
     YES, NO: a source reports it.
-    UNMARKED: not known, because the pod lacks the mark of the admission policy, which may not be installed.
+    UNMARKED: not known, because the pod lacks the mark of the admission policy, which is perhaps not installed.
     OLDER: not known, because the pod lacks the mark although the admission policy is installed: the pod is older than the policy.
     UNKNOWN: not known, because no source answers, or its answer is malformed.
     """

@@ -43,7 +43,7 @@ USUAL_ZONE = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+([a-z]|(-[a-z0-9]+)+)")
 another form, because such a name is probably not that of a zone. Ours, from the names of all zones at the source of ZONE."""
 
 GROUPS_MAX = 16
-"""The most security groups of one ENI, by the highest quota.
+"""The most security groups that one ENI can have, with the highest quota.
 Source: https://docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html, Security groups."""
 
 ROLE_TAG = "kubernetes.io/role/cni"

@@ -1,18 +1,18 @@
 """Measure demand over one window, VPC_IPAMD_RELEASE_HOLD_SECONDS, for the automatic warm target and for releases.
 
 The measured values are maxima over the window (`RollingMax`): the number of busy addresses (in use, cooling, or waited for by an ADD),
-its growth within SHORT_S and LONG_S, and the negative of the surplus, so that its maximum is the least surplus. A load that repeats
-within the window reaches its peak in every window, so a constant or periodic load releases nothing and allocates nothing again. After
-a batch of addresses was released, the next batch waits for a window, so that a slow decline costs one call per window instead of one
-call per pod. The measurements are bounded and not stored. After a restart the pool keeps the addresses that are free then, and
-nothing is released before a whole window has passed. There is no lock and no clock: the pool's thread, or a simulation, passes
-monotonic times.
+its growth within SHORT_S and LONG_S, and the surplus with the opposite sign, whose maximum shows the least surplus. A load that
+repeats within the window reaches its peak in every window, so a constant or periodic load releases nothing and allocates nothing
+again. After a batch of addresses was released, the next batch waits for a window, so that a slow decline costs one call per window
+instead of one call per pod. The measurements are bounded and not stored. After a restart the pool keeps the addresses that are free
+then, and nothing is released before a whole window has passed. There is no lock and no clock: the pool's thread, or a simulation,
+passes monotonic times.
 
 Where whole ENIs are released, all surplus ENIs are kept for the window, unless a burst has just ended: then all but one of them go
 after ENI_HOLD_S. Keeping for the whole window what a burst needed would cost more in addresses than the saved calls are worth, while a
 load that only varies needs its addresses again. A burst has ended when the busy count fell within BURST_S by more than chance explains
-(`BURST_SPREAD`). Rejected, by the traces of docs/performance.md: one window for all, which either flaps at a constant load (5 min) or
-keeps too much after bursts (15 min); and ENI_HOLD_S for all ENIs beyond the first, which flaps on large nodes.
+(`BURST_SPREAD`). Rejected because of the traces in docs/performance.md: one window for all, which either flaps at a constant load
+(5 min) or keeps too much after bursts (15 min); and ENI_HOLD_S for all ENIs beyond the first, which flaps on large nodes.
 
 ADDs that follow each other share a call. Every ADD wakes the pool loop, and allocating one address each time would cost one call for
 each pod, while EC2's limits are for the whole account. Two successive windows of some seconds (`WINDOW_S`) show whether demand lasts.

@@ -44,7 +44,7 @@ class UnitOfWork(Protocol):
         """
 
     def heal(self, address: IpAddress, *, reason: str) -> None:
-        """Remove the mark of `lose`, because EC2 shows the address again. An address that is not lost or not known is not an error."""
+        """Remove the mark of `lose`, because EC2 shows the address again. Nothing changes if the address is not lost or not known."""
 
     def put_doubts(self, doubts: Doubts) -> None:
         """Replace the recorded absences of ENIs and addresses that EC2 did not show lately.
@@ -56,7 +56,7 @@ class UnitOfWork(Protocol):
         """Record that DEL was done for a key, so that a late ADD is refused (I4). Replaces an earlier tombstone of the key."""
 
     def drop_tombstones(self, *, older_than: timedelta) -> int:
-        """Remove the tombstones that are older than `older_than`, by the monotonic clock. Returns: how many were removed.
+        """Remove the tombstones that are older than `older_than` on the monotonic clock. Returns: how many were removed.
 
         No ledger row is written, because the ledger row of the DEL stays.
         """
@@ -78,7 +78,7 @@ class UnitOfWork(Protocol):
         """Record that the network policy agent may have state for a pod's name from now on. Repeatable. No ledger row is written."""
 
     def erase_policy_pod(self, pod: PodName) -> None:
-        """Record that the network policy agent has no state for a pod's name any more. A pod that was not recorded is not an error."""
+        """Record that the network policy agent has no state for a pod's name any more. The pod need not be recorded."""
 
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:
         """Record that kernel and runtime were read completely: from now on this datastore has every sandbox except `unplaced`.
@@ -173,7 +173,7 @@ class UnitOfWork(Protocol):
     def free(self, address: IpAddress, *, reason: str) -> None:
         """Make a cooling address free (cooling -> free), because its cooldown is over. A lost address is removed instead.
 
-        The caller decides whether the cooldown is over, by the monotonic clock, because the wall clock may be stepped (I8).
+        The caller decides whether the cooldown is over. It uses the monotonic clock, because the wall clock may be stepped (I8).
         """
 
     def quarantine(self, address: IpAddress, *, reason: str) -> None:

@@ -13,8 +13,9 @@ class History(Protocol):
     """Keeps records of events on disk, even across reboots of the node. Safe to call from any thread."""
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
-        """Accept records, which are written later. The call does not access the disk, never waits and never fails, because ADD and DEL
-        make it. If too many records wait, the oldest ones are dropped.
+        """Accept records, which are written later. If too many records wait, the oldest ones are dropped.
+
+        ADD and DEL make this call, so it does not access the disk, never waits and never fails.
         """
 
     def read(self, subject: str) -> RecordedHistory:

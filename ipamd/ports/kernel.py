@@ -66,8 +66,8 @@ class Wiring(Protocol):
         Args:
             is_source_checked: whether the host drops packets whose source is not routed back (`HostNetwork.is_source_checked`). Then
                 the host veths may stay up until the sweep, if no route to the address is left.
-            owner: the first host veth is not changed if its alias does not name this sandbox; None: it is not changed if
-                its alias does not have the sandbox's address.
+            owner: the first host veth is changed only if its alias names this sandbox; None: only if its alias has the sandbox's
+                address.
         Returns: the first host veth as it was before, even if it was not changed because its alias names another address or owner;
             None if there was none. If a link of another kind, such as a bridge, has its name, a veth without key and address.
         """

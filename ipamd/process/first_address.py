@@ -49,7 +49,8 @@ class FirstAddress(Service):
                 return "not awaited: this node has been ready since its boot"
         except OSError:
             pass
-        # This wait counts as a waiting ADD, because with MINIMUM_IP_TARGET alone the pool may not grow before the first ADD.
+        # This wait counts as a waiting ADD, because with MINIMUM_IP_TARGET alone the pool possibly does not grow before the
+        # first ADD.
         self._demand.join()
         self._health.awaits_first_address = True
         try:

@@ -272,7 +272,7 @@ class Lifecycle:
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
-        # Mark the ENIs that get no new sandbox. EC2's first answer has the same effect, but it may not have come yet.
+        # Mark the ENIs that get no new sandbox. EC2's first answer has the same effect, but perhaps it has not come yet.
         app.pool.subnets.mark_exclusions()
         self._serve()
         self._files.follow(self._conflist)  # before the wait for an address, so that plugins report their versions meanwhile

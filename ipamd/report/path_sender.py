@@ -142,8 +142,8 @@ def _host_network_pod(sources: Sources, subject: str) -> str:
     """Return the name of the pod in the node's own network that fits `subject`; "" if there is none, or if runtime or kernel cannot be
     read.
 
-    The runtime lists such a pod, and it has no host veth of ours. That the pod has no row would not be enough, because a sandbox whose
-    row was lost has no row either; but it has a host veth.
+    The runtime lists such a pod, and the pod has no host veth of ours. A missing row alone would prove nothing, because a row can be
+    lost.
     """
     if sources.cri is None:
         return ""

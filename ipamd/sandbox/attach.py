@@ -86,7 +86,7 @@ class AttachService(Service):
         Args:
             pool: the source of the first leg of every sandbox for which no source in `sources` offers one.
             sources: the sources that are asked before the pool, in this order.
-            waiting_limit: the number of ADDs that may be in work at once. It is bounded so that a DEL always finds a thread.
+            waiting_limit: the number of ADDs that may be served at once. It is bounded so that a DEL always finds a thread.
             require_chain: raises ChainedPluginMissingError if a plugin that the runtime calls after ours is missing.
             policy: calls the network policy agent; None if no setting requires it.
             cards: decides which pods get interfaces of further network cards; None: no pod does.
@@ -116,7 +116,7 @@ class AttachService(Service):
             outcome = self._try(request, deadline, steps)
         if isinstance(outcome, Attachment):
             return outcome
-        # While it waits, the ADD occupies a thread that is reserved for such waits, and none of the places for ADDs in work.
+        # While it waits, the ADD occupies a thread that is reserved for such waits, and no place among the ADDs that are being served.
         with outcome.source.waiting(request, deadline) as wait:
             while True:
                 with steps.step(outcome.source.step):
@@ -128,7 +128,7 @@ class AttachService(Service):
 
     @contextmanager
     def _place(self) -> Iterator[None]:
-        """Count one ADD in work during the block. Raises: BusyError if `waiting_limit` ADDs are in work already."""
+        """Count one ADD as being served during the block. Raises: BusyError if `waiting_limit` ADDs are being served already."""
         if not self._places.acquire(blocking=False):
             raise refusal(RefusalCode.TOO_MANY_ADDS, limit=self._waiting_limit)
         try:

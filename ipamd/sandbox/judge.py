@@ -247,7 +247,7 @@ class SandboxJudge(Service):
         return Record.NEVER_PROMISED if is_unowned else Record.MISSING
 
     def _has_lost_no_row(self, veth: HostVeth) -> bool:
-        """Whether a veth whose address has no row cannot have lost one: its address is outside the pool, and the row of its sandbox
+        """Whether it is normal that a veth's address has no row: the address is outside the pool, and the row of the veth's sandbox
         cannot have been lost.
 
         An address outside the pool never has a row of its own. The row of the sandbox can have been lost if a lost datastore was

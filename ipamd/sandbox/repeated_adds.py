@@ -1,9 +1,9 @@
-"""Bound the addresses of a pod whose sandboxes fail again and again, so that it does not use up the node's addresses.
+"""Bound the addresses of a pod whose sandboxes fail again and again, so that the pod does not use up the node's addresses.
 
-If the sandboxes of a pod fail after our ADD, kubelet makes a new one every few seconds. If the DEL of a failed sandbox comes, its
-address cools. If no DEL comes, because a plugin after ours in the chain fails (containerd issue 12130), the sandbox stays recorded
-until the reaper has proved that it is gone. So a pod may have at most EARLIER_MAX such sandboxes; the pool does not grow to replace
-the addresses of earlier sandboxes; and each ADD of such a pod requests a list of the runtime.
+If the sandboxes of a pod fail after our ADD, kubelet makes a new one every few seconds. If the DEL of a failed sandbox comes, the
+sandbox's address cools. If no DEL comes, because a plugin after ours in the chain fails (containerd issue 12130), the sandbox stays
+recorded until the reaper has proved that it is gone. So a pod may have at most EARLIER_MAX such sandboxes; the pool does not grow to
+replace the addresses of earlier sandboxes; and each ADD of such a pod requests a list of the runtime.
 
 The pod's name comes from the runtime (CNI_ARGS). It decides which ADD is refused and how far the pool grows, and never which address
 is freed (docs/adr/0001): a newer sandbox of a pod is no evidence about an older one (I2).

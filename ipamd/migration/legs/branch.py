@@ -51,7 +51,7 @@ class BranchImport:
     def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], import_pass: ImportPass) -> Takeover | None:
         """See `FirstLegImport`.
 
-        A veth is not taken over if the kernel does not show for certain by which VLAN link its packets leave.
+        A veth is taken over only if the kernel shows for certain by which VLAN link its packets leave.
         """
         path = find_branch_path(veth, import_pass.survey)
         if isinstance(path, BranchPath):

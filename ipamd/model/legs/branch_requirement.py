@@ -1,4 +1,4 @@
-"""Decide, by the facts about a pod, whether its ADD attaches a branch ENI, takes an address of the pool, waits or is refused. Pure."""
+"""Decide from the facts about a pod whether its ADD attaches a branch ENI, takes an address of the pool, waits or is refused. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NOBODY_MARKS = (
 
 
 def choose_attach_mode(facts: PodFacts) -> Decision:
-    """Decide what the ADD of a pod does, by the facts about the pod (I19).
+    """Decide from the facts about a pod what its ADD does (I19).
 
     An annotation that names a branch ENI is followed if the pod needs one, and also if the need is not known because the pod lacks the
     mark of the admission policy. If the pod needs no branch ENI, the annotation leads to a refusal, because the controller does not

@@ -63,7 +63,7 @@ class PoolAdopter:
 
 
 class BranchAdopter:
-    """Adopts sandboxes with branch ENIs, by the aliases of the host veth and of the VLAN link."""
+    """Adopts sandboxes with branch ENIs. It recognises them by the aliases of the host veth and of the VLAN link."""
 
     why_without_row = "by a branch ENI, not recorded"
 

@@ -2,7 +2,7 @@
 
 The control plane names a pod's branch ENI in an annotation of the pod, some seconds after kubelet has begun with the pod. An ADD that
 waits for the annotation does not hold the sandbox's lock, so the DEL of the sandbox need not wait. The ADD uses one of the threads
-that are reserved for such waits, and none of the places for ADDs in work, so other ADDs need not wait either. The annotation is not
+that are reserved for such waits, and no place among the ADDs that are being served, so other ADDs need not wait. The annotation is not
 trusted: before anything is wired, the ENI that it names is compared with the pool and with other sandboxes (I1, I6). An alternative
 was rejected: to refuse the ADD so that the runtime makes another sandbox. It costs a sandbox and the runtime's pause.
 """
