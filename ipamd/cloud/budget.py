@@ -1,7 +1,7 @@
 """Limit how often this node calls each EC2 API: one token bucket per API, slowed down when EC2 throttles (I13).
 
 EC2's limits apply to the whole account, so even the highest rate of a node is low, and the rate adapts: it falls to half on a
-throttled answer, and rises by a fixed step on success. As at EC2 each API has its own bucket, so one throttled API does not stop the
+throttled answer, and rises by a fixed step on success. As at EC2, each API has its own bucket, so one throttled API does not stop the
 others. Rejected: one bucket for all calls, where a throttled Create would also delay an Unassign, which frees addresses of the subnet.
 Concurrency: one thread at a time (`Ec2Calls` has the lock); nothing here waits, the caller sleeps.
 """
@@ -31,8 +31,8 @@ FLOOR_PER_S = 0.05
 """Lowest refill rate. Ours: one call in 20 s still detects the end of throttling."""
 
 PAUSE_SHARE = 0.15
-"""The longest pause between two calls of one API while EC2 throttles it, as a part of the time for which it has throttled so far. A
-pause of 2 s, as at half of the full rate, is always allowed, and jitter is added. Ours, from the fleet simulation
+"""The longest pause between two calls of one API while EC2 throttles it, as a part of the time for which EC2 has throttled it so far.
+A pause of 2 s, as at half of the full rate, is always allowed, and jitter is added. Ours, from the fleet simulation
 (docs/performance.md): EC2 may need twenty seconds or twenty minutes to serve all nodes that share its bucket. With this rule the
 nodes use every token that EC2 refills in both cases, and the last node waits only 15 % longer than necessary. With halving alone, 150
 nodes pause for 16 s where EC2 needs 20 s to serve all of them."""

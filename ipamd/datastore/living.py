@@ -1,5 +1,5 @@
-"""Find the sandboxes in a datastore's file that may still be running. If the file is of a pool of the other IP family, it is set aside
-only if it has no such sandbox (I2).
+"""Find the sandboxes in a datastore's file that may still be running. A file of a pool of the other IP family is set aside only if it
+has no such sandbox (I2).
 
 The daemon that wrote the file has stopped, and the new one refuses to start while such a sandbox runs. The sandboxes may have ended
 meanwhile, because the node was drained, but no daemon recorded their end in the file. Evidence for the end of a sandbox: its network

@@ -9,7 +9,7 @@
   decides whether a release may go on.
 - `book` has one record for each ENI, with the facts that are not in its row. `earlier_changes` adds the releases of earlier processes.
 - `routing` sets up the host routing of an ENI. Its addresses are not assigned before that.
-- Beside the plan, `pinned` obtains addresses that pods ask for, `security_groups` gives the other ENIs the security groups of the
+- Apart from the plan, `pinned` obtains addresses that pods ask for, `security_groups` gives the other ENIs the security groups of the
   primary one, `leaked` deletes ENIs that this node created and that a lost datastore forgot, and `legs/` asks EC2 about branch ENIs.
 
 Only the pool's thread makes calls that change something at EC2. Each class says what other threads may call.

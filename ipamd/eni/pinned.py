@@ -178,7 +178,7 @@ class PinnedAddresses(Service):
         return not wish.may_take or self._clock.monotonic() - confirmed_s <= CERTAIN_S
 
     def serve(self, limits: InstanceLimits) -> None:
-        """Obtain the addresses that ADDs wait for, and release those whose time is over (`_due_s`). Raises nothing for EC2's
+        """Obtain the addresses that ADDs wait for, and release those kept long enough (`_due_s`). Raises nothing for EC2's
         answers.
         """
         self._expire()
@@ -494,10 +494,11 @@ class PinnedAddresses(Service):
         instance = eni.instance_id or eni.operator or "(none)"
         return want.refusal(PinnedRefusalCode.HELD, eni=eni.eni_id, instance=instance, state=eni.attachment_status or eni.status)
 
-    # Addresses whose time is over
+    # Addresses that were kept long enough
 
     def _expire(self) -> None:
-        """Let go of the addresses whose time is over: release those of a pinned range to EC2, and let any pod get the others.
+        """Stop keeping the addresses that were kept until `_due_s`: release those of a pinned range to EC2, and let any pod get the
+        others.
 
         EC2 is called at most once.
         """

@@ -52,10 +52,10 @@ class Target(StrEnum):
 class FirstConflist:
     """The file that a runtime uses instead of ours.
 
-    `target`: whose plugin it leads to.
+    `target`: whose plugin the file leads to.
     `steps`: the keys and files by which it leads to our plugin; empty if it does not, or if it calls our plugin itself.
-    `lines`: the lines that must change, in it and in the files to which it leads, each with the path of its file.
-    `chain`: the types of the plugins in the list that has our plugin; empty if it does not lead to ours.
+    `lines`: the lines that must change, in the file and in those to which it leads, each with the path of its file.
+    `chain`: the types of the plugins in the list that has our plugin; empty if the file does not lead to our plugin.
     """
 
     path: str

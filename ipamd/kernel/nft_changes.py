@@ -382,7 +382,7 @@ def _without(refused: Container[NftTable], commands: Mapping[NftTable, str]) -> 
 
 
 def _for_each(tables: Iterable[NftTable], act: Callable[[NftTable], object]) -> dict[NftTable, WiringError]:
-    """Call `act` for each table. Returns: the tables for which it failed, each with its error."""
+    """Call `act` for each table. Returns: the tables for which `act` failed, each with its error."""
     refused = dict[NftTable, WiringError]()
     for table in tables:
         try:

@@ -27,8 +27,8 @@ VERSION = "vpc-cni-ipam/1"
 """Version of the file's format. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
 
 NETWORK_NAME = "aws-cni"
-"""The network name in the conflist of amazon-vpc-cni-k8s. Each entry of its file of allocations has this name, and its plugin finds
-the entry by it.
+"""The network name in the conflist of amazon-vpc-cni-k8s. Each entry of its file of allocations has this name, and its plugin searches
+for entries with this name.
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 FILE_MAX_BYTES = 4 * 1024 * 1024

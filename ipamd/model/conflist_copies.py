@@ -14,7 +14,7 @@ from ipamd.model.conflist_parts import PLUGINS, OwnPart, Plugin, canonical, type
 from ipamd.model.pod_annotations import POD_ANNOTATIONS
 
 CAPABILITIES = "capabilities"
-"""Field of a plugin's configuration by which it requests data from the runtime."""
+"""Field of a plugin's configuration that requests data from the runtime."""
 
 NO_ANNOTATIONS = (
     "it hands over no annotations of pods: VPC_IPAMD_POD_SECURITY_GROUP_SOURCE becomes kubelet, and "
@@ -38,8 +38,8 @@ def lines_of_copy(document: Plugin, own_parts: Sequence[OwnPart]) -> list[str]:
 def lines_of_wrapper(document: Plugin, our_part: OwnPart) -> list[str]:
     """List the lines to change in the configuration of a plugin that calls ours.
 
-    A runtime passes only the data that the configuration file which it loads requests by capabilities. So that file, which is the
-    other plugin's, must have our capabilities too.
+    A runtime passes only the data for which the configuration file that it loads has capabilities. That file is the other plugin's, so
+    it must have our capabilities too.
     """
     wanted: dict[str, Any] = {}
     for plugin in our_part.plugins:

@@ -48,8 +48,9 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefu
 
 
 def _unless_undeleted(refusal: GrowthRefusal, snapshot: PoolSnapshot) -> GrowthRefusal:
-    """Return the refusal of a full pool or node. If sandboxes that were never deleted hold addresses, it names them as a cause, and
-    its advice is how these addresses come back (UNDELETED_STEP), not a larger node. Otherwise `refusal` is returned unchanged.
+    """Return the refusal of a full pool or node. If sandboxes that were never deleted hold addresses, the refusal names them as a
+    cause, and advises how these addresses come back (UNDELETED_STEP) instead of a larger node. Otherwise `refusal` is returned
+    unchanged.
     """
     count = snapshot.growth.demand.repeats.recorded_count
     if not count:

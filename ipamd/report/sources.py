@@ -179,7 +179,7 @@ class Sources:
     given_twice: Callable[[], tuple[GivenTwice, ...]]
     """Addresses of our sandboxes that amazon-vpc-cni-k8s, according to its file, has assigned to other sandboxes."""
     pending_policy_cleanups: Callable[[], Mapping[PodName, datetime]]
-    """Pods that have no sandbox any more, but that the network policy agent may remember, each with the time since which it may."""
+    """Pods that have no sandbox any more, but that the network policy agent may remember, each with the time when it was recorded."""
     cut_off: Callable[[], Set[str]]
     """Sandboxes, as `container_id/ifname`, whose wiring could not be repaired, or whose branch ENI EC2 contradicts."""
     unplaced: Callable[[], Collection[HostVeth]]

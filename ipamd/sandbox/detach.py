@@ -74,7 +74,7 @@ class DetachService(Service):
         """Detach one interface of one sandbox. An interface that is unknown or detached already is not an error.
 
         With a pod's first interface, the interfaces of further network cards are detached, before the first one. If a crash interrupts
-        the DEL, its repetition finds the remaining further interfaces by the first one.
+        the DEL, a repeated DEL finds the remaining ones, because the first one is still recorded.
 
         Args:
             reason: the request (DEL, GC) or the reasons of the verdict, for the ledger.

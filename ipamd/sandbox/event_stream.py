@@ -21,9 +21,9 @@ from ipamd.sandbox.missed_events import MissedEventDetector
 log = logging.getLogger(__name__)
 
 STREAM = ("events",)
-"""Key in `Backoffs` of the pauses before a broken stream is opened again. The pauses grow by the schedule `NODE`. When the runtime
-answers a request for a list again after such a request failed, the present pause ends early. If a stream stays open for at least the
-longest pause, the pauses begin with the shortest again."""
+"""Key in `Backoffs` of the pauses before a broken stream is opened again. The pauses grow as the schedule `NODE` says. When the
+runtime answers a request for a list after it failed to answer one, the present pause ends early. If a stream stays open for at least
+the longest pause, the pauses begin with the shortest again."""
 
 UNSUPPORTED_RETRY_S = 300.0
 """Pause before events are tried again with a runtime that does not support them. Ours: an upgrade in place is noticed within five

@@ -141,7 +141,7 @@ def read_alias(alias: str) -> LegAlias | None:
 
 
 def decode_first_alias(alias: str) -> tuple[AttachmentKey, IpAddress] | None:
-    """Return the sandbox and the address in the alias of a first leg; None if it is not one of ours."""
+    """Return the sandbox and the address in the alias of a first leg; None if the alias is not ours."""
     leg_alias = read_alias(alias)
     return (leg_alias.key, leg_alias.address) if leg_alias and leg_alias.leg.is_first else None
 
