@@ -177,20 +177,19 @@ class Subnets(Service):
         identity, listed = self._identity(), self._listed
         if identity is None or listed is None or self._policy.custom is not None or not self._policy.is_discovering:
             return ""
-        untagged = [
-            subnet for subnet in listed.values() if subnet.free_count > 0 and why_not_usable(subnet, identity, self._policy)
-        ]
-        tagged = {subnet.subnet_id: replace(subnet, tags={**subnet.tags, ROLE_TAG: "1"}) for subnet in untagged}
-        taggable = [
-            subnet
-            for subnet in by_room(untagged)
-            if not subnet.tags.get(ROLE_TAG) and not why_not_usable(tagged[subnet.subnet_id], identity, self._policy)
-        ]
-        if not taggable:
-            return ""
-        free = counted(taggable[0].free_count, "free address")
-        tag = f"tag {taggable[0].subnet_id}, which has {free}, with {ROLE_TAG}=1, then `ipamctl retry`"
-        return f"{tag}; or free addresses in the full subnet"
+        for subnet in by_room(listed.values()):
+            if self._lacks_only_the_tag(subnet, identity):
+                free = counted(subnet.free_count, "free address")
+                tag = f"tag {subnet.subnet_id}, which has {free}, with {ROLE_TAG}=1, then `ipamctl retry`"
+                return f"{tag}; or free addresses in the full subnet"
+        return ""
+
+    def _lacks_only_the_tag(self, subnet: DescribedSubnet, identity: InstanceIdentity) -> bool:
+        """Whether a subnet has free addresses, and cannot be used for new ENIs only because it is not tagged for them."""
+        if subnet.free_count <= 0 or subnet.tags.get(ROLE_TAG) or not why_not_usable(subnet, identity, self._policy):
+            return False
+        tagged = replace(subnet, tags={**subnet.tags, ROLE_TAG: "1"})
+        return not why_not_usable(tagged, identity, self._policy)
 
     def _own_groups(self, pool: str, identity: InstanceIdentity) -> tuple[str, ...]:
         """Return the security groups that the network file names for a pool's ENIs; () if they get those of the primary ENI."""

@@ -5,7 +5,7 @@ A *tenure* is the time for which one sandbox had an address (`tenures.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from ipamd.model.history import MARKS, HistoryEvent, HistoryRecord, RecordedHistory
@@ -53,17 +53,14 @@ def answer(question: HistoryQuestion, recorded: RecordedHistory) -> HistoryAnswe
     matching = tenures(chosen)
     before = after = None
     if question.at is not None:
-        before, after = _neighbours(matching, question.at)
-        matching = _covering(matching, question.at)
+        matching, before, after = _tenures_at(question.at, matching)
         chosen = _records_of(matching, chosen)
     if question.since is not None:
         matching = [tenure for tenure in matching if tenure.overlaps(question.since)]
         chosen = [record for record in chosen if record.at >= question.since]
     chosen = _without_repeats(chosen)
     notes = [*_gaps(question, recorded, is_found=bool(chosen or matching))]
-    if matching:
-        before = after = None
-    notes += [f"{place}: {tenure}" for place, tenure in (("before", before), ("after", after)) if tenure is not None]
+    notes += _notes_about_neighbours(before, after)
     left_out_count = max(len(chosen) - question.limit, 0)
     if left_out_count:
         notes.append(f"{left_out_count} older entries are left out: --limit shows more")
@@ -82,6 +79,23 @@ def refusal(record: HistoryRecord) -> str:
 
 def _covering(candidates: Iterable[Tenure], at: datetime) -> list[Tenure]:
     return [tenure for tenure in candidates if tenure.covers(at)]
+
+
+def _tenures_at(at: datetime, candidates: Sequence[Tenure]) -> tuple[list[Tenure], Tenure | None, Tenure | None]:
+    """Return the tenures that cover a time; and only if there is none, the last one before it and the first one after it."""
+    covering = _covering(candidates, at)
+    if covering:
+        return covering, None, None
+    return covering, *_neighbours(candidates, at)
+
+
+def _notes_about_neighbours(before: Tenure | None, after: Tenure | None) -> list[str]:
+    notes = []
+    if before is not None:
+        notes.append(f"before: {before}")
+    if after is not None:
+        notes.append(f"after: {after}")
+    return notes
 
 
 def _neighbours(candidates: Iterable[Tenure], at: datetime) -> tuple[Tenure | None, Tenure | None]:

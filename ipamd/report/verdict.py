@@ -247,9 +247,7 @@ def facts(sources: Sources) -> Facts:
     """
     health, datastore, now = sources.health, sources.datastore, sources.clock.now()
     is_ready, count = health.is_ready, assignable_count(datastore.stock())
-    reported = health.conditions_since()
-    if is_ready and not count:
-        reported[POOL] = _empty_pool(sources, disk=_disk_of(reported.get(DATASTORE)))
+    reported = _reported(sources, is_empty=is_ready and not count)
     conditions: dict[str, str] = {}
     since: dict[str, datetime] = {}
     next_steps: dict[str, str] = {}
@@ -287,6 +285,14 @@ def facts(sources: Sources) -> Facts:
         cut_off_count=sandbox_count(cut_off),
         refusal_ages=sources.refusal_ages(),
     )
+
+
+def _reported(sources: Sources, *, is_empty: bool) -> dict[str, Condition]:
+    """Return the reported conditions by subject, and one of the pool if it `is_empty`: no address can be given."""
+    reported = sources.health.conditions_since()
+    if is_empty:
+        reported[POOL] = _empty_pool(sources, disk=_disk_of(reported.get(DATASTORE)))
+    return reported
 
 
 def _steps_without_pods(subjects: Iterable[str], cut_off_enis: Container[str]) -> dict[str, str]:
@@ -463,10 +469,9 @@ def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
     for subject in STEPS:
         if subject in reports:
             return _only(reports[subject].text), reports[subject].next
-    if "cri" in reports and _has_no_first_list(node):
-        return _only(reports["cri"].text), CRI_NEXT
-    if METADATA in reports:
-        return _cause(node, METADATA), METADATA_NEXT
+    silent = _silent_peer(node, reports)
+    if silent is not None:
+        return silent
     if node.refusal is not None:
         return node.refusal.render, _fitting_step(ASK_EC2, node.refusal.refusals)
     if "ec2" in reports:
@@ -475,6 +480,15 @@ def _not_ready(node: Facts) -> tuple[Callable[[Form], str], str]:
         return _cause(node, "first address", about="no address can be given"), reports["first address"].next
     working = f"{node.phase}, at work on {_running_stages(node.stages)}"
     return _only(working), "wait; `ipamctl status` shows the stages"
+
+
+def _silent_peer(node: Facts, reports: Mapping[str, ConditionReport]) -> tuple[Callable[[Form], str], str] | None:
+    """Return what `_not_ready` returns if the runtime or instance metadata does not answer; None if both do."""
+    if "cri" in reports and _has_no_first_list(node):
+        return _only(reports["cri"].text), CRI_NEXT
+    if METADATA in reports:
+        return _cause(node, METADATA), METADATA_NEXT
+    return None
 
 
 def _cause(node: Facts, subject: str, *, about: str = "") -> Callable[[Form], str]:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from ipaddress import IPv4Network
 from itertools import combinations
 from typing import Any
@@ -104,22 +104,27 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def _where_to_correct(problems: Iterable[str], environ: Mapping[str, str], in_file: Container[str]) -> str:
     """Return where the settings that the problems name are set, with the command that changes them; "" if no set one is named."""
-    named = dict.fromkeys(name for text in problems for name in _NAME.findall(text) if environ.get(name) or name in in_file)
+    named = dict.fromkeys(name for text in problems for name in _NAME.findall(text))
     from_file = [name for name in named if name in in_file]
-    from_environ = [name for name in named if name not in in_file]
+    from_environ = [name for name in named if name not in in_file and environ.get(name)]
     steps = []
     if from_environ:
-        values = " ".join(f"{name}=VALUE" for name in from_environ)
-        steps.append(
-            f"{', '.join(from_environ)} set in the environment: `kubectl -n kube-system set env daemonset/vpc-ipamd -c ipamd "
-            f"{values}`, and the chart's values or the overlay, which the next installation applies"
-        )
+        steps.append(_step_in_environment(from_environ))
     if from_file:
         steps.append(
             f"{', '.join(from_file)} set in the settings file {environ[FILE]}: correct its ConfigMap (`kubectl -n kube-system edit "
             "configmap`), and the overlay from which it is made"
         )
     return "; ".join(steps)
+
+
+def _step_in_environment(names: Collection[str]) -> str:
+    """Return how settings in the daemon's environment are changed."""
+    values = " ".join(f"{name}=VALUE" for name in names)
+    return (
+        f"{', '.join(names)} set in the environment: `kubectl -n kube-system set env daemonset/vpc-ipamd -c ipamd {values}`, and the "
+        "chart's values or the overlay, which the next installation applies"
+    )
 
 
 def load_valid(environ: Mapping[str, str] = os.environ) -> Settings:

@@ -35,6 +35,8 @@ LEFT_TO_THE_DAEMON = {
     "AWS_VPC_K8S_CNI_VETHPREFIX": "names of other links",
     "AWS_EC2_ENDPOINT": "names of hosts",
     "VPC_IPAMD_METRICS_ADDRESS": "names of hosts",
+    "VPC_IPAMD_PINNED_ADDRESS_LIST": "true needs a range in VPC_IPAMD_PINNED_ADDRESSES",
+    "VPC_IPAMD_PINNED_ADDRESS_TAKE_NAMESPACES": "namespaces that VPC_IPAMD_PINNED_ADDRESSES must have too",
 }
 """Settings of which a value may have the right form and be refused, and why a pattern does not say it. Bounds of numbers that stand as
 text are left to the daemon for every setting."""
