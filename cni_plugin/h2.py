@@ -235,7 +235,7 @@ class UnaryCall:
 
     def _message(self) -> bytes:
         body = b"".join(self._parts)
-        self._parts = []  # MicroPython: make room for the copies of the message to come
+        self._parts = []  # free them before `body[5:]` makes one more copy: MicroPython's heap is small
         if len(body) < 5 or body[0] != 0 or int.from_bytes(body[1:5], "big") != len(body) - 5:
             raise PeerError("status OK with something else than one uncompressed message of the length it states")
         return body[5:]
@@ -254,7 +254,9 @@ def _on_goaway(payload: bytes) -> None:
 
 
 def percent_decoded(text: bytes) -> bytes:
-    """Undo the escaping of grpc-message; a `%` without two hexadecimal digits stays as it is."""
+    """Undo the escaping of grpc-message. A `%` stays as it is if `int` reads no hexadecimal number from the two bytes after it. `int`
+    also accepts one digit with a plus sign or a blank, and one digit at the end of the text.
+    """
     pieces = text.split(b"%")
     out = [pieces[0]]
     for piece in pieces[1:]:

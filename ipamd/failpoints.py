@@ -1,8 +1,8 @@
 """Named points between two effects, at which a test can kill or pause the daemon. They do nothing in production.
 
 `VPC_IPAMD_FAILPOINT=name` kills the process with SIGKILL when it reaches the point, and `name:3` when it reaches the point for the
-third time. `name=pause` makes the thread wait at the point until somebody removes the file `failpoint.hold` in the run directory. A
-module lists the names of its failpoints in `FAILPOINTS`, and tests/crash requires a test of each.
+third time. `name=pause` makes the thread create the file `failpoint.hold` in the run directory, and wait until it is removed, but
+HOLD_TIMEOUT_S seconds at most. A module lists the names of its failpoints in `FAILPOINTS`, and tests/crash requires a test of each.
 """
 
 from __future__ import annotations

@@ -36,14 +36,14 @@ SERVER_ERROR = 500
 
 MESSAGE_MAX = 700
 """Characters of EC2's message that we quote. Ours: a denial names the kind of policy that decided at its end, after role and
-resource, and has at most 600. A bound is needed, because other messages have kilobytes."""
+resource, and has at most 600. A bound is needed, because other messages are several kilobytes long."""
 
 CODE_MAX = 100
 """Characters of EC2's code that we quote. Ours: the longest has 60."""
 
 ENCODED = "Encoded authorization failure message:"
-"""Begins the part of a denial that only `sts:DecodeAuthorizationMessage` can read: the deciding statement and condition. It has
-kilobytes, so it goes to the log once and into no message.
+"""Begins the part of a denial that only `sts:DecodeAuthorizationMessage` can read: the deciding statement and condition. This part is
+several kilobytes long, so it is logged once per denial and left out of every error message.
 Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html."""
 
 DECODE = (

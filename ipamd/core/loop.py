@@ -43,8 +43,8 @@ class Announced(Protocol):
 
 
 LOOP, OBJECTS = "loop", "objects"
-"""Parts of a condition whose subject is the name of a loop or of work. LOOP: a turn of the loop failed. OBJECTS: the work failed for
-some objects."""
+"""Parts of a condition whose subject is the name of a loop or of a kind of work. LOOP: a turn of the loop failed. OBJECTS: the work
+failed for some objects."""
 
 
 class Loop:

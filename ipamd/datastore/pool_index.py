@@ -121,7 +121,10 @@ class PoolIndex:
         return is_assignable and eni.gives_addresses and eni.pool == pool
 
     def set_draining(self, draining: Draining) -> None:
-        """Replace the draining ENIs and kinds of addresses, in one step for each ENI, and one for each prefix if the kinds change."""
+        """Set which ENIs and which kinds of addresses are draining.
+
+        Cost: one step for each ENI, and one for each prefix if the kinds change.
+        """
         if draining != self.draining:
             self.draining = draining
             for slot in self.slots.values():

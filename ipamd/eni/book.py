@@ -1,7 +1,7 @@
 """Keep one record of facts for each ENI, in addition to its row in the datastore.
 
 A row holds what EC2 assigned and what sandboxes use. An ENI that has a row is called recorded. Every other fact about an ENI is in its
-record here: changes by our own calls (until Describe must show them), the place of an ENI without a row, a missing link, the reason
+record here: changes by our own calls (until Describe surely shows them), the place of an ENI without a row, a missing link, the reason
 why an ENI is frozen. The records are in memory only, and a restart may lose them: a new address that Describe does not show yet is
 still safe, because it counts as absent only after a second answer (docs/adr/0017), and `earlier_changes.py` reads released addresses
 again from the intents and the ledger of the datastore. Rejected: a separate map for each kind of fact in the class that learns it,

@@ -401,12 +401,14 @@ class Limits:
         return [refusal for refusal in refusals if refusal is not None]
 
     def retry(self, reasons: Mapping[BackoffKey, str] = MappingProxyType({})) -> list[tuple[str, GrowthRefusal]]:
-        """End the pauses of all refused calls, for growth or not, because a person has removed the cause. From any thread.
+        """End the pauses of refused calls, for growth or not, because a person has removed the cause. From any thread.
 
-        The room of subnets and the caps are checked again as after a pause, spare requests still wait, and all calls stay within the
-        budget.
-        `reasons`: by back-off key, the reasons of pauses that other parts of the daemon began. Returns: for each refusal whose pause
-        was ended, the key of the pause, and the refusal with the seconds that were left.
+        The pauses of spare requests, for which no ADD waits, go on. What follows is the same as after a pause that ended by itself:
+        the room of subnets and the caps are checked again, and all calls stay within the budget.
+
+        Args:
+            reasons: by back-off key, the reasons of pauses that other parts of the daemon began.
+        Returns: for each refusal whose pause was ended: the key of the pause, and the refusal with the seconds that were left.
         """
         back_off = {key: left_s for key, left_s in self._backoffs.of_ec2().items() if key[-1] != "spare"}
         limits = dict(self._limits)

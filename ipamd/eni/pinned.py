@@ -178,8 +178,9 @@ class PinnedAddresses(Service):
         return not wish.may_take or self._clock.monotonic() - confirmed_s <= CERTAIN_S
 
     def serve(self, limits: InstanceLimits) -> None:
-        """Obtain the addresses that ADDs wait for, and release those kept long enough (`_due_s`). Raises nothing for EC2's
-        answers.
+        """Obtain the addresses that ADDs wait for, and stop keeping those that were kept long enough (`_expire`).
+
+        Raises no CloudError: an ADD gets it as a PinnedAddressError, and a failed release is a condition and is repeated.
         """
         self._expire()
         while True:

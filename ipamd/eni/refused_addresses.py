@@ -16,13 +16,13 @@ from ipamd.model.record import dataclass
 from ipamd.ports.process import Clock
 
 REFUSED_ADDRESS = Schedule("refused address", 1.0, 30.0)
-"""Pauses until EC2 is asked again for the same address. Ours: kubelet repeats an ADD every 10 to 15 s, so a pod gets an address that
-has become available after a few repetitions at most."""
+"""Pauses until EC2 is asked again for the same address. Ours: kubelet repeats an ADD every 10 to 15 s, so once an address is
+available, its pod gets it after a few repetitions at most."""
 
 PACE = Schedule("pace of refused addresses", 0.25, 3.0)
 """After each refusal comes a pause, in which EC2 is asked for no address that it has refused before. The pauses grow until the node
-obtains such an address. Ours: however many pods ask, with the longest pause EC2 is asked 20 times in a minute, by at most 60 calls. A
-single address never waits for this pause, because its own pauses are longer."""
+obtains such an address. Ours: however many pods ask, with the longest pause EC2 is asked again for 20 addresses a minute. Each takes
+at most three calls, so these are 60 calls at most. A single address never waits for this pause, because its own pauses are longer."""
 
 PACE_KEY = ("refused addresses",)
 

@@ -448,8 +448,8 @@ class OperationRunner(Service):
         self._mark(work, replace(creation, device_index=index, moves_left=creation.moves_left - 1))
 
     def _delete_created(self, work: Work, error: CloudError) -> None:
-        """Delete an ENI that was created and could not be attached. Raises nothing for EC2's answers; recovery finishes the
-        deletion.
+        """Delete an ENI that was created and could not be attached. Raises no IpamError: if the deletion fails, recovery
+        finishes it.
         """
         eni_id = work.seen.eni_id
         reason = DeleteReason.USELESS if isinstance(error, UselessEniError) else DeleteReason.UNATTACHED
@@ -778,7 +778,7 @@ class OperationRunner(Service):
         return True
 
     def _is_settled(self, work: Work, error: CloudError) -> bool:
-        """Whether Describe must show the outcome of an earlier try by now."""
+        """Whether Describe surely shows the outcome of an earlier try by now. False after errors other than a freeze or a denial."""
         if isinstance(error, FrozenError):
             return self._guard.has_settled(work.intent)
         return isinstance(error, CloudDeniedError) and self._log.age_s(work.intent) >= RECENT_S

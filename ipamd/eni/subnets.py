@@ -262,7 +262,7 @@ class Subnets(Service):
     def recheck_before_create(self, action: Action, identity: InstanceIdentity) -> bool:
         """Describe the subnets before the pool grows for the first time, and before each new ENI.
 
-        Returns: whether an ENI's exclusion changed; then the pool must plan again. Raises nothing for EC2's answers.
+        Returns: whether an ENI's exclusion changed; then the pool must plan again. Raises no CloudError.
         """
         if not isinstance(action, CreateEni) and self._listed is not None:
             return False
@@ -272,7 +272,7 @@ class Subnets(Service):
         """Describe the subnets once after a start, for a pool that need not grow.
 
         A tag may have changed while no daemon ran, and while a pool does not grow, days can pass until it describes the subnets.
-        Returns: whether an exclusion changed. Raises nothing for EC2's answers.
+        Returns: whether an exclusion changed. Raises no CloudError.
         """
         if self._listed is not None or not self._backoffs.is_due(FIRST):
             return False
@@ -283,7 +283,7 @@ class Subnets(Service):
         """Check from time to time whether an ENI is still excluded, for a pool that lacks addresses and cannot grow. With custom
         networking nothing is checked, because exclusions then follow from the network file and not from tags.
 
-        Returns: whether an exclusion changed. Raises nothing for EC2's answers.
+        Returns: whether an exclusion changed. Raises no CloudError.
         """
         if self._policy.custom is not None or not any(eni.managed and eni.excluded for eni in self._datastore.enis()):
             return False
@@ -311,7 +311,7 @@ class Subnets(Service):
         """Describe the subnets if a person has asked for it, or if IAM denied the last call and the pause after that is over.
 
         Without this, the condition about a denied call would last until the next creation of an ENI, and a new tag would count only
-        after some minutes. No timer is set, so that an idle pool does not wake for it (I13). Raises nothing for EC2's answers.
+        after some minutes. No timer is set, so that an idle pool does not wake for it (I13). Raises no CloudError.
         """
         if self._is_asked:
             self._is_asked = False  # before the call, so that no later request is lost
@@ -327,7 +327,7 @@ class Subnets(Service):
         All subnets of the zone are described, not only the full one, because somebody may have tagged another one, which the pool can
         use instead. It is one EC2 call in both cases.
 
-        Returns: -1 if EC2 did not answer, or did not show the subnet. Raises nothing for EC2's answers.
+        Returns: -1 if EC2 did not answer, or did not show the subnet. Raises no CloudError.
         """
         before = self._listed
         self._listed_monotonic_s = -math.inf

@@ -72,7 +72,7 @@ class FileFollowers:
         return min((self._check(file) for file in followed), default=None)
 
     def _check(self, file: FollowedFile) -> float:
-        """Check one file, or only wait if its last check has just failed. A failure does not stop the checks of other files.
+        """Check one file, unless the pause after a failed check of it still lasts. A failure does not stop the checks of other files.
 
         Returns: the longest time until the file's next check, in seconds.
         """

@@ -28,8 +28,9 @@ CONNECT_S = 0.5
 it."""
 
 START_S = 20.0
-"""Until this time after the start, the answer to a probe waits for *ready*. Ours: kubelet reports each failed probe as a Warning event
-and waits 30 s for an answer (manifests/base/daemonset.yaml); a start takes a second or two, and ten on a node that is short of CPU."""
+"""For this time after the start, the answer to a probe waits until the daemon is ready. Ours: kubelet reports each failed probe as
+a Warning event and waits 30 s for an answer (manifests/base/daemonset.yaml); a start takes a second or two, and ten on a node that is
+short of CPU."""
 
 LISTENING_AGE_S = 0.5
 """Probes within this time share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask through

@@ -137,7 +137,8 @@ class _Inventory:
         """Record why ENIs were not listed.
 
         Args:
-            first_group: the subnets of the failed list if it was the first of the run, and so had all calls; otherwise empty.
+            first_group: the subnets of the failed list if it was the run's first list of ENIs, so that it could use all calls for such
+                lists; otherwise empty.
             unread: all subnets whose ENIs were not listed, those of the failed list included.
         """
         is_spent = error.failure == FailureCode.INVENTORY_CALLS_SPENT

@@ -75,7 +75,7 @@ def _name_of(document: Mapping[str, Any]) -> str | None:
 
 
 def _objects(documents: Iterable[Document], problems: list[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each ENIConfig, also those in lists. Anything else adds a sentence to `problems`."""
+    """Yield each ENIConfig, also those in lists. Anything else but an empty document adds a sentence to `problems`."""
     for where, document in documents:
         if document is None:
             continue  # an empty document, between two separators

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 A = TypeVar("A")
 
 SPARE_COUNT = 128
-"""`keep` drops nothing while the cache has at most twice as many bodies as the survey, and this many more. Ours: enough room for the
-links, routes and rules that only other readers than the survey need, such as those of ENIs."""
+"""`keep` drops nothing while the number of answers is at most this much above twice the number of bodies that it must keep. Ours:
+enough room for the links, routes and rules that only other readers than the survey need, such as those of ENIs."""
 
 
 class AnswerCache(Generic[A]):

@@ -47,7 +47,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9]+")
 prefix and our alias counts as ours only if its name has this form, because a sandbox may give a link any name and any alias."""
 
 OWN_ALIASES = tuple(f"{tag} " for tag in WIRED_TAGS)
-"""Beginnings of the aliases of host veths that our own ADD has wired. ADD made their neighbour entries permanent."""
+"""Beginnings of the aliases which show that we have made the neighbour entries of a host veth permanent (`WIRED_TAGS`)."""
 
 NAMED_MAX = 3
 """How many host veths one sentence names at most."""
@@ -253,8 +253,9 @@ class Confinement:
     def _fix_neighbours(self, veths: Iterable[answers.Link]) -> None:
         """Make the neighbour entries of sandboxes permanent, before the tables drop the messages that keep other entries alive.
 
-        Sandboxes that amazon-vpc-cni-k8s wired have no permanent entry. Sandboxes that we wired have had one since their ADD. They are
-        left out here, so that a start does not make hundreds of requests; the reconciler compares their entries later.
+        Sandboxes that amazon-vpc-cni-k8s wired have no permanent entry. Veths whose alias shows that we made their entries permanent
+        (OWN_ALIASES) are left out here, so that a start does not make hundreds of requests; the reconciler compares their entries
+        later.
         """
         theirs = {link.index: link for link in veths if not link.alias.startswith(OWN_ALIASES)}
         if not theirs:

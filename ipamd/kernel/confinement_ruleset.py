@@ -314,8 +314,9 @@ def _foreign_link_rules(config: NetworkConfig, reason: str) -> list[str]:
 
 
 def _to_node_chain(rule: str, router_link: int = 0) -> str:
-    # The hook is input, which only packets to the node itself pass: between the ports of a bridge such messages may be intended. The
-    # condition on the kind excludes the links of ENIs, which have no kind.
+    # `rule` drops ICMP redirects, in IPv6 also router advertisements. The hook is input, which only packets to the node itself pass:
+    # between two ports of a bridge these messages may be intended. The condition on the kind excludes the links of ENIs, which have
+    # no kind.
     rule = f'{_excluding(router_link)}meta iifkind != "none" {rule}'
     return chain("to_node", "type filter hook input priority filter; policy accept;", [rule])
 

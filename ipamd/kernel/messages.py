@@ -263,7 +263,7 @@ def add_route(
 
 
 def add_local_route(address: IpAddress, *, index: int, step: str) -> Message:
-    """Add the route that delivers packets for an address of a link to this namespace.
+    """Add the local route of a link's address: with it the kernel accepts packets to the address.
 
     For an IPv6 address the kernel adds this route itself, but only a moment later. Source: the kernel's net/ipv6/addrconf.c,
     addrconf_dad_start, which defers it to a work queue.

@@ -700,7 +700,8 @@ class KernelWiring(Wiring):
             raise
 
     def _delete_own(self, spec: WiringSpec, legs: Sequence[Leg]) -> bool:
-        """Delete the links that have the legs' names and are this sandbox's; with the first leg's link also the rules of the address.
+        """Delete the links with the legs' names that belong to this sandbox. If the first leg's link is among them, delete the rules
+        of the address too.
 
         Returns: whether there was such a link.
         """

@@ -134,8 +134,8 @@ class Attachment:
     def must_be_cut_off(self) -> bool:
         """Whether the sandbox must have no network.
 
-        In strict mode it must have none if EC2 contradicts the claim that the ENI is the pod's own, in standard mode until EC2 has
-        confirmed the ENI.
+        In strict mode it must have none while EC2 contradicts the claim that the ENI is the pod's own. In standard mode it must have
+        none until EC2 has confirmed the claim.
         """
         return bool(self.contradiction and self.uplink and (self.uplink.is_strict or self.is_unconfirmed))
 

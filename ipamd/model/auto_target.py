@@ -92,7 +92,8 @@ def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
         reserve = _reserve(demand, needs_eni=True)
     start = demand.start_count
     if demand.is_filling:
-        # Many nodes may start together, and their first pods need EC2's calls. An ENI for later pods can wait.
+        # Many nodes may start together, and they share EC2's limit on calls. The calls are for the nodes' first pods; an ENI for
+        # later pods can wait.
         start = min(start, max(counts.free - counts.withheld, 0) + vacant)
     expected = max(reserve.count, start)
     peak = max(demand.peak_count, busy)

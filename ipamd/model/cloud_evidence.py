@@ -241,7 +241,8 @@ class CloudEvidence:
             self._believed.record_answer(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
         again_s = self._next_look_s(gone, absent, recent, is_plausible=not implausible)
-        # The counts of absent objects stay, so that another answer without these objects starts no new doubt.
+        # Objects that count as absent are not doubted any more. Their counts of answers are kept: if the next answer lacks these
+        # objects too, the counting does not begin again.
         doubted = self.doubted() - absent
         return Weighed(implausible, absent, doubted, again_s, mass_loss, missing=old)
 

@@ -50,8 +50,8 @@ Source of the 4 minutes: Kubernetes staging/src/k8s.io/cri-client/pkg/remote_run
 """
 
 LEAK_AGE_S = 3600.0
-"""A sandbox that CRI has not listed for this long loses its address even if namespace or veth is there. Ours: by then no retry of a
-DEL is expected any more."""
+"""A sandbox that CRI has not listed for this long loses its address even if its namespace or its veth still exists. Ours: by then no
+retry of a DEL is expected any more."""
 
 REAP_MIN_ABSENT_LOOKS = 2
 """How many successive complete lists must lack a sandbox before its absence counts. Ours: a single list can lack a sandbox that is

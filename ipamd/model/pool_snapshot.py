@@ -142,7 +142,7 @@ def pool_snapshot(
 
     Args:
         occupied: network card and device index of the attached ENIs without a row.
-        refused: network card and device index of the places that EC2 refused, because an ENI must be there.
+        refused: network card and device index of the places that EC2 refused, because an ENI is there that EC2 does not show.
         unplugged: the ENIs whose link has been missing for a long time.
     Returns: the snapshot; all counts are of the moment of `stock`. Pure. The time grows with the number of ENIs.
     """

@@ -134,7 +134,8 @@ class PoolMaintainer(Service):
         self._freeze = context.freeze
         self.settings = settings
         """The targets in force."""
-        self._drain_other_kind(is_prefix_mode=settings.prefix_delegation)  # ADDs are served before the instance type is known
+        # Until `set_limits` the setting alone decides, because ADDs are served before the instance type is known.
+        self._drain_other_kind(is_prefix_mode=settings.prefix_delegation)
         self.limits: InstanceLimits | None = None
         """The limits of the instance type; None until they are known."""
         self._refused = provisioner.subnets.limits
@@ -780,7 +781,7 @@ class PoolMaintainer(Service):
 
 
 def _part(kind: str, pool: str) -> str:
-    """Return the part of the condition `ec2` that is about a kind of growth of a pool."""
+    """Return the name of the part of the condition `ec2` that is about a kind of growth of a pool."""
     return f"{kind} for pool {pool}" if pool else kind
 
 

@@ -98,7 +98,7 @@ class Ec2(Protocol):
         """
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
-        """Set that EC2 deletes the ENI when the instance is terminated."""
+        """Make EC2 delete the ENI when the instance is terminated."""
 
     def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
         """Replace the ENI's security groups by these, at least one. Raises: CloudNotFoundError if the ENI does not exist."""

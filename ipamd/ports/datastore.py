@@ -218,8 +218,8 @@ class UnitOfWork(Protocol):
         Args:
             prefix: the delegated prefix that contains the addresses; None for single addresses.
             cooldown: the added addresses cool for this time; None: they are free at once. A cooldown is needed after a lost datastore,
-                because then it is not known when the addresses were last used (I8). The row that stands for the rest of a /80 is
-                always free, because addresses of a /80 are assigned in a cycle.
+                because then it is not known when the addresses were last used (I8). The row that stands for all addresses of a /80
+                without a row of their own (the rest of the /80) is always free, because addresses of a /80 are assigned in a cycle.
         Raises: InvariantError also for an unknown ENI, a primary address (I6), an address of another ENI or of an uplink (I1), or a
             wrong prefix.
         """
@@ -227,8 +227,8 @@ class UnitOfWork(Protocol):
     def remove_addresses(self, addresses: Iterable[IpAddress], *, reason: str) -> None:
         """Remove addresses. Unknown addresses are not errors.
 
-        Raises: InvariantError if one of them is assigned or reserved (I2), or if it stands for the rest of a /80 of which a sandbox
-            has an address that is not lost.
+        Raises: InvariantError if one of them is assigned or reserved (I2), or if its row is the one for the rest of a /80, and a
+            sandbox still has an address of this /80 that is not lost.
         """
 
 
@@ -308,7 +308,8 @@ class Datastore(Protocol):
         """Whether the row of a sandbox may be missing because an earlier file of the datastore was lost.
 
         The answer depends on what the present file contained when this process opened it. If an earlier process had called
-        `mark_restored`, it is true only for the sandboxes `unplaced` of that call; otherwise for every sandbox, if rows were lost.
+        `mark_restored`, the result is true only for the sandboxes in the argument `unplaced` of that call. Otherwise it is true for
+        every sandbox if rows were lost, and for none if not.
         """
 
     def eni(self, eni_id: EniId) -> Eni | None:

@@ -366,11 +366,11 @@ class HostNetwork(Protocol):
         """
 
     def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
-        """Return the MACs of the links that are present now, up or down, from one uninterrupted dump. Sandboxes' links are left out.
+        """Return the MACs of the links that are present now, up or down. Sandboxes' links are left out.
 
         Args:
-            macs: return only links with these MACs. Links that were found before are looked up by name first, without a dump. On a
-                node with many sandboxes this is far cheaper. None: all links.
+            macs: return only links with these MACs. Links that were found before are looked up by name first, which is far cheaper
+                than a dump on a node with many sandboxes. Only the others are read from a dump. None: all links, from one dump.
         Raises: KernelDumpError if every try was interrupted (I11); WiringError.
         """
 

@@ -27,8 +27,9 @@ NODE_TAG = "vpc-ipamd/probe-node"
 """Tag of the probe's ENIs. Its value is the instance ID, so that a later run on the same node finds the ENIs of a former run."""
 
 DESCRIBE_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Waits in seconds before each Describe while a change is awaited. Ours: 31 s in seven calls. If EC2 shows the change later, the
-report says that it was not seen twice in a row."""
+"""Waits in seconds before each Describe while a change is awaited. Ours: 31 s in seven calls. A change counts as seen when two
+successive answers show it, in some steps one (`enough` of `until_seen`). If EC2 shows it later, the report says that it was not seen
+twice in a row."""
 
 METADATA_WAITS_S = (0.0, *(1.0,) * 10, *(5.0,) * 10)
 """Waits in seconds before each read of metadata while a change is awaited: 60 s in 21 reads. Ours: the reads must be few, because

@@ -12,9 +12,9 @@ from ipamd.report.path_messages import PathFinding
 
 
 class PathKind(StrEnum):
-    """How the packet leaves if it does not leave by a leg of a pod.
+    """Why the report names no kind of leg.
 
-    HOST_NETWORK: it comes from a process or pod in the node's own network namespace.
+    HOST_NETWORK: the packet comes from a process or pod in the node's own network namespace, which has no leg.
     UNKNOWN: the pod's leg is not known.
     """
 
@@ -83,7 +83,7 @@ class PathReport:
 
     `pod`: the name of the sender.
     `sandbox`: the container ID of its sandbox; "" for a sender in the node's own network.
-    `kind`: the kind of leg by which the packet leaves, or a `PathKind`.
+    `kind`: the kind of leg by which the packet leaves the pod, or a `PathKind` if no leg can be named.
     `source`: the source address that the sender uses; None if it is not known.
     `port`: the TCP port of the destination; 0 if none was given.
     `findings`: the findings by weight. The first is the answer.

@@ -195,7 +195,10 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         cause: str,
         refusal: str,
     ) -> None:
-        """Count the request and write its log line. A failed ADD is also passed to `refused`."""
+        """Count the request, and write its log line unless it is a STATUS with the same code as the last STATUS.
+
+        A failed ADD is also passed to `refused`, unless the plugin asks the next daemon again.
+        """
         code = reply.error.code  # 0 if there is no error
         durations = {name: round(ms, 3) for name, ms in steps.durations_ms.items()}
         self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations, cause=cause)

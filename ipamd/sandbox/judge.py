@@ -99,9 +99,10 @@ class SandboxJudge(Service):
         """Count the wired sandboxes that a list lacks, if it lacks all of them. The caller rejects the list if the result is above 1.
 
         The interfaces of one sandbox count once.
-        Returns: 0 if the list has a recorded or a wired sandbox, or if no sandbox could be judged by the list. A list judges something
-            only if several sandboxes are recorded and one of them is old enough, or if several addresses are wired but not recorded.
-            If the kernel cannot be surveyed, all these sandboxes count as wired.
+        Returns: 0 if the list has a recorded or a wired sandbox, or if no sandbox could be judged by the list. One could be judged
+            only if several sandboxes are recorded and one of them is at least REAP_MIN_AGE_S old, or if quarantined addresses and
+            unplaced sandboxes (`unplaced_count`) together are at least two. If the kernel cannot be surveyed, all recorded sandboxes,
+            quarantined addresses and unplaced sandboxes count as wired sandboxes.
         """
         if any(attachment.key.container_id in listed for attachment in attachments):
             return 0

@@ -200,8 +200,10 @@ class BranchComparison(Service):
             self._on_change()
 
     def _forget_doubts(self, row: Attachment, *, but: str) -> None:
-        """Forget the objections of the earlier answer to a sandbox, except `but`, the objection of this answer: only two answers in a
-        row count. They are forgotten before anything is stored, so that no old doubt stays if the disk refuses.
+        """Forget the objections that earlier answers raised to a sandbox's claim, except `but`, the objection of this answer.
+
+        An objection counts only if two answers in a row raise it. The others are forgotten before anything is stored, so that no old
+        objection stays if the disk refuses.
         """
         doubts = self._backoffs.keys(SEEN, row.key)
         self._backoffs.clear(*(doubt for doubt in doubts if doubt[2] != but))

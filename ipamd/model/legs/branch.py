@@ -71,7 +71,7 @@ class BranchLeg(Leg):
 
     @property
     def uplink_tables(self) -> tuple[int, ...]:
-        """The branch's own table, and STRICT_TABLE for the reverse lookups of all sandboxes in strict mode."""
+        """The branch's own table, and STRICT_TABLE, which all sandboxes in strict mode share: the kernel checks sources with it."""
         return self.branch.route_table, STRICT_TABLE
 
     @property
