@@ -57,11 +57,14 @@ def _serve(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
     except OSError as error:
         problem = f"cannot serve the page on {LOOPBACK}:{arguments.port}: {error.strerror}; name another with --port"
         raise RefusedError(problem) from error
+    # The signal stays pending for `sigwait`. Otherwise the kernel may give it to the page's thread, and this one would go on waiting.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     served.start()
     try:
         yield {"url": f"http://localhost:{served.port}/", "token_required": token_file is not None}
-        signal.pause()
+        signal.sigwait({signal.SIGINT})
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         served.close()
 
 
